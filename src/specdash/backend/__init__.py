@@ -1,0 +1,1 @@
+"""Turns a backend env into a running llama.cpp server."""

@@ -1,0 +1,1 @@
+"""Pollers and tailers: the only layer that reads the outside world."""

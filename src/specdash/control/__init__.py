@@ -1,0 +1,1 @@
+"""Service management and the apply transaction."""

@@ -1,0 +1,1 @@
+"""The vocabulary: readings, facts, series, catalogues, config, paths, errors. No I/O."""

@@ -1,0 +1,277 @@
+"""What a llama-server log can say, as data: the facts that the log parser makes and everything above reads.
+
+A *batch* is what one read of the log yielded. Lines that carry numbers become facts, in file order; lines that may
+come by
+the million (warnings) are tallied instead, so that a storm costs one small object per batch and not one per line.
+`at_s` is the line's own time stamp: seconds since the server's start, None when the log has no time stamps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLaunched:
+    """A slot began a task (`processing task`)."""
+
+    slot: int
+    task: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReleased:
+    """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
+
+    slot: int
+    task: int
+    n_tokens: int | None = None
+    truncated: bool | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCancelled:
+    """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
+
+    task: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStarted:
+    """`new prompt`: length of the request's prompt in tokens."""
+
+    slot: int
+    task: int
+    n_ctx_slot: int | None = None
+    prompt_tokens: int | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReused:
+    """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
+
+    slot: int
+    task: int
+    cached_tokens: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
+
+    slot: int
+    task: int
+    n_tokens: int
+    progress: float
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeProgress:
+    """Decode under way: tokens generated so far, mean rate, and the rate over the last seconds where the line has
+    it."""
+
+    slot: int
+    task: int
+    n_decoded: int
+    tokens_per_second: float
+    recent_tokens_per_second: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTiming:
+    """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
+
+    slot: int | None
+    task: int | None
+    ms: float
+    tokens: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTiming:
+    """`eval time`: milliseconds and tokens generated."""
+
+    slot: int | None
+    task: int | None
+    ms: float
+    tokens: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TotalTiming:
+    """`total time`."""
+
+    slot: int | None
+    task: int | None
+    ms: float
+    tokens: int
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAcceptance:
+    """`draft acceptance`: draft tokens accepted and generated over one finished request."""
+
+    slot: int | None
+    task: int | None
+    accepted: int
+    generated: int
+    mean_accepted_length: float | None = None
+    per_position: tuple[float, ...] | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptancePerPosition:
+    """`acc per pos`: share of verification steps whose draft token at position 0, 1, … was accepted, over one
+    request."""
+
+    slot: int | None
+    task: int | None
+    rates: tuple[float, ...]
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationStep:
+    """One verification step from `LLAMA_TRACE=1`: draft tokens accepted of those generated.
+
+    `replay` marks the step that follows a checkpoint restore; it repeats tokens already counted and must not be added.
+    """
+
+    slot: int
+    task: int
+    accepted: int
+    generated: int
+    restored: bool = False
+    replay: bool = False
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeStatistics:
+    """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
+
+    Call counts are (begin, generate, accept); durations in milliseconds likewise. On checkpoint models the accepted
+    tokens
+    include replays, so never mix them with per-request numbers.
+    """
+
+    type: str
+    drafts_generated: int
+    drafts_accepted: int
+    tokens_generated: int
+    tokens_accepted: int
+    calls: tuple[int, ...] = ()
+    mean_accepted_length: float | None = None
+    acceptance_per_position: tuple[float, ...] | None = None
+    durations_ms: tuple[float, ...] = ()
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEvent:
+    """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
+
+    action: str
+    """`created`, `restored`, `erased`, `superseded`, `checked` or `full_reprocess`."""
+    kind: str
+    """`context` or `speculative`."""
+    slot: int | None = None
+    task: int | None = None
+    n_tokens: int | None = None
+    size_mib: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCacheState:
+    """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
+
+    prompts: int
+    size_mib: float
+    limit_mib: float | None = None
+    limit_tokens: int | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSelected:
+    """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the shared fraction of the
+    prompt."""
+
+    slot: int
+    how: str
+    similarity: float | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text."""
+
+    name: str
+    fields: tuple[tuple[str, str], ...] = ()
+    at_s: float | None = None
+
+    def get(self, key: str) -> str | None:
+        """The value of one field, None when the line has no such field."""
+        return dict(self.fields).get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningTally:
+    """All lines of one warning class in one batch: how many, time stamps of the first and last, and the first line."""
+
+    warning: str
+    count: int
+    first_s: float | None
+    last_s: float | None
+    sample: str
+
+
+LogFact = (
+    TaskLaunched
+    | TaskReleased
+    | TaskCancelled
+    | PromptStarted
+    | PromptReused
+    | PrefillProgress
+    | DecodeProgress
+    | PromptTiming
+    | DecodeTiming
+    | TotalTiming
+    | RequestAcceptance
+    | AcceptancePerPosition
+    | VerificationStep
+    | SpeculativeStatistics
+    | CheckpointEvent
+    | PromptCacheState
+    | SlotSelected
+    | ServerEvent
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """What one read of the log yielded."""
+
+    lines: int = 0
+    unrecognised: int = 0
+    facts: tuple[LogFact, ...] = ()
+    warnings: tuple[WarningTally, ...] = ()
+    tail: tuple[str, ...] = field(default=(), repr=False)
+    """The last raw lines of the batch, cleaned of colour codes, for the log pane; bounded."""
+    restarted: bool = False
+    """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""

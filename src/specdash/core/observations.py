@@ -1,0 +1,187 @@
+"""What each source observes: one frozen value type per `Source`, engine-neutral, with unknown fields as None.
+
+| source  | value type     | made by                      |
+|---------|----------------|------------------------------|
+| HEALTH  | `Health`       | `specdash.llama.health`      |
+| PROPS   | `Props`        | `specdash.llama.props`       |
+| METRICS | `Counters`     | `specdash.llama.metrics`     |
+| SLOTS   | `Slots`        | `specdash.llama.slots`       |
+| LOG     | `LogBatch`     | `specdash.llama.log_parser`  |
+| GPU     | `Gpus`         | `specdash.collect.gpu`       |
+| HOST    | `Host`         | `specdash.collect.host`      |
+| PROCESS | `ProcessTree`  | `specdash.collect.host`      |
+
+`LogBatch` lives in `specdash.core.log_facts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class HealthStatus(StrEnum):
+    """What GET /health says."""
+
+    OK = "ok"
+    LOADING = "loading"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any."""
+
+    status: HealthStatus
+    detail: str = ""
+    latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """GET /props: what the server is and which endpoints it has."""
+
+    model_alias: str | None = None
+    model_path: str | None = None
+    model_ftype: str | None = None
+    build_info: str | None = None
+    total_slots: int | None = None
+    n_ctx: int | None = None
+    is_sleeping: bool | None = None
+    endpoint_slots: bool | None = None
+    endpoint_metrics: bool | None = None
+    endpoint_props: bool | None = None
+    supports_tools: bool | None = None
+    role: str | None = None
+    """"router" when the server only passes requests to child servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """GET /metrics. Counters are totals since the server's start, in tokens, seconds or events; gauges are as of the
+    scrape.
+
+    llama.cpp prints six significant digits, so above a million small increments vanish, except in the per-position
+    series,
+    which are exact integers. Speculative counters move only when a request ends or is cancelled.
+    """
+
+    prompt_tokens: float | None = None
+    prompt_tokens_cached: float | None = None
+    prompt_seconds: float | None = None
+    predicted_tokens: float | None = None
+    predicted_seconds: float | None = None
+    decode_calls: float | None = None
+    tokens_max: float | None = None
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    verification_steps: float | None = None
+    accepted_per_position: tuple[int, ...] | None = None
+    """Accepted draft tokens at draft position 0, 1, …; None where the server has not printed the series yet."""
+    requests_processing: float | None = None
+    requests_deferred: float | None = None
+    busy_slots_per_decode: float | None = None
+    prompt_tokens_per_second: float | None = None
+    """Gauge over requests since the last scrape by anybody; reset by every scrape, so never shown as a rate."""
+    predicted_tokens_per_second: float | None = None
+    unrecognised: tuple[str, ...] = ()
+    """Names of `llamacpp:` metrics this version does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One entry of GET /slots. `n_decoded` counts generated tokens of the current task and falls to 0 at its
+    release."""
+
+    id: int
+    is_processing: bool
+    n_ctx: int | None = None
+    speculative: bool | None = None
+    """True when the slot really has a speculative context: the reliable sign that speculation is active."""
+    task: int | None = None
+    n_decoded: int | None = None
+    n_remain: int | None = None
+    n_prompt_tokens: int | None = None
+    """Tokens now in the slot (prompt, generated and in-flight draft tokens), not the request's prompt length."""
+    n_prompt_tokens_processed: int | None = None
+    n_prompt_tokens_cache: int | None = None
+    speculative_types: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """GET /slots."""
+
+    slots: tuple[Slot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """Memory of one process on a GPU, in bytes."""
+
+    pid: int
+    memory_bytes: int | None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU. Fractions are 0 to 1; a field that the device does not support is None.
+
+    `memory_used_bytes` is NVML's version 2 figure, which leaves out what the driver reserves.
+    """
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    utilisation: float | None = None
+    memory_utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    """Active clock-limit reasons in words; empty when the clocks are not limited."""
+    processes: tuple[GpuProcess, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """All GPUs that NVML shows."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine. Fractions are 0 to 1, sizes bytes."""
+
+    cpu_utilisation: float | None = None
+    cpu_count: int | None = None
+    load_1m: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    disk_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTree:
+    """The backend's process and its children. `cpu_cores` is CPU seconds per second, so 2.0 is two cores busy."""
+
+    pid: int
+    name: str | None = None
+    started_wall: float | None = None
+    """Unix time of the root process's start."""
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    threads: int | None = None
+    processes: int = 1
+    command: tuple[str, ...] = field(default=(), repr=False)
+    """The root's argument vector with secrets masked."""

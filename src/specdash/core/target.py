@@ -1,0 +1,28 @@
+"""Where a backend is and how to look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One llama-server to watch.
+
+    `url` is its base address without a trailing slash. `api_key` is the secret itself, already read from the
+    environment
+    variable or file that the user named; it is kept out of every representation. `log` is the path of its log file and
+    `pid` its process, where known. `model` names one model behind a router.
+    """
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    log: str | None = None
+    pid: int | None = None
+    model: str | None = None
+    engine: str | None = None
+    """Engine and version in words when whoever started the server wrote it down; /props cannot always tell."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Speculation parameters the server was started with, (flag without dashes, value), where known."""
+    origin: str = "--url"
+    """How this target was found, in words, for the doctor and the header."""

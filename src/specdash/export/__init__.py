@@ -1,0 +1,1 @@
+"""The same truth without the screen: JSON snapshots."""

@@ -1,0 +1,1 @@
+"""Derived values: rates, acceptance, liveness, storms. Pure functions and small state machines."""

@@ -1,0 +1,239 @@
+"""The one picture: all derived values of a target at one moment. Frozen data; the screen, the snapshot and the rules
+read it.
+
+Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None is unknown, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import Source, Status
+
+if TYPE_CHECKING:
+    from specdash.core.observations import Gpu, Host, ProcessTree
+
+
+class BackendState(StrEnum):
+    """State of the server in one word, the one that the header shows."""
+
+    LIVE = "live"
+    BUSY = "busy"
+    """/health answers, /metrics or /slots does not: decoding on an older build, not down."""
+    STALE = "stale"
+    """It answered before and nothing fresh has come for a while."""
+    LOADING = "loading"
+    RESTARTED = "restarted"
+    """Counters went back a moment ago: a new process serves the port."""
+    DOWN = "down"
+    UNAUTHORIZED = "unauthorized"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePicture:
+    """Freshness of one source. `reason` says in words why it is not KNOWN."""
+
+    source: Source
+    status: Status
+    age_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure with its provenance: value, how fresh, from where, over which window (seconds)."""
+
+    value: float | None = None
+    status: Status = Status.UNKNOWN
+    source: Source | None = None
+    window_s: float | None = None
+    age_s: float | None = None
+    """Seconds since the value last changed hands; a held value of an idle server grows old and is STALE."""
+
+
+class SlotPhase(StrEnum):
+    """What a slot is doing."""
+
+    IDLE = "idle"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPicture:
+    """One slot. `progress` is 0 to 1 of the prefill, or of the decode when the request has a token limit."""
+
+    id: int
+    phase: SlotPhase
+    task: int | None = None
+    speculative: bool | None = None
+    n_ctx: int | None = None
+    context_used: int | None = None
+    prompt_processed: int | None = None
+    prompt_cached: int | None = None
+    decoded: int | None = None
+    remaining: int | None = None
+    progress: float | None = None
+    tokens_per_second: float | None = None
+    acceptance: float | None = None
+    """Live, from per-step trace lines of the current task."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPicture:
+    """One finished request, from the log. Cancelled requests have no timings."""
+
+    slot: int | None
+    task: int | None
+    ended_age_s: float
+    prompt_tokens: int | None = None
+    prompt_cached: int | None = None
+    prompt_ms: float | None = None
+    decode_tokens: int | None = None
+    decode_ms: float | None = None
+    draft_generated: int | None = None
+    draft_accepted: int | None = None
+    cancelled: bool = False
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over generated draft tokens."""
+        if not self.draft_generated or self.draft_accepted is None:
+            return None
+        return self.draft_accepted / self.draft_generated
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens processed per second."""
+        return _per_second(self.prompt_tokens, self.prompt_ms)
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Generated tokens per second."""
+        return _per_second(self.decode_tokens, self.decode_ms)
+
+
+def _per_second(tokens: int | None, ms: float | None) -> float | None:
+    return tokens * 1000.0 / ms if tokens is not None and ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Accepted over generated draft tokens: over the chosen window, since the server's start, and live from trace
+    lines."""
+
+    window: Measured = Measured()
+    lifetime: Measured = Measured()
+    live: Measured = Measured()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationPicture:
+    """Is the server speculating, with what, and how well."""
+
+    active: bool | None = None
+    """From /slots[].speculative, the reliable sign."""
+    types: tuple[str, ...] | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    draft_tokens_total: float | None = None
+    accepted_tokens_total: float | None = None
+    verification_steps_total: float | None = None
+    mean_accepted_length: float | None = None
+    """Tokens per verification step over the window: 1 + accepted / steps; lifetime where the window saw none."""
+    accepted_per_position: tuple[int, ...] | None = None
+    """Lifetime totals, exact."""
+    acceptance_per_position_window: tuple[float, ...] | None = None
+    """Share of verification steps in the window whose draft token at position 0, 1, … was accepted."""
+    acceptance_per_position_lifetime: tuple[float, ...] | None = None
+    acceptance: Acceptance = Acceptance()
+    tokens_per_decode: Measured = Measured()
+    """Generated tokens per target decode call: the honest live gain, lower than the mean length when replays cost
+    decodes."""
+    problem: str = ""
+    """Why it does not speculate although it was asked to, from the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPicture:
+    """Everything derived about the server."""
+
+    url: str
+    state: BackendState = BackendState.UNKNOWN
+    reason: str = ""
+    """One sentence: what the state means here and, when it is not LIVE, the next step."""
+    engine: str | None = None
+    model: str | None = None
+    model_path: str | None = None
+    n_ctx: int | None = None
+    uptime_s: float | None = None
+    loading_progress: float | None = None
+    prefill: Measured = Measured()
+    decode: Measured = Measured()
+    requests_processing: float | None = None
+    requests_deferred: float | None = None
+    requests_finished: int = 0
+    requests_cancelled: int = 0
+    slots: tuple[SlotPicture, ...] | None = None
+    speculation: SpeculationPicture = SpeculationPicture()
+    sources: tuple[SourcePicture, ...] = ()
+    counters: tuple[tuple[str, float], ...] = ()
+    """The raw totals of the last scrape, by their field name in `core.observations.Counters`."""
+    process: ProcessTree | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarningPicture:
+    """One warning class: total seen, events per minute over the last minute, ages of the first and the last line."""
+
+    warning: str
+    title: str
+    severity: str
+    """`error`, `warning` or `notice`."""
+    count: int
+    per_minute: float
+    first_age_s: float
+    last_age_s: float
+    sample: str
+    note: str = ""
+    """What the class means and when it is normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPicture:
+    """What the log told so far."""
+
+    path: str | None = None
+    status: Status = Status.UNKNOWN
+    reason: str = ""
+    lines: int = 0
+    unrecognised: int = 0
+    warnings: tuple[WarningPicture, ...] = ()
+    requests: tuple[RequestPicture, ...] = ()
+    """The most recent finished requests, newest first; bounded."""
+    checkpoints: tuple[tuple[str, int], ...] = ()
+    """Counts of checkpoint events, by `kind action`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPicture:
+    """GPUs, or why there are none to show."""
+
+    gpus: tuple[Gpu, ...] = ()
+    unavailable: str | None = "not observed yet"
+    status: Status = Status.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything known of one target at monotonic time `at` (`wall` is the same moment in Unix time)."""
+
+    at: float
+    wall: float
+    window_s: float
+    backend: BackendPicture
+    log: LogPicture = LogPicture()
+    gpu: GpuPicture = GpuPicture()
+    host: Host | None = None

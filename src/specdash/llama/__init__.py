@@ -1,0 +1,1 @@
+"""All knowledge of llama.cpp: HTTP shapes, metric names, log grammar."""
