@@ -1,0 +1,31 @@
+"""The commands, declared once: help, dispatch, completion and docs read this table.
+
+A command module offers `configure(parser)`, which adds its arguments, and `run(args)`, which returns an exit code. It
+is
+imported only when the command is used, so that `specdash snapshot` never pays for the dashboard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand: its name, the module that implements it, and one line of help."""
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("watch", "specdash.cli.watch", "open the dashboard on a running server (the default command)"),
+    Command("demo", "specdash.cli.demo", "run a real server on the bundled tiny model under load, and watch it"),
+    Command("snapshot", "specdash.cli.snapshot", "print what the dashboard knows, as text or JSON"),
+    Command("doctor", "specdash.cli.doctor", "say what is reachable and which server flag would light which panel"),
+    Command("parse-log", "specdash.cli.parse_log", "say everything a llama-server log file can tell"),
+    Command("backend", "specdash.cli.backend", "run or show the bundled llama.cpp backend"),
+    Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
+)
+DEFAULT_COMMAND = "watch"

@@ -1,0 +1,92 @@
+"""Entry point: finds the command, imports it, turns user errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from specdash import __version__
+from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, Command
+from specdash.core.errors import ExitCode, SpecdashError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose complaints are one clear line, raised as `UsageError`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing usage and exiting, so that every complaint reads alike."""
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run specdash and return the exit code (see `ExitCode`)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return int(_dispatch(arguments))
+    except SpecdashError as error:
+        print(f"specdash: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output is gone; point stdout elsewhere so that the interpreter's own flush stays quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    by_name = {command.name: command for command in COMMANDS}
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return ExitCode.OK
+    if arguments and arguments[0] == "--version":
+        print(f"specdash {__version__}")
+        return ExitCode.OK
+    if arguments and not arguments[0].startswith("-"):
+        name, rest = arguments[0], arguments[1:]
+    else:
+        name, rest = DEFAULT_COMMAND, arguments
+    if name not in by_name:
+        raise UsageError(f"unknown command {name!r}; {_suggestion(name, list(by_name))}")
+    return _run(by_name[name], rest)
+
+
+def _run(command: Command, rest: list[str]) -> int:
+    module: Any = importlib.import_module(command.module)
+    parser = Parser(prog=f"specdash {command.name}", description=command.help, allow_abbrev=False)
+    module.configure(parser)
+    return int(module.run(parser.parse_args(rest)))
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(names)}"
+
+
+def _overview() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"  {command.name:<{width}}  {command.help}" for command in COMMANDS]
+    return "\n".join(
+        [
+            "usage: specdash [COMMAND] [OPTIONS]",
+            "",
+            "Live dashboard for llama.cpp speculative decoding.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`specdash COMMAND --help` tells the options; `specdash --version` the version.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Where files live: the XDG base directories, resolved from a given environment so that tests need no real home."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _base(env: Mapping[str, str], key: str, fallback: str) -> Path:
+    value = env.get(key, "")
+    root = Path(value) if value.startswith("/") else Path(env.get("HOME") or Path.home()) / fallback
+    return root / "specdash"
+
+
+def config_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CONFIG_HOME/specdash`: config.toml and the env files of the services."""
+    return _base(env, "XDG_CONFIG_HOME", ".config")
+
+
+def state_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_STATE_HOME/specdash`: logs, history, backups, run records."""
+    return _base(env, "XDG_STATE_HOME", ".local/state")
+
+
+def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where running backends leave a note of themselves (see `core.run_record`)."""
+    return state_dir(env) / "run"
+
+
+def config_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The user's configuration file."""
+    return config_dir(env) / "config.toml"
+
+
+def backend_env_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The bundled backend's environment file."""
+    return config_dir(env) / "llama-server.env"

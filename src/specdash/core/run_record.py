@@ -1,0 +1,54 @@
+"""The note a running backend leaves of itself, so that a dashboard finds it and knows what /props cannot tell.
+
+`specdash backend run` writes one JSON file per process under `paths.run_records_dir`, mode 0600, and removes it at
+exit.
+A record whose process is gone is void; readers check the pid and its start time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One running backend. `parameters` are the speculation flags it was started with; no secrets are ever stored."""
+
+    pid: int
+    pid_started: float
+    """Unix time the process started, to tell a reused pid."""
+    url: str
+    engine: str
+    log: str | None = None
+    env_file: str | None = None
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key, never the key."""
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunRecord | None:
+        """The record, or None when the text is not one (half-written, or from another version)."""
+        try:
+            data: Any = json.loads(text)
+            return cls(
+                pid=int(data["pid"]),
+                pid_started=float(data["pid_started"]),
+                url=str(data["url"]),
+                engine=str(data["engine"]),
+                log=_text(data.get("log")),
+                env_file=_text(data.get("env_file")),
+                api_key_env=_text(data.get("api_key_env")),
+                parameters=tuple((str(key), str(value)) for key, value in data.get("parameters", ())),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
