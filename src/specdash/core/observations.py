@@ -30,11 +30,15 @@ class HealthStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any."""
+    """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any.
+
+    `progress` is the fraction of the model loaded, 0 to 1, where a loading server tells it.
+    """
 
     status: HealthStatus
     detail: str = ""
     latency_s: float | None = None
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,7 @@ class Counters:
     scrape.
 
     llama.cpp prints six significant digits, so above a million small increments vanish, except in the per-position
-    series,
-    which are exact integers. Speculative counters move only when a request ends or is cancelled.
+    series, which are exact integers. Speculative counters move only when a request ends or is cancelled.
     """
 
     prompt_tokens: float | None = None
@@ -90,8 +93,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One entry of GET /slots. `n_decoded` counts generated tokens of the current task and falls to 0 at its
-    release."""
+    """One entry of GET /slots. `n_decoded` counts generated tokens of the current task, falling to 0 at its release."""
 
     id: int
     is_processing: bool
@@ -101,11 +103,13 @@ class Slot:
     task: int | None = None
     n_decoded: int | None = None
     n_remain: int | None = None
+    """Tokens left to generate; None when the request has no limit."""
     n_prompt_tokens: int | None = None
     """Tokens now in the slot (prompt, generated and in-flight draft tokens), not the request's prompt length."""
     n_prompt_tokens_processed: int | None = None
     n_prompt_tokens_cache: int | None = None
     speculative_types: tuple[str, ...] | None = None
+    """Speculative implementations of the slot's last task; empty when it had none, None when the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,8 @@ class GpuProcess:
     pid: int
     memory_bytes: int | None
     name: str | None = None
+    is_backend: bool = False
+    """True for the watched llama-server and its children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +189,7 @@ class ProcessTree:
     memory_bytes: int | None = None
     threads: int | None = None
     processes: int = 1
+    pids: tuple[int, ...] = ()
+    """The root's pid, then those of its descendants."""
     command: tuple[str, ...] = field(default=(), repr=False)
     """The root's argument vector with secrets masked."""

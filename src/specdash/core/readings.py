@@ -39,7 +39,13 @@ class FailureKind(StrEnum):
 
     NOT_CONFIGURED = "not configured"
     REFUSED = "connection refused"
+    """Nothing listens on the port."""
+    UNREACHABLE = "cannot be reached"
+    """No connection in time, no route to the host, or its name does not resolve."""
     TIMEOUT = "no answer in time"
+    """The server accepted the connection and did not answer, or not completely, within the deadline."""
+    RESET = "connection broken"
+    """The server closed or reset the connection before the answer was complete."""
     LOADING = "loading"
     UNAUTHORIZED = "unauthorized"
     DISABLED = "disabled"
