@@ -44,14 +44,18 @@ class SourcePicture:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure with its provenance: value, how fresh, from where, over which window (seconds)."""
+    """A figure with its provenance: value, how fresh, from where, over which window (seconds).
+
+    `basis` says what kind of figure it is: `live` (running requests), `window` (requests that ended in the window),
+    `held` (the last one known, of a server idle since) or `lifetime`.
+    """
 
     value: float | None = None
     status: Status = Status.UNKNOWN
     source: Source | None = None
     window_s: float | None = None
     age_s: float | None = None
-    """Seconds since the value last changed hands; a held value of an idle server grows old and is STALE."""
+    basis: str = ""
 
 
 class SlotPhase(StrEnum):

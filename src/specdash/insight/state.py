@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from specdash.insight.picture import BackendPicture, Picture
+from specdash.core.log_facts import LogBatch
+from specdash.core.observations import Counters, Gpus, HealthStatus, Host, ProcessTree, Props, Slots
+from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.series import Series
+from specdash.insight import derive
+from specdash.insight.acceptance import DraftWindow, between
+from specdash.insight.charts import Metric
+from specdash.insight.counter_log import CounterLog, Scrape
+from specdash.insight.log_view import LogView
+from specdash.insight.rates import RateSample, SlotRates, counter_rates, in_flight_tokens, tokens_per_decode
 
 if TYPE_CHECKING:
-    from specdash.core.readings import Reading
     from specdash.core.target import Target
-    from specdash.insight.charts import Metric
+    from specdash.insight.picture import Picture
+
+GAIN_SPAN_S = 10.0
+"""Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
+_STEPS_FRESH_S = 5.0
 
 
 class TargetState:
@@ -21,22 +34,150 @@ class TargetState:
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.latest: dict[Source, Reading[Any]] = {}
+        self.last_known: dict[Source, Reading[Any]] = {}
+        self.counters = CounterLog()
+        self.slot_rates = SlotRates()
+        self.log = LogView()
+        self.prefill: deque[RateSample] = deque(maxlen=60)
+        self.decode: deque[RateSample] = deque(maxlen=60)
+        self.gain: RateSample | None = None
+        self.held_window: tuple[float, DraftWindow] | None = None
+        """The last window that saw drafts, and when: shown dimmed while the server is idle."""
+        self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
+        self._absent_since: float | None = None
+        self._gain_scrapes: deque[tuple[Scrape, int]] = deque()
+        self._steps_at: float | None = None
         self._lock = threading.Lock()
 
     def apply(self, reading: Reading[Any]) -> None:
         """Take in one reading; times must not decrease per source."""
+        with self._lock:
+            self.latest[reading.source] = reading
+            value = reading.value
+            if value is None:
+                self._note_absence(reading)
+                return
+            self.last_known[reading.source] = reading
+            if isinstance(value, Counters):
+                self._counters(reading.at, value)
+            elif isinstance(value, Slots):
+                self._slots(reading.at, value)
+            elif isinstance(value, LogBatch):
+                self._log(reading.at, value)
+            elif isinstance(value, Host):
+                self.series[Metric.CPU].append(reading.at, value.cpu_utilisation)
+            elif isinstance(value, Gpus):
+                busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
+                self.series[Metric.GPU_UTILISATION].append(reading.at, max(busy) if busy else None)
+            elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
+                self._absent_since = reading.at
 
     def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds."""
-        return Picture(at=now, wall=wall, window_s=window_s, backend=BackendPicture(url=self.target.url))
+        with self._lock:
+            return derive.picture(self, now, wall, window_s)
 
     def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
         """Chart columns of one series (see `Series.columns`)."""
-        return [None] * count
+        with self._lock:
+            return self.series[metric].columns(now, window_s, count)
 
     def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
         """Raw log lines with a sequence number greater than `after`, at most the last `limit`; and the newest number.
 
         Call with the number returned last to get only what is new.
         """
-        return 0, ()
+        with self._lock:
+            return self.log.lines_after(after, limit)
+
+    def value(self, source: Source) -> Any:
+        """The last known value of a source, whatever its age; None when there never was one."""
+        reading = self.last_known.get(source)
+        return reading.value if reading is not None else None
+
+    def uptime(self, now: float, wall: float | None = None) -> float | None:
+        """Seconds since the server process started: from the process itself, else from the log's time stamps."""
+        process: ProcessTree | None = self.value(Source.PROCESS)
+        if process is not None and process.started_wall is not None and wall is not None:
+            return max(0.0, wall - process.started_wall)
+        log = self.last_known.get(Source.LOG)
+        if log is not None and self.log.newest_s is not None:
+            return self.log.newest_s + now - log.at
+        return None
+
+    def _note_absence(self, reading: Reading[Any]) -> None:
+        if reading.failure is None or reading.source not in (Source.HEALTH, Source.METRICS, Source.SLOTS):
+            return
+        if reading.failure.kind in (FailureKind.REFUSED, FailureKind.LOADING):
+            self._absent_since = reading.at
+
+    def _counters(self, at: float, counters: Counters) -> None:
+        before = self.counters.last
+        restarted = self.counters.add(at, counters, absent_since=self._absent_since)
+        self._absent_since = None
+        if restarted:
+            self._forget_process()
+        window = self.counters.window(at, at - before.at if before and not restarted else 0.0)
+        if window is not None:
+            self._ended_requests(at, *window)
+        self._gain(at, counters)
+        self.series[Metric.REQUESTS].append(at, counters.requests_processing)
+        warnings = sum(view.per_minute for view in self.log.storms.view(at))
+        self.series[Metric.WARNINGS].append(at, warnings if Source.LOG in self.last_known else None)
+
+    def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
+        prefill, decode = counter_rates(first, last)
+        if prefill is not None:
+            self._rate(Metric.PREFILL, self.prefill, RateSample(at, prefill, Source.METRICS))
+        decoding = self.decode and self.decode[-1].source is Source.SLOTS and at - self.decode[-1].at < 2.0
+        if decode is not None and not decoding:
+            self._rate(Metric.DECODE, self.decode, RateSample(at, decode, Source.METRICS))
+        drafted = between(first, last)
+        tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
+        if drafted is not None and drafted.rate is not None and not tracing:
+            self.series[Metric.ACCEPTANCE].append(at, drafted.rate)
+
+    def _gain(self, at: float, counters: Counters) -> None:
+        slots: Slots | None = self.value(Source.SLOTS)
+        fresh = slots is not None and at - self.last_known[Source.SLOTS].at < 3.0
+        in_flight = in_flight_tokens(slots.slots) if slots is not None and fresh else 0
+        scrapes = self._gain_scrapes
+        scrapes.append((Scrape(at, counters), in_flight))
+        while len(scrapes) > 2 and scrapes[1][0].at <= at - GAIN_SPAN_S:
+            scrapes.popleft()
+        (first, first_in_flight), (last, last_in_flight) = scrapes[0], scrapes[-1]
+        if first is last:
+            return
+        value = tokens_per_decode(first, last, last_in_flight - first_in_flight)
+        moved = first.counters.decode_calls != last.counters.decode_calls
+        if value is not None and moved:
+            self.gain = RateSample(at, value, Source.METRICS)
+            self.series[Metric.TOKENS_PER_DECODE].append(at, value)
+
+    def _slots(self, at: float, slots: Slots) -> None:
+        prefill, decode = self.slot_rates.add(at, slots)
+        if prefill is not None:
+            self._rate(Metric.PREFILL, self.prefill, RateSample(at, prefill, Source.SLOTS))
+        if decode is not None:
+            self._rate(Metric.DECODE, self.decode, RateSample(at, decode, Source.SLOTS))
+
+    def _log(self, at: float, batch: LogBatch) -> None:
+        generated, accepted = self.log.add(at, batch, self.uptime(at))
+        if generated:
+            self._steps_at = at
+            self.series[Metric.ACCEPTANCE].append(at, accepted / generated)
+
+    def _rate(self, metric: Metric, samples: deque[RateSample], sample: RateSample) -> None:
+        samples.append(sample)
+        self.series[metric].append(sample.at, sample.value)
+
+    def _forget_process(self) -> None:
+        self.slot_rates = SlotRates()
+        self.prefill.clear()
+        self.decode.clear()
+        self.gain = None
+        self.held_window = None
+        self._gain_scrapes.clear()
+        self.log.requests_exact.clear()
+        self.log.steps_exact.clear()

@@ -1,0 +1,35 @@
+"""`specdash config show`: every setting, its value, and where the value comes from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from specdash.cli.options import resolved_settings
+from specdash.core import paths
+from specdash.core.config import BY_NAME
+from specdash.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("action", choices=["show", "path"], help="show the values, or the path of the file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings."""
+    if args.action == "path":
+        print(paths.config_file())
+        return ExitCode.OK
+    resolved = resolved_settings(None)
+    if args.json:
+        print(json.dumps({name: {"value": r.value, "origin": r.origin} for name, r in resolved.items()}, indent=1))
+        return ExitCode.OK
+    for name, setting in resolved.items():
+        value = "--" if setting.value is None else setting.value
+        print(f"{name:<14} {value!s:<28} {setting.origin:<36} {BY_NAME[name].help}")
+    return ExitCode.OK

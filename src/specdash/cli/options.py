@@ -1,0 +1,73 @@
+"""Options shared by the commands: settings from `core.config` as arguments, and the target they name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.core import paths
+from specdash.core.config import BY_NAME, Resolved, resolve
+from specdash.core.errors import InputError, UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from specdash.core.target import Target
+
+
+def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Add the named settings as options; an option that is not given stays None."""
+    for name in names:
+        setting = BY_NAME[name]
+        if isinstance(setting.default, bool):
+            parser.add_argument(setting.option, dest=name, action="store_const", const=True, help=setting.help)
+        else:
+            parser.add_argument(setting.option, dest=name, metavar=setting.metavar, help=setting.help)
+
+
+def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
+    """All settings, from the command line, the environment and the user's config.toml."""
+    path = paths.config_file()
+    try:
+        text: str | None = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        text = None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    given = {name: getattr(args, name, None) for name in BY_NAME} if args is not None else {}
+    return resolve(given, os.environ, text, str(path))
+
+
+def find_targets(settings: dict[str, Resolved]) -> list[Target]:
+    """The servers that the settings name or, without an address, those found on this machine, best first."""
+    from specdash.collect import discover
+    from specdash.collect.api_key import resolve_api_key
+    from specdash.llama.client import normalise_url
+
+    key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
+    log = settings["log"].value
+    if log is not None and settings["log"].origin.startswith("command line") and Path(log).is_dir():
+        raise UsageError(f"--log {log} is a directory; name the server's log file")
+    if settings["url"].value is not None:
+        named = discover.target_for_url(normalise_url(settings["url"].value), os.environ, origin=settings["url"].origin)
+        return [_with(named, log, key, settings["model"].value)]
+    return [_with(target, log, key, settings["model"].value) for target in discover.discover(os.environ)]
+
+
+def one_target(settings: dict[str, Resolved]) -> Target:
+    """The one server to look at; raises `UnreachableError` when nothing is named and nothing is found."""
+    targets = find_targets(settings)
+    if not targets:
+        raise UnreachableError(
+            "no llama-server found on this machine; name one with --url http://HOST:PORT, or try `specdash demo`"
+        )
+    return targets[0]
+
+
+def _with(target: Target, log: str | None, key: str | None, model: str | None) -> Target:
+    from dataclasses import replace
+
+    changes: dict[str, Any] = {"log": log, "api_key": key, "model": model}
+    return replace(target, **{name: value for name, value in changes.items() if value is not None})

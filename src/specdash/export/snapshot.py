@@ -1,0 +1,201 @@
+"""The picture as JSON and as text: the same truth without the screen. The schema is documented in docs/snapshot.md."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.readings import Status
+
+if TYPE_CHECKING:
+    from specdash.core.observations import Gpu
+    from specdash.insight.picture import BackendPicture, LogPicture, Measured, Picture, SpeculationPicture
+
+SCHEMA = "specdash.snapshot/1"
+"""Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
+
+
+def to_json(picture: Picture) -> dict[str, Any]:
+    """The snapshot as a JSON-ready dictionary; what is unknown is None."""
+    document = {
+        "schema": SCHEMA,
+        "time": datetime.fromtimestamp(picture.wall, UTC).isoformat(timespec="milliseconds"),
+        "window_seconds": picture.window_s,
+        "backend": _backend(picture.backend),
+        "log": _log(picture.log),
+        "gpu": [_gpu(gpu) for gpu in picture.gpu.gpus]
+        if picture.gpu.unavailable is None
+        else {"unavailable": picture.gpu.unavailable},
+        "host": asdict(picture.host) if picture.host is not None else None,
+    }
+    finite: dict[str, Any] = _finite(document)
+    return finite
+
+
+def _backend(backend: BackendPicture) -> dict[str, Any]:
+    return {
+        "state": str(backend.state),
+        "reason": backend.reason or None,
+        "engine": backend.engine,
+        "url": backend.url,
+        "model": backend.model,
+        "model_path": backend.model_path,
+        "n_ctx": backend.n_ctx,
+        "uptime_seconds": backend.uptime_s,
+        "prefill": _rate(backend.prefill),
+        "decode": _rate(backend.decode),
+        "requests": {
+            "processing": backend.requests_processing,
+            "deferred": backend.requests_deferred,
+            "finished_in_log": backend.requests_finished,
+            "cancelled_in_log": backend.requests_cancelled,
+        },
+        "speculation": _speculation(backend.speculation),
+        "slots": [asdict(slot) for slot in backend.slots] if backend.slots is not None else None,
+        "sources": {
+            str(source.source): {
+                "status": str(source.status),
+                "age_seconds": source.age_s,
+                "reason": source.reason or None,
+            }
+            for source in backend.sources
+        },
+        "counters": dict(backend.counters),
+        "process": _process(backend),
+    }
+
+
+def _process(backend: BackendPicture) -> dict[str, Any] | None:
+    if backend.process is None:
+        return None
+    process = asdict(backend.process)
+    del process["command"]
+    return process
+
+
+def _rate(measured: Measured) -> dict[str, Any]:
+    return {
+        "tokens_per_second": measured.value,
+        "status": str(measured.status),
+        "basis": measured.basis or None,
+        "source": str(measured.source) if measured.source is not None else None,
+        "age_seconds": measured.age_s,
+    }
+
+
+def _speculation(speculation: SpeculationPicture) -> dict[str, Any]:
+    acceptance = speculation.acceptance
+    window_known = acceptance.window.status is Status.KNOWN
+    return {
+        "active": speculation.active,
+        "types": list(speculation.types) if speculation.types is not None else None,
+        "parameters": dict(speculation.parameters),
+        "draft_tokens_total": speculation.draft_tokens_total,
+        "accepted_tokens_total": speculation.accepted_tokens_total,
+        "verification_steps_total": speculation.verification_steps_total,
+        "mean_accepted_length": speculation.mean_accepted_length,
+        "accepted_per_position": _list(speculation.accepted_per_position),
+        "acceptance_per_position_window": _list(speculation.acceptance_per_position_window),
+        "acceptance_per_position_lifetime": _list(speculation.acceptance_per_position_lifetime),
+        "acceptance": {
+            "window": acceptance.window.value if window_known else None,
+            "lifetime": acceptance.lifetime.value,
+            "live": acceptance.live.value,
+            "held": None if window_known else acceptance.window.value,
+        },
+        "tokens_per_decode": speculation.tokens_per_decode.value,
+        "problem": speculation.problem or None,
+    }
+
+
+def _log(log: LogPicture) -> dict[str, Any]:
+    return {
+        "path": log.path,
+        "status": str(log.status),
+        "reason": log.reason or None,
+        "lines": log.lines,
+        "unrecognised": log.unrecognised,
+        "warnings": {
+            warning.warning: {
+                "count": warning.count,
+                "per_minute": warning.per_minute,
+                "severity": warning.severity,
+                "first_age_seconds": warning.first_age_s,
+                "last_age_seconds": warning.last_age_s,
+                "sample": warning.sample,
+            }
+            for warning in log.warnings
+        },
+        "checkpoints": dict(log.checkpoints),
+        "requests": [{**asdict(request), "acceptance": request.acceptance} for request in log.requests],
+    }
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    return asdict(gpu)
+
+
+def _list(values: tuple[Any, ...] | None) -> list[Any] | None:
+    return list(values) if values is not None else None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def to_text(picture: Picture) -> str:
+    """The snapshot for people: a dozen lines, `--` for what is unknown."""
+    backend, speculation = picture.backend, picture.backend.speculation
+    acceptance = speculation.acceptance
+    active = {True: "active", False: "NOT active", None: "--"}[speculation.active]
+    rows = [
+        ("state", f"{backend.state.upper()}{'  ' + backend.reason if backend.reason else ''}"),
+        ("server", f"{backend.url}  {backend.engine or '--'}"),
+        ("model", backend.model or "--"),
+        ("speculation", f"{active}  {','.join(speculation.types or ()) or '--'}  {speculation.problem}".rstrip()),
+        (
+            "acceptance",
+            f"window {_percent(acceptance.window)}  lifetime {_percent(acceptance.lifetime)}"
+            f"  live {_percent(acceptance.live)}  mean length {_number(speculation.mean_accepted_length, 2)}",
+        ),
+        ("per position", _positions(speculation)),
+        ("prefill", f"{_number(backend.prefill.value)} tok/s {_aside(backend.prefill)}"),
+        ("decode", f"{_number(backend.decode.value)} tok/s {_aside(backend.decode)}"),
+        ("slots", _slots(backend)),
+        ("warnings", ", ".join(f"{w.warning} {w.count}" for w in picture.log.warnings) or "none seen"),
+        ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
+    ]
+    return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
+
+
+def _percent(measured: Measured) -> str:
+    if measured.value is None:
+        return "--"
+    return f"{measured.value * 100:.1f}%{' (held)' if measured.basis == 'held' else ''}"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "--" if value is None else f"{value:,.{digits}f}"
+
+
+def _aside(measured: Measured) -> str:
+    return f"({measured.basis})" if measured.basis else ""
+
+
+def _positions(speculation: SpeculationPicture) -> str:
+    rates = speculation.acceptance_per_position_window or speculation.acceptance_per_position_lifetime
+    return " ".join(f"{rate * 100:.0f}" for rate in rates) + " %" if rates else "--"
+
+
+def _slots(backend: BackendPicture) -> str:
+    if backend.slots is None:
+        return "--"
+    return "  ".join(f"{slot.id}:{slot.phase}" for slot in backend.slots) or "none"

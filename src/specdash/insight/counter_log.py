@@ -1,0 +1,88 @@
+"""The history of the scraped counters: windows between scrapes, and the detection of a restart."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from specdash.core.observations import Counters
+
+KEEP_S = 3700.0
+"""A little more than the longest window that can be chosen."""
+
+_ZERO = Counters()
+"""A server before its first request; `delta` reads an absent total as zero."""
+_MONOTONE = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "verification_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """Counters at one moment (monotonic seconds)."""
+
+    at: float
+    counters: Counters
+
+
+def went_back(before: Counters, after: Counters) -> bool:
+    """True when a total is lower than before, which only a new process can do."""
+    for name in _MONOTONE:
+        old, new = getattr(before, name), getattr(after, name)
+        if old is not None and new is not None and new < old:
+            return True
+    return False
+
+
+class CounterLog:
+    """Scrapes of one server process, thinned: a scrape equal to its neighbours only moves the time of the last one."""
+
+    def __init__(self) -> None:
+        self._scrapes: list[Scrape] = []
+        self.restarted_at: float | None = None
+
+    def add(self, at: float, counters: Counters, *, absent_since: float | None = None) -> bool:
+        """Take in a scrape; True when it shows that the server was restarted, which forgets the ones before.
+
+        `absent_since` is when the port was last seen closed or loading since the scrape before: what serves it now
+        began
+        after that, so its totals count from zero then. A total that went back proves the same.
+        """
+        scrapes = self._scrapes
+        before = scrapes[-1] if scrapes else None
+        restarted = before is not None and (absent_since is not None or went_back(before.counters, counters))
+        began = absent_since if absent_since is not None else before.at if before and restarted else None
+        if restarted:
+            scrapes.clear()
+            self.restarted_at = at
+        if began is not None:
+            scrapes.append(Scrape(began, _ZERO))
+        if len(scrapes) >= 2 and scrapes[-1].counters == counters and scrapes[-2].counters == counters:
+            scrapes[-1] = Scrape(at, counters)
+        else:
+            scrapes.append(Scrape(at, counters))
+        while len(scrapes) > 2 and scrapes[1].at < at - KEEP_S:
+            scrapes.pop(0)
+        return restarted
+
+    @property
+    def last(self) -> Scrape | None:
+        """The newest scrape."""
+        return self._scrapes[-1] if self._scrapes else None
+
+    def window(self, now: float, window_s: float) -> tuple[Scrape, Scrape] | None:
+        """The scrapes that bound the last `window_s` seconds; None before there are two.
+
+        The first is the newest one that is not younger than the window, or the oldest there is.
+        """
+        if len(self._scrapes) < 2:
+            return None
+        index = bisect_right(self._scrapes, now - window_s, key=lambda scrape: scrape.at) - 1
+        first = self._scrapes[max(index, 0)]
+        last = self._scrapes[-1]
+        return (first, last) if last.at > first.at else None
+
+
+def delta(first: float | None, last: float | None) -> float | None:
+    """Difference of two totals; a series that appeared in between began at zero."""
+    if last is None:
+        return None
+    return last - (first or 0.0)

@@ -1,0 +1,120 @@
+"""What the log told so far: totals, warnings, finished requests, live steps, and the raw tail."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from specdash.core.log_facts import CheckpointEvent, PrefillProgress, RequestAcceptance, ServerEvent, VerificationStep
+from specdash.insight.acceptance import ExactWindow
+from specdash.insight.counter_log import KEEP_S
+from specdash.insight.requests import LoggedRequest, RequestAssembler
+from specdash.insight.storms import StormBook
+
+if TYPE_CHECKING:
+    from specdash.core.log_facts import LogBatch, LogFact
+
+RECENT_REQUESTS = 50
+TAIL_LINES = 5000
+LIVE_STEPS_S = 60.0
+
+
+@dataclass(slots=True)
+class SlotSteps:
+    """Verification steps of a slot's current task."""
+
+    task: int
+    generated: int = 0
+    accepted: int = 0
+    steps: int = 0
+
+
+class LogView:
+    """Takes in log batches in order; memory is bounded whatever the log says."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.unrecognised = 0
+        self.newest_s: float | None = None
+        """Time stamp of the newest line that had one: seconds since the server's start."""
+        self.finished = 0
+        self.cancelled = 0
+        self.recent: deque[tuple[float, LoggedRequest]] = deque(maxlen=RECENT_REQUESTS)
+        self.storms = StormBook()
+        self.checkpoints: Counter[str] = Counter()
+        self.events: dict[str, ServerEvent] = {}
+        self.requests_exact = ExactWindow(KEEP_S)
+        self.steps_exact = ExactWindow(LIVE_STEPS_S)
+        self.slot_steps: dict[int, SlotSteps] = {}
+        self.prefill: dict[int, PrefillProgress] = {}
+        self._assembler = RequestAssembler()
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._tail_end = 0
+
+    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> tuple[int, int]:
+        """Take in one batch read at monotonic `at`; the draft tokens (generated, accepted) of its live steps."""
+        if batch.restarted:
+            self._new_server()
+        self.lines += batch.lines
+        self.unrecognised += batch.unrecognised
+        self._tail.extend(batch.tail)
+        self._tail_end += len(batch.tail)
+        generated = accepted = 0
+        for fact in batch.facts:
+            if fact.at_s is not None:
+                self.newest_s = fact.at_s
+            if isinstance(fact, VerificationStep):
+                if not fact.replay:
+                    self._step(at, fact)
+                    generated, accepted = generated + fact.generated, accepted + fact.accepted
+            else:
+                self._fact(at, fact)
+        for request in self._assembler.feed(batch.facts):
+            self._finish(at, request)
+        for tally in batch.warnings:
+            self.storms.add(at, tally, uptime_s)
+        return generated, accepted
+
+    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[str, ...]]:
+        """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
+        fresh = min(self._tail_end - after, limit, len(self._tail))
+        if fresh <= 0:
+            return self._tail_end, ()
+        return self._tail_end, tuple(islice(self._tail, len(self._tail) - fresh, None))
+
+    def _new_server(self) -> None:
+        self._assembler = RequestAssembler()
+        self.newest_s = None
+        self.steps_exact.clear()
+        self.requests_exact.clear()
+        self.slot_steps.clear()
+        self.prefill.clear()
+        self.events.clear()
+
+    def _step(self, at: float, step: VerificationStep) -> None:
+        self.steps_exact.add(at, step.generated, step.accepted, 1)
+        live = self.slot_steps.get(step.slot)
+        if live is None or live.task != step.task:
+            live = self.slot_steps[step.slot] = SlotSteps(step.task)
+        live.generated += step.generated
+        live.accepted += step.accepted
+        live.steps += 1
+
+    def _fact(self, at: float, fact: LogFact) -> None:
+        if isinstance(fact, RequestAcceptance):
+            self.requests_exact.add(at, fact.generated, fact.accepted)
+        elif isinstance(fact, PrefillProgress):
+            self.prefill[fact.slot] = fact
+        elif isinstance(fact, CheckpointEvent):
+            self.checkpoints[f"{fact.kind} {fact.action}"] += 1
+        elif isinstance(fact, ServerEvent):
+            self.events[fact.name] = fact
+
+    def _finish(self, at: float, request: LoggedRequest) -> None:
+        self.recent.appendleft((at, request))
+        self.finished += not request.cancelled
+        self.cancelled += request.cancelled
+        if request.slot is not None:
+            self.prefill.pop(request.slot, None)
