@@ -1,0 +1,159 @@
+"""GET /metrics becomes typed counters: every name llama-server prints, and nothing that it does not."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.observations import Counters
+from specdash.llama.bodies import ParseError
+from specdash.llama.metrics import FIELD_OF_METRIC, MAX_POSITIONS, PREFIX, parse_metrics
+
+if TYPE_CHECKING:
+    import random
+
+DATA = Path(__file__).parents[1] / "data" / "http"
+
+
+def test_a_real_scrape_is_understood_whole() -> None:
+    counters = parse_metrics((DATA / "metrics_after_1.txt").read_bytes())
+    assert counters.prompt_tokens == 482
+    assert counters.prompt_seconds == 0.025794
+    assert counters.predicted_tokens == 1500
+    assert counters.predicted_seconds == 1.47132
+    assert counters.decode_calls == 35
+    assert counters.tokens_max == 1981
+    assert counters.draft_tokens == 1492
+    assert counters.accepted_tokens == 1465
+    assert counters.verification_steps == 34
+    assert counters.predicted_tokens_per_second == 1018.81
+    assert counters.busy_slots_per_decode == 1
+    assert counters.unrecognised == ()
+
+
+def test_the_positions_of_a_real_scrape_add_up_to_the_accepted_tokens() -> None:
+    counters = parse_metrics((DATA / "metrics_after_1.txt").read_bytes())
+    assert counters.accepted_per_position is not None
+    assert len(counters.accepted_per_position) == 64
+    assert sum(counters.accepted_per_position) == counters.accepted_tokens
+
+
+def test_a_fresh_server_has_counters_of_zero_and_no_positions() -> None:
+    counters = parse_metrics((DATA / "metrics_fresh.txt").read_bytes())
+    assert counters.draft_tokens == 0
+    assert counters.accepted_per_position is None
+
+
+def test_metrics_that_are_not_there_are_unknown() -> None:
+    counters = parse_metrics("llamacpp:n_decode_total 3\n")
+    assert counters == Counters(decode_calls=3)
+    assert counters.draft_tokens is None
+
+
+@pytest.mark.parametrize("suffix", ["", "_total"])
+def test_speculative_names_are_read_with_and_without_total(suffix: str) -> None:
+    counters = parse_metrics(
+        f"llamacpp:spec_decode_num_draft_tokens{suffix} 10\n"
+        f"llamacpp:spec_decode_num_accepted_tokens{suffix} 7\n"
+        f"llamacpp:spec_decode_num_drafts{suffix} 4\n"
+        f'llamacpp:spec_decode_num_accepted_tokens_per_pos{suffix}{{position="0"}} 4\n'
+        f'llamacpp:spec_decode_num_accepted_tokens_per_pos{suffix}{{position="1"}} 3\n'
+    )
+    assert counters == Counters(draft_tokens=10, accepted_tokens=7, verification_steps=4, accepted_per_position=(4, 3))
+
+
+def test_positions_come_in_any_order_and_a_gap_was_never_counted() -> None:
+    series = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    counters = parse_metrics(f'{series}{{position="3"}} 1\n{series}{{position="0"}} 9\n{series}{{position="1"}} 5\n')
+    assert counters.accepted_per_position == (9, 5, 0, 1)
+
+
+def test_positions_stay_exact_where_a_float_would_round() -> None:
+    counters = parse_metrics('llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 9007199254740993\n')
+    assert counters.accepted_per_position == (9007199254740993,)
+
+
+@pytest.mark.parametrize("position", [str(MAX_POSITIONS), "999999999999", "-1", "x", ""])
+def test_an_unbelievable_position_is_left_out(position: str) -> None:
+    counters = parse_metrics(
+        f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} 1\n'
+        "llamacpp:n_decode_total 1\n"
+    )
+    assert counters.accepted_per_position is None
+
+
+def test_labels_and_timestamps_are_tolerated() -> None:
+    counters = parse_metrics(
+        'llamacpp:n_decode_total{model="a } b",note="say \\"hi\\""} 5 1700000000\n'
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{model="m",position="0"} 2\n'
+    )
+    assert counters == Counters(decode_calls=5, accepted_per_position=(2,))
+
+
+@pytest.mark.parametrize("written", ["NaN", "nan", "+Inf", "-Inf", "inf", "oops"])
+def test_what_is_no_number_is_unknown(written: str) -> None:
+    assert parse_metrics(f"llamacpp:n_decode_total {written}\n").decode_calls is None
+
+
+def test_windows_line_ends_are_tolerated() -> None:
+    assert parse_metrics("llamacpp:n_decode_total 3\r\nllamacpp:n_tokens_max 9\r\n") == Counters(
+        decode_calls=3, tokens_max=9
+    )
+
+
+def test_unknown_metrics_are_named_once_and_in_order() -> None:
+    counters = parse_metrics('llamacpp:zeta 1\nllamacpp:kv_cache_tokens{a="1"} 2\nllamacpp:zeta 3\n')
+    assert counters.unrecognised == ("kv_cache_tokens", "zeta")
+
+
+def test_metrics_of_others_and_comments_are_ignored() -> None:
+    counters = parse_metrics("# HELP llamacpp:n_decode_total 99\npython_gc 4\nllamacpp:n_decode_total 3\n")
+    assert counters == Counters(decode_calls=3)
+
+
+@pytest.mark.parametrize("body", ["", b"", "<html>llamacpp: no</html>", b"\x00\xff" * 99, "# HELP llamacpp:x 1\n"])
+def test_a_body_without_any_llamacpp_line_is_an_error(body: bytes | str) -> None:
+    with pytest.raises(ParseError):
+        parse_metrics(body)
+
+
+def test_a_broken_label_set_as_long_as_a_body_may_be_is_no_trap() -> None:
+    with pytest.raises(ParseError):
+        parse_metrics("llamacpp:x{" + 'a="\\' * 1_000_000)
+
+
+@given(st.binary() | st.text())
+def test_nothing_but_the_documented_error_is_raised(body: bytes | str) -> None:
+    with contextlib.suppress(ParseError):
+        parse_metrics(body)
+
+
+@given(st.lists(st.from_regex(r"llamacpp:[a-z_]{0,9}(\{[^\n]{0,20}\})?[ \t]*[^\n]{0,12}", fullmatch=True)))
+def test_nothing_but_the_documented_error_is_raised_for_lines_that_look_right(lines: list[str]) -> None:
+    with contextlib.suppress(ParseError):
+        parse_metrics("\n".join(lines))
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(FIELD_OF_METRIC)), st.integers(0, 999_999), min_size=1),
+    st.lists(st.integers(0, 10**15), max_size=64),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_printed_is_what_is_read(values: dict[str, int], series: list[int], order: random.Random) -> None:
+    by_field = {FIELD_OF_METRIC[name]: (name, value) for name, value in values.items()}
+    lines = [f"{PREFIX}{name} {value}" for name, value in by_field.values()]
+    lines += [
+        f'{PREFIX}spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {count}'
+        for position, count in enumerate(series)
+    ]
+    order.shuffle(lines)
+    counters = parse_metrics("\n".join(lines))
+    assert counters == Counters(
+        **{field: float(value) for field, (_, value) in by_field.items()},  # type: ignore[arg-type]
+        accepted_per_position=tuple(series) or None,
+    )
