@@ -1,1 +1,26 @@
-"""Being here puts this folder on the import path, so that tests can import `support`."""
+"""Isolation from the developer's machine: a home of its own for every test, and no settings from outside.
+
+Being here also puts this folder on the import path, so that tests can import `support`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home; no SPECDASH_*, LLAMA_* or XDG_* variable of the developer reaches a test."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("SPECDASH_", "LLAMA_", "XDG_")) and name not in KEPT:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+KEPT = ("SPECDASH_REQUIRE_LLAMA_SERVER", "LLAMA_BIN")
+"""Variables by which CI names the engines under test."""
