@@ -1,0 +1,133 @@
+"""What a parameter of the backend is, and how its text is read. The catalogue itself is `core.parameter_catalogue`.
+
+One parameter is one thing the engine, or specdash around it, can be told. It can be set by an env key of ours, by the
+`LLAMA_ARG_*` variable of llama.cpp, or by a flag inside `LLAMA_EXTRA_ARGS`; it is rendered as a llama-server flag or as
+an attribute of `xllamacpp.CommonParams`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from specdash.core.errors import InputError
+
+Scalar = bool | int | float | str
+
+
+class Kind(StrEnum):
+    """How the text of a value is read."""
+
+    INTEGER = "whole number"
+    NUMBER = "number"
+    TEXT = "text"
+    PATH = "path"
+    SWITCH = "on or off"
+
+
+_TRUE = ("1", "true", "on", "yes", "enabled")
+_FALSE = ("0", "false", "off", "no", "disabled")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter.
+
+    `name` is its llama-server flag without dashes, or, for what only specdash reads, the env key in lower case.
+    `keys` are the env keys that set it, the one that wins first. `default` is what holds when nobody sets it, None
+    where the engine decides by itself. `attribute` is the dotted path in `xllamacpp.CommonParams`, None where that
+    engine has no such parameter; `inverted` says that the attribute has the opposite sense.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    keys: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    off_flags: tuple[str, ...] = ()
+    attribute: str | None = None
+    inverted: bool = False
+    default: Scalar | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    words: tuple[tuple[str, int], ...] = ()
+    """Words that stand for a number, as (`all`, -2)."""
+    secret: bool = False
+    """Never on a command line, never printed, never stored."""
+    environment: str | None = None
+    """The variable through which llama-server gets it instead of by a flag."""
+    ours: bool = False
+    """Read by specdash, not by the engine."""
+    always: bool = False
+    """Rendered even when it has its default, because the default of the engine differs or changed between builds."""
+
+    @property
+    def key(self) -> str:
+        """The env key by which messages name the parameter; its flag when it has none."""
+        return self.keys[0] if self.keys else self.flags[0]
+
+    @property
+    def native_keys(self) -> tuple[str, ...]:
+        """The variables llama.cpp itself reads."""
+        return tuple(key for key in self.keys if key.startswith("LLAMA_ARG_"))
+
+    def parse(self, text: str, source: str) -> Scalar:
+        """The value `text` means; `source` names where it came from. Raises `InputError` when it means none."""
+        value = self._read(text.strip(), source)
+        if self.choices and value not in self.choices:
+            raise InputError(f"{source}={text}: use one of: {', '.join(self.choices)}")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            self._check_range(value, text, source)
+        return value
+
+    def text(self, value: Scalar) -> str:
+        """`value` as llama-server and env files write it."""
+        if isinstance(value, bool):
+            return "1" if value else "0"
+        for word, number in self.words:
+            if value == number:
+                return word
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def _read(self, text: str, source: str) -> Scalar:
+        if self.kind is Kind.SWITCH:
+            return _switch(text, source)
+        for word, number in self.words:
+            if text.lower() == word:
+                return number
+        if self.kind is Kind.INTEGER:
+            return _number(text, source, self.kind, int)
+        if self.kind is Kind.NUMBER:
+            return _number(text, source, self.kind, float)
+        return text
+
+    def _check_range(self, value: float, text: str, source: str) -> None:
+        low, high = self.minimum, self.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            unit = f" {self.unit}" if self.unit else ""
+            if low is not None and high is not None:
+                allowed = f"from {low:g} to {high:g}{unit}"
+            else:
+                allowed = f"at least {low:g}{unit}" if low is not None else f"at most {high:g}{unit}"
+            raise InputError(f"{source}={text}: must be {allowed} ({self.meaning})")
+
+
+def _switch(text: str, source: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise InputError(f"{source}={text}: use 1 or 0 (on or off)")
+
+
+def _number(text: str, source: str, kind: Kind, read: type[int | float]) -> int | float:
+    try:
+        value = read(text)
+    except ValueError:
+        raise InputError(f"{source}={text}: not a {kind}") from None
+    if not math.isfinite(value):
+        raise InputError(f"{source}={text}: not a finite number")
+    return value

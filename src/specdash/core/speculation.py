@@ -1,0 +1,143 @@
+"""The kinds of speculative decoding llama.cpp knows: what each needs, and which parameter each knob of ours moves.
+
+Source: llama.cpp b11434 (`common/speculative.cpp`, `common/arg.cpp`). The order of `SPEC_TYPES` is the engine's fixed
+priority: whatever order the operator writes, the first type that yields a draft wins the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specdash.core.errors import InputError
+
+NO_SPECULATION = "none"
+"""The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecType:
+    """One type of drafting.
+
+    `max_parameter`, `min_parameter` and `p_min_parameter` name the engine parameter (`core.parameters`) that
+    `LLAMA_DRAFT_MAX`, `LLAMA_DRAFT_MIN` and `LLAMA_DRAFT_P_MIN` set for this type; None means that the type does not
+    read the knob. `detected_from` are the draft-model architectures from which the engine picks the type by itself.
+    """
+
+    name: str
+    meaning: str
+    aliases: tuple[str, ...] = ()
+    needs_draft_model: bool = False
+    needs_heads: bool = False
+    """Needs next-token-prediction (nextn) layers, in the target model or in the draft model."""
+    max_parameter: str | None = None
+    min_parameter: str | None = None
+    p_min_parameter: str | None = None
+    detected_from: tuple[str, ...] = ()
+    fixed_draft_length: int | None = None
+    """Draft length in tokens where the engine offers no knob for it."""
+
+    @property
+    def reads_draft_model(self) -> bool:
+        """Whether the type drafts with a model: a separate one, or heads inside the target."""
+        return self.needs_draft_model or self.needs_heads
+
+    def knob(self, key: str) -> str | None:
+        """The engine parameter that the env key `key` moves for this type, or None when the type ignores it."""
+        return {
+            "LLAMA_DRAFT_MAX": self.max_parameter,
+            "LLAMA_DRAFT_MIN": self.min_parameter,
+            "LLAMA_DRAFT_P_MIN": self.p_min_parameter,
+        }.get(key)
+
+
+def _ngram_map(name: str, meaning: str) -> SpecType:
+    return SpecType(name, meaning, max_parameter=f"spec-{name}-size-m")
+
+
+def _drafted(
+    name: str,
+    meaning: str,
+    *aliases: str,
+    needs_draft_model: bool = True,
+    needs_heads: bool = False,
+    detected_from: tuple[str, ...] = (),
+) -> SpecType:
+    return SpecType(
+        name,
+        meaning,
+        aliases,
+        needs_draft_model=needs_draft_model,
+        needs_heads=needs_heads,
+        max_parameter="spec-draft-n-max",
+        min_parameter="spec-draft-n-min",
+        p_min_parameter="spec-draft-p-min",
+        detected_from=detected_from,
+    )
+
+
+SPEC_TYPES: tuple[SpecType, ...] = (
+    _ngram_map("ngram-simple", "repeats what followed the last occurrence of the current n-gram"),
+    _ngram_map("ngram-map-k", "a map of n-grams in the context to one continuation each"),
+    _ngram_map("ngram-map-k4v", "a map of n-grams in the context to up to four continuations each"),
+    SpecType(
+        "ngram-mod",
+        "a hash table of n-grams shared by all slots",
+        max_parameter="spec-ngram-mod-n-max",
+        min_parameter="spec-ngram-mod-n-min",
+    ),
+    SpecType("ngram-cache", "n-gram statistics of the context and of lookup cache files", fixed_draft_length=8),
+    _drafted("draft-simple", "a small model of the same vocabulary drafts", "draft"),
+    _drafted("draft-eagle3", "an EAGLE-3 head drafts from the target's hidden states", "eagle3"),
+    _drafted(
+        "draft-mtp",
+        "the model's own multi-token-prediction layers draft",
+        "mtp",
+        needs_draft_model=False,
+        needs_heads=True,
+    ),
+    _drafted("draft-dflash", "a block-diffusion draft model (DFlash)", "dflash", detected_from=("dflash",)),
+    _drafted("draft-dspark", "a block draft model (DSpark)", "dspark", detected_from=("dspark",)),
+)
+
+_BY_NAME: dict[str, SpecType] = {name: t for t in SPEC_TYPES for name in (t.name, *t.aliases)}
+
+
+def spec_type(name: str) -> SpecType | None:
+    """The type called `name`, in any spelling that a build of llama.cpp ever used (`draft`, `ngram_mod`), or None."""
+    return _BY_NAME.get(name.strip().lower().replace("_", "-"))
+
+
+def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
+    """The types in a comma-separated chain, without repeats, in the engine's priority; `none` is the empty chain.
+
+    `source` names where the text came from, for the error. Raises `InputError` for an unknown type and for `none`
+    beside others, because the engine would then silently disable all of them.
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    chosen: set[str] = set()
+    for name in names:
+        if name.lower() == NO_SPECULATION:
+            if len({other.lower() for other in names}) > 1:
+                raise InputError(
+                    f"{source}={text}: 'none' would silently disable the other types; remove one or the other"
+                )
+            continue
+        found = spec_type(name)
+        if found is None:
+            known = ", ".join([NO_SPECULATION, *(t.name for t in SPEC_TYPES)])
+            raise InputError(f"{source}={text}: unknown speculative type {name!r}; use one of: {known}")
+        chosen.add(found.name)
+    return tuple(t for t in SPEC_TYPES if t.name in chosen)
+
+
+def detected_type(draft_architecture: str | None, nextn_layers: int | None) -> SpecType | None:
+    """The type the engine picks from the draft model alone when none is named, or None when it would not speculate."""
+    for candidate in SPEC_TYPES:
+        if draft_architecture in candidate.detected_from:
+            return candidate
+    return _BY_NAME["draft-mtp"] if nextn_layers else None
+
+
+def readers_of(parameter: str) -> tuple[str, ...]:
+    """Names of the spec types whose draft length or threshold the engine parameter `parameter` sets."""
+    return tuple(t.name for t in SPEC_TYPES if parameter in (t.max_parameter, t.min_parameter, t.p_min_parameter))
