@@ -1,0 +1,194 @@
+"""Backend settings as `xllamacpp.CommonParams`, and the child process that runs that server.
+
+The parent renders the settings to plain assignments (`assignments`) and hands them to `python -m
+specdash.backend.embedded` in one environment variable; the child applies them and serves until it is told to stop.
+Secrets travel in variables of their own, so that the assignments may be printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.errors import InputError
+from specdash.core.parameter_catalogue import BY_NAME, ENGINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.backend.settings import BackendSettings
+
+ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
+API_KEY_VARIABLE = "LLAMA_API_KEY"
+AUTOMATIC_SLOTS = 4
+"""Slots llama-server takes for `--parallel -1`, with one unified cache (tools/server/server.cpp)."""
+_STOP_SECONDS = 2
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_RANDOM_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`params.<path> = value`, where `name` is the catalogue's parameter; `value` is what JSON can hold."""
+
+    name: str
+    path: str
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """As `show` prints it."""
+        return f"{self.path} = {json.dumps(self.value)}"
+
+
+def assignments(settings: BackendSettings) -> list[Assignment]:
+    """What to set on CommonParams. Raises `InputError` naming an argument that xllamacpp has no attribute for."""
+    if settings.extra_args:
+        raise InputError(
+            f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {settings.extra_args[0]!r}; "
+            "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
+        )
+    out = []
+    for parameter in ENGINE:
+        assigned = settings.parameters.get(parameter.name)
+        if assigned is not None and parameter.attribute is not None:
+            value = not assigned.value if parameter.inverted else assigned.value
+            out += _expand(parameter.name, parameter.attribute, value)
+    if settings.spec_types:
+        out.append(Assignment("spec-type", "speculative.types", list(settings.spec_types)))
+    return out
+
+
+def warnings(settings: BackendSettings) -> list[str]:
+    """What this engine cannot do of what the env asks."""
+    return [f"{key} has no effect: xllamacpp does not read it; use llama-server for it" for key in settings.native]
+
+
+def environment(settings: BackendSettings) -> dict[str, str]:
+    """Variables the child needs. Holds secrets: never print it unmasked."""
+    secrets = {
+        variable: value.get_secret_value()
+        for name, value in settings.secrets.items()
+        if (variable := BY_NAME[name].environment) is not None
+    }
+    plain = [[one.name, one.path, one.value] for one in assignments(settings)]
+    return {**settings.environment, **secrets, ASSIGNMENTS_VARIABLE: json.dumps(plain)}
+
+
+def _expand(name: str, path: str, value: Any) -> list[Assignment]:
+    if name == "parallel" and value == -1:
+        return [Assignment(name, path, AUTOMATIC_SLOTS), Assignment(name, "kv_unified", value=True)]
+    if name == "timeout":
+        return [Assignment(name, path, value), Assignment(name, "timeout_write", value)]
+    if name == "seed" and value == -1:
+        return [Assignment(name, path, _RANDOM_SEED)]
+    return [Assignment(name, path, value)]
+
+
+def _enum(enum: str, prefix: str) -> Callable[[Any, Any], Any]:
+    def convert(xllamacpp: Any, value: Any) -> Any:
+        member = str(value).upper().replace("-", "_").replace("+", "_")
+        return getattr(getattr(xllamacpp, enum), prefix + member)
+
+    return convert
+
+
+_KV_TYPE = _enum("ggml_type", "GGML_TYPE_")
+_SPEC_TYPE = _enum("common_speculative_type", "COMMON_SPECULATIVE_TYPE_")
+_FLASH_ATTN = {"on": "enabled", "off": "disabled"}
+_CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+    "spec-type": lambda x, value: [_SPEC_TYPE(x, name) for name in value],
+    "cache-type-k": _KV_TYPE,
+    "cache-type-v": _KV_TYPE,
+    "spec-draft-type-k": _KV_TYPE,
+    "spec-draft-type-v": _KV_TYPE,
+    "flash-attn": lambda x, value: _enum("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_")(
+        x, _FLASH_ATTN.get(value, value)
+    ),
+    "split-mode": _enum("llama_split_mode", "LLAMA_SPLIT_MODE_"),
+    "load-mode": lambda x, value: _enum("llama_load_mode", "LLAMA_LOAD_MODE_")(
+        x, "direct_io" if value == "dio" else value
+    ),
+    "alias": lambda _, value: {name for name in value.split(",") if name},
+    "host": lambda _, value: value.split(","),
+    "fit": lambda _, value: value == "on",
+    "spec-draft-sampling": lambda _, value: value == "probabilistic",
+    "spec-synth-rates": lambda _, value: [float(rate) for rate in value.split(",")],
+    "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
+    "api-key-file": lambda _, value: _keys(Path(value).read_text(encoding="utf-8")),
+}
+
+
+def _keys(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def apply(xllamacpp: Any, params: Any, name: str, path: str, value: Any) -> None:
+    """Set one attribute of `params`, converted to what the package wants there."""
+    convert = _CONVERTERS.get(name)
+    owner = params
+    *parents, last = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    setattr(owner, last, convert(xllamacpp, value) if convert is not None else value)
+
+
+def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
+    params = xllamacpp.CommonParams()
+    for name, path, value in plain:
+        try:
+            apply(xllamacpp, params, name, path, value)
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            print(f"error: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
+            return 1
+    if os.environ.get(API_KEY_VARIABLE):
+        params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    _wait_for_stop()
+    # A client that stays connected keeps the destructor waiting, holding the interpreter lock; the kernel's alarm ends
+    # the process then, and so does a second signal.
+    for number in (*_STOP_SIGNALS, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(_STOP_SECONDS)
+    del server
+    return 0
+
+
+def _wait_for_stop() -> None:
+    """Sleep until a stop signal arrives, whichever of the library's threads the kernel gives it to."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    while not select.select([readable], [], [])[0]:
+        pass
+
+
+def main() -> int:
+    """Run the server described by the environment until SIGTERM or SIGINT; 1 when it cannot start."""
+    plain = json.loads(os.environ.pop(ASSIGNMENTS_VARIABLE))
+    # While the model loads nothing is there to be shut down in order: the default action ends the process at once.
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    import xllamacpp
+
+    code = _serve(xllamacpp, plain)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""From a backend env file to a plan: which engine, which command, where it listens, where its log goes, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend import binary, embedded, model_files
+from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
+from specdash.core.envfile import EnvFileError, parse
+from specdash.core.errors import InputError, PortInUseError
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
+from specdash.core.paths import backend_env_file, state_dir
+from specdash.core.speculation import spec_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
+_NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildCommand:
+    """What a supervisor needs to run a server: its name, argv, whole environment, and where its output should go."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A server that is ready to be started."""
+
+    settings: BackendSettings
+    engine: Engine
+    log: str
+    env_file: str | None = None
+    inherited: tuple[str, ...] = ()
+    """Keys of the caller's environment that were kept away from the server."""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The child's command line, free of secrets."""
+        if self.engine.kind == PACKAGE:
+            return (sys.executable, "-m", "specdash.backend.embedded")
+        return (self.engine.path, *binary.arguments(self.settings))
+
+    def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
+        render = embedded.environment if self.engine.kind == PACKAGE else binary.environment
+        kept = {key: value for key, value in base.items() if not _NOT_INHERITED.match(key)}
+        own = {"LLAMA_TRACE": self.settings.trace}
+        if self.settings.rollback_mode is not None:
+            own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
+        return {**kept, **own, **render(self.settings)}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Everything worth a line on stderr before the server starts."""
+        extra = embedded.warnings(self.settings) if self.engine.kind == PACKAGE else []
+        stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
+        return (*self.settings.warnings, *extra, *stray)
+
+    @property
+    def rendered(self) -> tuple[str, ...]:
+        """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
+        if self.engine.kind == PACKAGE:
+            return tuple(one.text for one in embedded.assignments(self.settings))
+        return tuple(binary.arguments(self.settings))
+
+    @property
+    def shown_environment(self) -> dict[str, str]:
+        """The variables the settings add to the child's environment, secrets masked."""
+        full = {key: value for key, value in self.environment({}).items() if key != embedded.ASSIGNMENTS_VARIABLE}
+        return {key: MASK if _SECRET_NAME.search(key) else value for key, value in sorted(full.items())}
+
+    @property
+    def reasons(self) -> list[dict[str, Any]]:
+        """Each parameter with its value, where it came from and what it means."""
+        out: list[dict[str, Any]] = [
+            {"name": name, "value": one.value, "source": one.source, "meaning": BY_NAME[name].meaning}
+            for name, one in self.settings.parameters.items()
+        ]
+        out += [
+            {"name": name, "value": MASK, "source": BY_NAME[name].key, "meaning": BY_NAME[name].meaning}
+            for name in self.settings.secrets
+        ]
+        chain = ",".join(self.settings.spec_types) or "none"
+        meaning = BY_KEY["LLAMA_SPEC_TYPE"].meaning
+        out.append({"name": "spec-type", "value": chain, "source": self.settings.spec_source, "meaning": meaning})
+        return out
+
+    @property
+    def speculation(self) -> tuple[tuple[str, str], ...]:
+        """The speculation flags in force, defaults included, for the run record."""
+        settings = self.settings
+        types = [found for name in settings.spec_types if (found := spec_type(name)) is not None]
+        if not types:
+            return ()
+        knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
+        named = ("spec-draft-model", "spec-synth-len", "spec-synth-rates")
+        knobs += [name for name in named if name in settings.parameters]
+        values = {name: settings.value(name) for name in dict.fromkeys(knobs)}
+        shown = [(name, BY_NAME[name].text(value)) for name, value in values.items() if value is not None]
+        return (("spec-type", ",".join(settings.spec_types)), *shown)
+
+
+def read_env_file(path: str | Path) -> dict[str, str]:
+    """The values of an env file. Raises `InputError` naming the file, and the line where one is wrong."""
+    file = Path(path).expanduser()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"env file {path}: {error.strerror or error}") from None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise EnvFileError(f"{path}:{line}: is not UTF-8 text") from None
+    return parse(text).check(str(path)).values
+
+
+def plan_from_file(
+    env_file: str | None, *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
+) -> Plan:
+    """Plan the server that `env_file` describes; without one, the installed env file, else the environment itself.
+
+    `engine` and `log` override their keys. Keys about the machine (`LLAMA_BIN`, `LLAMA_ENGINE`) may also come from the
+    environment; every other backend key there is kept away from the server and named in a warning.
+    """
+    installed = backend_env_file(base)
+    if env_file is None and installed.is_file():
+        env_file = str(installed)
+    if env_file is None:
+        env = {key: value for key, value in base.items() if key.startswith("LLAMA_")}
+        if not env:
+            raise InputError(f"no backend env: name one with --env-file, or write {installed}")
+        return make_plan(env, engine=engine, log=log, base=base)
+    env = read_env_file(env_file)
+    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
+    stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
+    inherited = tuple(key for key in stray if base[key] != env.get(key))
+    found = make_plan({**env, **machine}, engine=engine, log=log, base=base)
+    return Plan(found.settings, found.engine, found.log, str(Path(env_file).expanduser().absolute()), inherited)
+
+
+def make_plan(
+    env: Mapping[str, str], *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
+) -> Plan:
+    """Plan the server that the mapping `env` describes. Checks the model files, chooses the engine and a port."""
+    merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
+    settings = settings_from_env(merged, detect=model_files.detect)
+    model_files.check(settings)
+    if settings.port == 0:
+        source = settings.parameters["port"].source
+        settings = settings.with_value("port", free_port(settings.host), f"{source}, a free port")
+    found = find_engine(settings)
+    if found.kind == PACKAGE:
+        embedded.assignments(settings)
+    default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
+    return Plan(settings, found, str(Path(log or settings.log_file or default_log).expanduser().absolute()))
+
+
+def backend_service(settings: BackendSettings, *, log_path: str) -> ChildCommand:
+    """The server as a child to run directly under a supervisor, without `specdash backend run` in between."""
+    plan = Plan(settings, find_engine(settings), log_path)
+    return ChildCommand(f"backend:{settings.port}", plan.argv, plan.environment(), log_path)
+
+
+def free_port(host: str) -> int:
+    """A port nobody listens on now."""
+    with socket.create_server((host, 0), family=_family(host)) as server:
+        return int(server.getsockname()[1])
+
+
+def check_port(settings: BackendSettings) -> None:
+    """Raise `PortInUseError` when somebody listens there already, naming them where the system tells."""
+    if settings.host.endswith(".sock"):
+        return
+    try:
+        with socket.create_server((settings.host, settings.port), family=_family(settings.host)):
+            return
+    except PermissionError:
+        raise InputError(f"port {settings.port}: not permitted for this user; set LLAMA_PORT above 1023") from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            reason = error.strerror or str(error)
+            raise InputError(f"LLAMA_HOST={settings.host}: cannot listen there ({reason})") from None
+    owner = _listener(settings.port)
+    by = f" by {owner}" if owner else ""
+    raise PortInUseError(f"port {settings.port} is in use{by}; stop it, or set another LLAMA_PORT")
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _listener(port: int) -> str | None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            address = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return None

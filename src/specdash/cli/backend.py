@@ -1,0 +1,90 @@
+"""`specdash backend run|show`: the bundled llama.cpp backend, from an env file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.backend.launch import Plan
+
+ENGINES = ("auto", "llama-server", "xllamacpp")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the two actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show}")
+    run_parser = actions.add_parser("run", help="run the server in the foreground", allow_abbrev=False)
+    show_parser = actions.add_parser("show", help="print what would run, and why", allow_abbrev=False)
+    for one in (run_parser, show_parser):
+        one.add_argument(
+            "--env-file",
+            metavar="F",
+            help="backend env in systemd's EnvironmentFile dialect (default: ~/.config/specdash/llama-server.env)",
+        )
+        one.add_argument("--engine", choices=ENGINES, help="engine to use; overrides LLAMA_ENGINE")
+        one.add_argument("--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE")
+    show_parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run or show; see `configure`."""
+    from specdash.backend.launch import plan_from_file
+
+    plan = plan_from_file(args.env_file, engine=args.engine, log=args.log_file)
+    if args.action == "show":
+        print(json.dumps(_as_json(plan), indent=1) if args.json else _as_text(plan))
+        return ExitCode.OK
+    from specdash.backend import foreground
+
+    foreground.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
+    return foreground.run(plan)
+
+
+def _as_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "engine": {
+            "kind": plan.engine.kind,
+            "path": plan.engine.path,
+            "version": plan.engine.version,
+            "reason": plan.engine.reason,
+        },
+        "url": plan.settings.url,
+        "log": plan.log,
+        "env_file": plan.env_file,
+        "argv": list(plan.argv),
+        "rendered": list(plan.rendered),
+        "environment": plan.shown_environment,
+        "parameters": plan.reasons,
+        "speculation": dict(plan.speculation),
+        "warnings": list(plan.warnings),
+    }
+
+
+def _as_text(plan: Plan) -> str:
+    lines = [
+        f"engine  {plan.engine.words} ({plan.engine.reason})",
+        f"url     {plan.settings.url}",
+        f"log     {plan.log}",
+        "",
+        "would run",
+        f"  {shlex.join(plan.argv)}",
+    ]
+    if plan.engine.kind == "xllamacpp":
+        lines += [f"    params.{text}" for text in plan.rendered]
+    lines += ["", "with the environment"]
+    lines += [f"  {key}={shlex.quote(value)}" for key, value in plan.shown_environment.items()]
+    width = max(len(f"{row['name']} = {row['value']}") for row in plan.reasons)
+    lines += ["", "because"]
+    for row in plan.reasons:
+        setting = f"{row['name']} = {row['value']}"
+        lines.append(f"  {setting:<{min(width, 60)}}  {row['source']}: {row['meaning']}")
+    if plan.warnings:
+        lines += ["", "warnings", *(f"  {warning}" for warning in plan.warnings)]
+    return "\n".join(lines)
