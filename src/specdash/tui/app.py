@@ -1,0 +1,281 @@
+"""The dashboard: asks a state for its picture at every refresh and hands it to the screen. It does no I/O of its
+own, except for the screenshot that the user asks for."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App
+from textual.binding import Binding
+
+from specdash.tui import plot
+from specdash.tui.actions import ACTIONS
+from specdash.tui.layout import PanelId
+from specdash.tui.screens.overview import OverviewScreen
+from specdash.tui.spans import ASCII, UNICODE
+from specdash.tui.themes import PALETTES, THEME_NAMES, default_theme, textual_theme
+from specdash.tui.view import View
+from specdash.tui.widgets.header import Situation
+from specdash.tui.widgets.panel import Panel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from textual.binding import BindingType
+    from textual.command import Provider
+    from textual.timer import Timer
+
+    from specdash.tui.view import State
+
+WINDOWS_S = (60.0, 300.0, 900.0, 3600.0)
+INTERVALS_S = (0.5, 1.0, 2.0, 5.0)
+_PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
+
+
+def _action_provider() -> type[Provider]:
+    from specdash.tui.palette import ActionProvider
+
+    return ActionProvider
+
+
+class Dashboard(App[None]):
+    """The overview of one target.
+
+    `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
+    interval in seconds, so that collectors can follow it. `clock` is monotonic, `wall` Unix time.
+    """
+
+    TITLE = "specdash"
+    AUTO_FOCUS = None
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_action_provider}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            key, action.handler, action.description, show=False, priority=key in _PRIORITY_KEYS, id=f"{action.id}:{key}"
+        )
+        for action in ACTIONS
+        for key in action.keys
+    ]
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        on_interval: Callable[[float], None] | None = None,
+        demo: bool = False,
+        theme: str | None = None,
+        ascii_only: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        screenshots: Path | None = None,
+    ) -> None:
+        # Textual takes NO_COLOR out of the environment, so it has to be read before.
+        chosen = theme if theme in PALETTES else default_theme(os.environ)
+        super().__init__()
+        self.animation_level = "none"
+        self.state = state
+        self.demo = demo
+        self.overview = OverviewScreen()
+        self.window_s = 300.0
+        self.interval_s = 1.0
+        self.paused_at: float | None = None
+        self._glyphs = ASCII if ascii_only else UNICODE
+        self._clock, self._wall = clock, wall
+        self._on_interval = on_interval
+        self._screenshots = screenshots
+        self._timer: Timer | None = None
+        self._last_panel = PanelId.ACCEPTANCE
+        for palette in PALETTES.values():
+            self.register_theme(textual_theme(palette))
+        self.theme = chosen
+
+    def get_default_screen(self) -> OverviewScreen:
+        """The overview is the bottom of the screen stack."""
+        return self.overview
+
+    def on_mount(self) -> None:
+        """Paint, then load what the first paint does not need."""
+        self.overview.paint(PALETTES[self.theme])
+        if plot.import_is_done():
+            plot.load()
+        else:
+            self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
+        self._start_timer()
+        self.call_after_refresh(self.refresh_view)
+
+    def _load_charts(self) -> None:
+        plot.load()
+        self.refresh_view()
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_interval(self.interval_s, self.refresh_view)
+
+    def refresh_view(self) -> None:
+        """One refresh: the picture of this moment, unless the display is frozen."""
+        if self.paused_at is not None:
+            self.overview.show_situation(self._situation())
+            return
+        picture = self.state.picture(self._clock(), self._wall(), self.window_s)
+        self.overview.show(View(picture, self.state, self._glyphs, self.interval_s), self._situation())
+
+    def _situation(self) -> Situation:
+        paused = None if self.paused_at is None else self._clock() - self.paused_at
+        return Situation(self._wall(), paused, self.demo)
+
+    def _focused_panel(self) -> PanelId:
+        if isinstance(self.overview.focused, Panel):
+            self._last_panel = self.overview.focused.panel
+        return self._last_panel
+
+    def action_toggle_panel(self, panel: str) -> None:
+        """Show or hide one panel."""
+        chosen = PanelId(panel)
+        board = self.overview.board
+        board.toggle(chosen)
+        if board.choices[chosen]:
+            self._last_panel = chosen
+        self.call_after_refresh(self._show_now)
+
+    def action_zoom(self) -> None:
+        """Zoom in on the focused or last panel, or out."""
+        board = self.overview.board
+        board.zoom(None if board.zoomed is not None else self._focused_panel())
+        self.call_after_refresh(self._show_now)
+
+    def action_reset_panels(self) -> None:
+        """Back to the panels of this screen size."""
+        self.overview.board.reset()
+        self.call_after_refresh(self._show_now)
+
+    def action_next_panel(self, step: int) -> None:
+        """Move the focus."""
+        if step > 0:
+            self.overview.focus_next(Panel)
+        else:
+            self.overview.focus_previous(Panel)
+        self._focused_panel()
+
+    def _show_now(self) -> None:
+        """Draw what just became visible; a frozen display shows the frozen moment."""
+        view = self.overview.view
+        if self.paused_at is not None and view is not None:
+            self.overview.show(view, self._situation())
+        else:
+            self.refresh_view()
+
+    def action_pause(self) -> None:
+        """Freeze or thaw the display."""
+        self.paused_at = None if self.paused_at is not None else self._clock()
+        self.refresh_view()
+
+    def action_next_window(self) -> None:
+        """The next longer window, from the longest back to the shortest."""
+        later = [window for window in WINDOWS_S if window > self.window_s]
+        self.window_s = later[0] if later else WINDOWS_S[0]
+        self.refresh_view()
+
+    def action_refresh_rate(self, step: int) -> None:
+        """A longer (1) or shorter (-1) refresh interval."""
+        index = min(max(INTERVALS_S.index(self.interval_s) + step, 0), len(INTERVALS_S) - 1)
+        self.interval_s = INTERVALS_S[index]
+        self._start_timer()
+        if self._on_interval is not None:
+            self._on_interval(self.interval_s)
+        self.refresh_view()
+
+    def action_next_theme(self) -> None:
+        """The next theme."""
+        self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
+        self.overview.paint(PALETTES[self.theme])
+
+    def action_save_screen(self) -> None:
+        """Save the screen as SVG and say where."""
+        from specdash.core.paths import state_dir
+        from specdash.tui.export import portable_svg
+
+        folder = self._screenshots or state_dir() / "screenshots"
+        name = time.strftime("specdash-%Y%m%d-%H%M%S.svg", time.localtime(self._wall()))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(portable_svg(self.export_screenshot(title="specdash")), encoding="utf-8")
+        except OSError as error:
+            self.notify(f"cannot save {folder / name}: {error.strerror}", severity="error", markup=False)
+            return
+        self.notify(f"saved {folder / name}", markup=False)
+
+    def action_show_help(self) -> None:
+        """Open the help page."""
+        from specdash.tui.screens.help import HelpScreen
+
+        focused = self.overview.focused
+        spec = focused.spec if isinstance(focused, Panel) else None
+        self.push_screen(HelpScreen(PALETTES[self.theme], self._glyphs, spec))
+
+    def action_leave(self) -> None:
+        """Leave one thing: zoom first, then find, then filter."""
+        log = self.overview.board.log_panel
+        if self.overview.board.zoomed is not None:
+            self.action_zoom()
+        elif log.buffer.needle:
+            log.find("")
+        elif log.buffer.filter:
+            log.filter_by("")
+
+    def action_log_find(self) -> None:
+        """Ask what to find."""
+        log = self.overview.board.log_panel
+        self._reveal_log()
+        self.overview.ask("find in the log", log.buffer.needle, lambda text: None if text is None else log.find(text))
+
+    def action_log_filter(self) -> None:
+        """Ask what to filter by."""
+        log = self.overview.board.log_panel
+        self._reveal_log()
+        self.overview.ask(
+            "show only lines with this text; empty shows all",
+            log.buffer.filter,
+            lambda text: None if text is None else log.filter_by(text),
+        )
+
+    def _reveal_log(self) -> None:
+        board = self.overview.board
+        self._last_panel = PanelId.LOG
+        if all(panel.panel is not PanelId.LOG for panel in board.visible_panels()):
+            board.toggle(PanelId.LOG)
+
+    def action_log_match(self, step: int) -> None:
+        """Next or previous match."""
+        self.overview.board.log_panel.next_match(step)
+
+    def action_log_invert(self) -> None:
+        """Invert the filter."""
+        self.overview.board.log_panel.invert_filter()
+
+    def action_log_toggle_filter(self) -> None:
+        """Filter off or on."""
+        self.overview.board.log_panel.toggle_filter()
+
+    def action_log_follow(self) -> None:
+        """Follow the end."""
+        self.overview.board.log_panel.follow()
+
+    def action_log_top(self) -> None:
+        """Oldest line kept."""
+        self.overview.board.log_panel.to_top()
+
+    def action_log_scroll(self, lines: int) -> None:
+        """Scroll by lines."""
+        self.overview.board.log_panel.scroll_lines(lines)
+
+    def action_log_page(self, pages: int) -> None:
+        """Scroll by pages."""
+        self.overview.board.log_panel.scroll_page(pages)
+
+    def action_log_shift(self, cells: int) -> None:
+        """Scroll sideways."""
+        self.overview.board.log_panel.scroll_sideways(cells)

@@ -1,0 +1,45 @@
+"""The command palette's entries, from the registry. Imported when the palette is opened first."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.command import DiscoveryHit, Hit, Provider
+
+from specdash.tui.actions import ACTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from textual.command import Hits
+
+    from specdash.tui.actions import Action
+
+
+class ActionProvider(Provider):
+    """Every action, found by its description, group or key."""
+
+    async def discover(self) -> Hits:
+        """All of them, before anything is typed."""
+        for action in ACTIONS:
+            yield DiscoveryHit(_title(action), self._run(action), help=_help(action))
+
+    async def search(self, query: str) -> Hits:
+        """Those that match."""
+        matcher = self.matcher(query)
+        for action in ACTIONS:
+            score = matcher.match(_title(action))
+            if score > 0:
+                yield Hit(score, matcher.highlight(_title(action)), self._run(action), help=_help(action))
+
+    def _run(self, action: Action) -> Callable[[], Awaitable[bool]]:
+        return partial(self.app.run_action, action.handler)
+
+
+def _title(action: Action) -> str:
+    return f"{action.group}: {action.description}"
+
+
+def _help(action: Action) -> str:
+    return f"key {action.shown_keys}"

@@ -1,0 +1,123 @@
+"""The board: places the panels where `layout.arrange` says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
+from textual.layout import Layout, WidgetPlacement
+from textual.widget import Widget
+
+from specdash.tui.layout import PanelId, arrange
+from specdash.tui.widgets.acceptance import AcceptancePanel
+from specdash.tui.widgets.chart import decode_panel, gain_panel, prefill_panel
+from specdash.tui.widgets.host import MachinePanel
+from specdash.tui.widgets.logs import LogPanel
+from specdash.tui.widgets.panel import Panel
+from specdash.tui.widgets.requests import RequestsPanel
+from specdash.tui.widgets.slots import SlotsPanel
+from specdash.tui.widgets.warnings import WarningsPanel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.geometry import Size
+    from textual.layout import ArrangeResult
+
+    from specdash.tui.view import View
+
+
+class BoardLayout(Layout):
+    """Textual's side of `layout.arrange`."""
+
+    name = "board"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        """A placement for every panel that has a place."""
+        del greedy
+        if not isinstance(parent, Board):
+            return []
+        places = arrange(size.width, size.height, parent.choices, parent.zoomed)
+        return [
+            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
+            for child in children
+            if isinstance(child, Panel) and (place := places.get(child.panel)) is not None
+        ]
+
+
+class Board(Widget):
+    """All panels. Those without a place are not displayed and do no work."""
+
+    def __init__(self) -> None:
+        super().__init__(id="board")
+        self.choices: dict[PanelId, bool] = {}
+        self.zoomed: PanelId | None = None
+        self.log_panel = LogPanel()
+        panels: tuple[Panel, ...] = (
+            AcceptancePanel(),
+            prefill_panel(),
+            decode_panel(),
+            SlotsPanel(),
+            RequestsPanel(),
+            WarningsPanel(),
+            MachinePanel(),
+            self.log_panel,
+            gain_panel(),
+        )
+        self.panels: dict[PanelId, Panel] = {panel.panel: panel for panel in panels}
+        self._places = BoardLayout()
+
+    @property
+    def layout(self) -> Layout:
+        """Where children go. (`styles.layout` takes only the layouts that Textual knows by name.)"""
+        return self._places
+
+    def compose(self) -> ComposeResult:
+        """The panels, in the order of their digits, which is also the focus order."""
+        yield from self.panels.values()
+
+    def visible_panels(self) -> Iterator[Panel]:
+        """Panels that have a place now."""
+        places = arrange(*self.size, self.choices, self.zoomed)
+        return (panel for panel_id, panel in self.panels.items() if panel_id in places)
+
+    def show(self, view: View) -> None:
+        """Draw this view in every visible panel."""
+        self.log_panel.take_new_lines(view)
+        for panel in self.visible_panels():
+            panel.show(view)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another size has room for other panels."""
+        del event
+        self._display()
+
+    def toggle(self, panel: PanelId) -> None:
+        """Hide a visible panel, show a hidden one."""
+        visible = self.zoomed == panel or (self.zoomed is None and panel in arrange(*self.size, self.choices))
+        self.zoomed = None
+        self.choices[panel] = not visible
+        self.sync()
+
+    def reset(self) -> None:
+        """Forget what the user switched on and off."""
+        self.choices.clear()
+        self.zoomed = None
+        self.sync()
+
+    def zoom(self, panel: PanelId | None) -> None:
+        """Give one panel the whole board, or with None all panels their places."""
+        self.zoomed = panel
+        self.sync()
+
+    def sync(self) -> None:
+        """Lay out anew, displaying exactly the panels that have a place."""
+        self._display()
+        self.refresh(layout=True)
+
+    def _display(self) -> None:
+        places = arrange(*self.size, self.choices, self.zoomed)
+        for panel_id, panel in self.panels.items():
+            panel.display = panel_id in places

@@ -1,0 +1,171 @@
+"""The header: the server's state in words, what it runs, how the screen looks at it, and, when something is wrong,
+the cause and the next step in one loud sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import Source
+from specdash.insight.picture import BackendState
+from specdash.tui.formatting import age, clean, clock, compact, count, duration, fit, interval, percent, rate, window
+from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
+from specdash.tui.widgets.panel import LinesWidget
+from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
+
+if TYPE_CHECKING:
+    from specdash.insight.picture import BackendPicture
+    from specdash.tui.view import View
+
+STATE_ROLES = {
+    BackendState.LIVE: "good",
+    BackendState.BUSY: "warn",
+    BackendState.STALE: "warn",
+    BackendState.LOADING: "accent",
+    BackendState.RESTARTED: "warn",
+    BackendState.DOWN: "bad",
+    BackendState.UNAUTHORIZED: "bad",
+    BackendState.UNKNOWN: "dim",
+}
+_BANNER_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the header says that no picture knows: the time of day, for how long the display has been frozen, and
+    whether this is the demo."""
+
+    wall: float
+    paused_s: float | None = None
+    demo: bool = False
+
+
+class Header(LinesWidget):
+    """Two lines, and up to two more for what is wrong."""
+
+    def show(self, view: View, situation: Situation) -> None:
+        """Draw this view; the height follows the content."""
+        self.glyphs = view.glyphs
+        lines = header_lines(view, situation, self.size.width or self.app.size.width)
+        if self.styles.height is None or self.styles.height.value != len(lines):
+            self.styles.height = len(lines)
+        self.set_lines(lines)
+
+
+def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
+    """The whole header."""
+    backend = view.picture.backend
+    lines = [
+        spread(_what_runs(view, width), _tags(view, situation), width),
+        spread(_where(backend, width), _how(view, situation), width),
+    ]
+    loud = trouble(view)
+    if loud is not None:
+        text, role = loud
+        lines += [((" " + fit(part, width - 1), f"banner.{role}"),) for part in wrap(text, width - 2, _BANNER_LINES)]
+    return lines
+
+
+def state_words(backend: BackendPicture, view: View) -> str:
+    """`LIVE`, `STALE 12s`, `LOADING 43 %`."""
+    word = backend.state.value.upper()
+    if backend.state is BackendState.LOADING and backend.loading_progress is not None:
+        return f"{word} {percent(backend.loading_progress)}"
+    if backend.state is BackendState.STALE:
+        sources = [view.source(source) for source in (Source.HEALTH, Source.METRICS, Source.SLOTS)]
+        ages = [entry.age_s for entry in sources if entry is not None and entry.age_s is not None]
+        return f"{word} {age(min(ages))}" if ages else word
+    return word
+
+
+def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
+    """A shape per state, so that colour is never the only difference."""
+    shapes = {
+        BackendState.LIVE: glyphs.live,
+        BackendState.BUSY: glyphs.busy,
+        BackendState.STALE: glyphs.stale,
+        BackendState.LOADING: glyphs.loading,
+        BackendState.RESTARTED: glyphs.restarted,
+        BackendState.DOWN: glyphs.down,
+        BackendState.UNAUTHORIZED: glyphs.down,
+    }
+    return shapes.get(state, glyphs.unknown)
+
+
+def trouble(view: View) -> tuple[str, str] | None:
+    """The one thing to say loudly, with its role: the server's state, else speculation that did not start, else a
+    recent error or storm in the log."""
+    backend = view.picture.backend
+    if backend.state is not BackendState.LIVE:
+        role = STATE_ROLES[backend.state]
+        return (clean(backend.reason), "accent" if role == "dim" else role) if backend.reason else None
+    if backend.speculation.problem:
+        return clean(f"Not speculating: {backend.speculation.problem}"), "warn"
+    warning = alarming(view.picture.log.warnings)
+    if warning is None:
+        return None
+    text = f"{warning.title}: {count(warning.count)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
+    role = SEVERITY_ROLES.get(warning.severity, "warn")
+    return clean(text), "warn" if role == "dim" else role
+
+
+def _what_runs(view: View, width: int) -> list[Span]:
+    backend, glyphs = view.picture.backend, view.glyphs
+    badge = f" {state_glyph(backend.state, glyphs)} {state_words(backend, view)} "
+    role = STATE_ROLES[backend.state]
+    spans: list[Span] = [(badge, f"banner.{role}"), (" ", "text")]
+    left = width - line_width(spans) - 22
+    spans.append(
+        (fit(clean(backend.model or "--", 60), min(len(clean(backend.model or "--", 60)), max(left, 8))), "text bold")
+    )
+    speculation = backend.speculation
+    for text, tone in _speculation(view):
+        if line_width(spans) + len(text) + 2 > width - (18 if width >= 100 else 12):
+            break
+        spans.append(("  " + text, tone))
+    if speculation.active is False and not speculation.types:
+        spans.append(("  no speculation", "dim"))
+    return spans
+
+
+def _speculation(view: View) -> list[Span]:
+    speculation = view.picture.backend.speculation
+    spans: list[Span] = []
+    if speculation.types:
+        off = speculation.active is False
+        name = "+".join(clean(kind, 24) for kind in speculation.types)
+        spans.append((name + (" (inactive)" if off else ""), "warn" if off else "accent"))
+    spans += [(f"{clean(key, 24)} {clean(value, 16)}", "dim") for key, value in speculation.parameters]
+    return spans
+
+
+def _tags(view: View, situation: Situation) -> list[Span]:
+    spans: list[Span] = []
+    if situation.paused_s is not None:
+        spans += [(f" PAUSED {age(situation.paused_s)} ", "banner.warn"), ("  ", "text")]
+    if situation.demo:
+        spans.append(("demo  ", "accent"))
+    uptime = view.picture.backend.uptime_s
+    if uptime is not None:
+        spans += [("up ", "dim"), (duration(uptime), "text"), (" ", "text")]
+    return spans
+
+
+def _where(backend: BackendPicture, width: int) -> list[Span]:
+    spans: list[Span] = [(" " + clean(backend.url, 60), "dim")]
+    if backend.engine:
+        spans.append(("  " + clean(backend.engine, 40 if width >= 100 else 24), "dim"))
+    if backend.n_ctx and width >= 100:
+        spans.append((f"  ctx {compact(backend.n_ctx)}", "dim"))
+    return spans
+
+
+def _how(view: View, situation: Situation) -> list[Span]:
+    """Read-only, because looking never changes the server; window, refresh interval, time of day."""
+    return [
+        ("read-only  ", "dim"),
+        (window(view.picture.window_s), "text"),
+        (" window  ", "dim"),
+        (interval(view.interval_s), "text"),
+        (f"  {clock(situation.wall)} ", "dim"),
+    ]

@@ -1,0 +1,45 @@
+"""What a terminal below 80x24 gets: the state, the cause, the key figures, and the size that is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.tui.formatting import compact, fit, percent, rate
+from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
+from specdash.tui.spans import Line, figure, wrap
+from specdash.tui.widgets.header import STATE_ROLES, state_glyph, state_words, trouble
+from specdash.tui.widgets.panel import LinesWidget
+
+if TYPE_CHECKING:
+    from specdash.tui.view import View
+
+
+class SmallNotice(LinesWidget):
+    """The whole screen of a small terminal."""
+
+    def show(self, view: View) -> None:
+        """Draw this view."""
+        self.glyphs = view.glyphs
+        self.set_lines(small_lines(view, self.app.size.width, self.app.size.height))
+
+
+def small_lines(view: View, width: int, height: int) -> list[Line]:
+    """State, cause, figures, and what to do."""
+    backend = view.picture.backend
+    acceptance = backend.speculation.acceptance.window
+    warnings = sum(warning.count for warning in view.picture.log.warnings)
+    role = STATE_ROLES[backend.state]
+    lines: list[Line] = [
+        ((f" {state_glyph(backend.state, view.glyphs)} {state_words(backend, view)} ", f"banner.{role}"),)
+    ]
+    loud = trouble(view)
+    if loud is not None:
+        lines += [((text, f"{loud[1]} bold"),) for text in wrap(loud[0], width, 3)]
+    lines += [
+        (("acceptance ", "dim"), *figure(acceptance, percent(acceptance.value, 1), "", "acceptance")),
+        (("prefill    ", "dim"), *figure(backend.prefill, rate(backend.prefill.value), "tok/s", "prefill")),
+        (("decode     ", "dim"), *figure(backend.decode, rate(backend.decode.value), "tok/s", "decode")),
+        (("warnings   ", "dim"), (compact(warnings) if view.picture.log.lines else "--", "text")),
+    ]
+    needs = f"needs {MINIMUM_WIDTH}x{MINIMUM_HEIGHT}, this terminal is {width}x{height}"
+    return [*lines[: max(height - 1, 1)], ((fit(needs, width), "warn"),)]
