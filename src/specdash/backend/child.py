@@ -80,17 +80,17 @@ class Child:
             raise SpecdashError(f"{argv[0]} cannot be started: {error.strerror or error}") from None
         return cls(process)
 
-    def exited(self, timeout: float = 0.0) -> bool:
-        """Whether the process has ended, after waiting at most `timeout` seconds for it."""
+    def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
+        """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""
         deadline = time.monotonic() + timeout
+        watched = [fd for fd in (self.pidfd, wake) if fd is not None]
         while not self._ended():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            if self.pidfd is None:
-                time.sleep(min(left, _POLL_S))
-            else:
-                select.select([self.pidfd], [], [], left)
+            wait = left if self.pidfd is not None else min(left, _POLL_S)
+            if wake in select.select(watched, [], [], wait)[0]:
+                return self._ended()
         return True
 
     def signal(self, number: int) -> None:
