@@ -91,14 +91,15 @@ class LlamaClient:
 
     async def get(self, path: str, deadline_s: float = DEFAULT_DEADLINE_S) -> Answer | Failure:
         """GET any path: the answer whatever its status, or why there is none."""
+        http = self._http or self._connect()
         started = time.monotonic()
         progress = _Progress()
         try:
             async with asyncio.timeout(deadline_s):
-                answer = await self._get(path, progress, started)
+                answer = await self._get(http, path, progress, started)
                 if isinstance(answer, Failure) and answer.kind is FailureKind.RESET and progress.may_be_stale:
                     progress = _Progress()
-                    answer = await self._get(path, progress, started)
+                    answer = await self._get(http, path, progress, started)
                 return answer
         except TimeoutError:
             if progress.answering:
@@ -140,10 +141,9 @@ class LlamaClient:
             return Failure(kind, message or f"HTTP {status}")
         return Failure(FailureKind.ERROR, f"HTTP {status}{': ' if message else ''}{message}")
 
-    async def _get(self, path: str, progress: _Progress, started: float) -> Answer | Failure:
+    async def _get(self, http: httpx.AsyncClient, path: str, progress: _Progress, started: float) -> Answer | Failure:
         import httpx
 
-        http = self._http or self._connect()
         progress.may_be_stale = self._answered
         try:
             async with http.stream("GET", self._base + path) as response:

@@ -1,0 +1,66 @@
+"""Where an API key comes from: the environment variable or the file that the user names, never the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_USABLE = re.compile(r"[\x21-\x7e]+")
+
+_MAX_BYTES = 64 * 1024
+
+
+def resolve_api_key(env_name: str | None, file: str | None, env: Mapping[str, str] = os.environ) -> str | None:
+    """The key, None when the user names neither source; the variable goes before the file.
+
+    Of several lines in a file (llama-server's own --api-key-file has one key a line) the first is taken. Raises
+    InputError when the named source is missing, unreadable, empty, or holds what cannot be sent in an HTTP header.
+    """
+    if env_name is not None:
+        key = env.get(env_name, "").strip()
+        if not key:
+            raise InputError(f"the environment variable {env_name} (--api-key-env) is not set or empty")
+        return _usable(key, f"the environment variable {env_name} (--api-key-env)")
+    if file is not None:
+        lines = (line.strip() for line in _read(file).splitlines())
+        key = next((line for line in lines if line and not line.startswith("#")), "")
+        if not key:
+            raise InputError(f"{file} (--api-key-file) holds no key")
+        return _usable(key, f"{file} (--api-key-file)")
+    return None
+
+
+def key_file_warning(file: str | None) -> str | None:
+    """What is wrong with the permissions of a key file, None when nothing is."""
+    if file is None:
+        return None
+    try:
+        mode = stat.S_IMODE(Path(file).stat().st_mode)
+    except OSError:
+        return None
+    if mode & 0o077:
+        return f"{file} can be read by others (mode {mode:04o}); run: chmod 600 {file}"
+    return None
+
+
+def _read(file: str) -> str:
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(_MAX_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
+        raise InputError(f"cannot read {file} (--api-key-file): {why}") from None
+
+
+def _usable(key: str, where: str) -> str:
+    if not _USABLE.fullmatch(key):
+        raise InputError(f"{where} holds characters that cannot be part of an API key")
+    return key

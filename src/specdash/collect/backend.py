@@ -1,0 +1,233 @@
+"""Polls one llama-server: each endpoint at its own pace and with its own deadline, so that none holds up another.
+
+Looking must not change the server. GET /slots wakes a sleeping server and restarts its idle timer, so while /metrics
+(which does neither) shows an idle server, the last slots are confirmed by it and /slots is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
+from specdash.core.readings import Failure, FailureKind, Reading, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Protocol
+
+    class Asked(Protocol):
+        """What of `LlamaClient` the poller uses."""
+
+        async def health(self, deadline_s: float) -> Health | Failure: ...
+        async def props(self, deadline_s: float) -> Props | Failure: ...
+        async def metrics(self, deadline_s: float) -> Counters | Failure: ...
+        async def slots(self, deadline_s: float) -> Slots | Failure: ...
+
+
+MIN_INTERVAL_S = 0.25
+MAX_INTERVAL_S = 5.0
+"""Slower than this, a dead server would be noticed too late."""
+
+DEADLINES_S: dict[Source, float] = {
+    Source.HEALTH: 2.0,
+    Source.PROPS: 3.0,
+    # Builds before b10420 answer these two between decode batches, which may take a while.
+    Source.METRICS: 3.0,
+    Source.SLOTS: 3.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to ask when it is not the nominal interval. Seconds."""
+
+    props: float = 30.0
+    props_asleep: float = 5.0
+    first_retry: float = 2.0
+    last_retry: float = 5.0
+    settled: float = 30.0
+    """After an answer that will not change by itself, such as a disabled endpoint."""
+
+
+_SETTLED = frozenset({FailureKind.DISABLED, FailureKind.NOT_FOUND, FailureKind.UNAUTHORIZED})
+
+_TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the endpoints tell each other."""
+
+    healthy: bool = False
+    asleep: bool | None = None
+    counters: Counters | None = None
+    quiet: bool | None = None
+    """From /metrics: nothing runs and nothing moved since the scrape before. None when /metrics does not tell."""
+    slots: Slots | None = None
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    source: Source
+    observe: Callable[[], Awaitable[Any]]
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    misses: int = 0
+
+
+class BackendPoller:
+    """Publishes HEALTH, PROPS, METRICS and SLOTS readings of one server until its `run` is cancelled."""
+
+    def __init__(
+        self,
+        client: Asked,
+        publish: Callable[[Reading[Any]], None],
+        *,
+        interval_s: float = 1.0,
+        pace: Pace | None = None,
+        deadlines_s: dict[Source, float] | None = None,
+    ) -> None:
+        self._client = client
+        self._publish = publish
+        self._pace = pace or Pace()
+        self._deadlines = deadlines_s or DEADLINES_S
+        self._interval = interval_s
+        self._known = _Known()
+        self._props_told = asyncio.Event()
+        self._endpoints = {
+            Source.HEALTH: _Endpoint(Source.HEALTH, self._health),
+            Source.PROPS: _Endpoint(Source.PROPS, self._props),
+            Source.METRICS: _Endpoint(Source.METRICS, self._metrics),
+            Source.SLOTS: _Endpoint(Source.SLOTS, self._slots),
+        }
+        self.set_interval(interval_s)
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for endpoint in self._endpoints.values():
+                group.create_task(self._poll(endpoint), name=f"poll-{endpoint.source}")
+
+    def set_interval(self, interval_s: float) -> None:
+        """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
+        self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
+
+    async def _poll(self, endpoint: _Endpoint) -> None:
+        due = time.monotonic()
+        while True:
+            endpoint.wake.clear()
+            result = await endpoint.observe()
+            now = time.monotonic()
+            if isinstance(result, Failure):
+                endpoint.misses += 1
+                self._publish(Reading.unknown(endpoint.source, now, result.kind, result.detail))
+            else:
+                endpoint.misses = 0
+                self._publish(Reading.known(endpoint.source, now, result))
+            # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
+            due = max(due + self._pause(endpoint, result), now)
+            try:
+                async with asyncio.timeout(due - now):
+                    await endpoint.wake.wait()
+            except TimeoutError:
+                continue
+            due = time.monotonic()
+
+    def _pause(self, endpoint: _Endpoint, result: object) -> float:
+        """Seconds from one look at an endpoint to the next."""
+        if isinstance(result, Failure):
+            return self._pause_after(result.kind, endpoint)
+        if endpoint.source is Source.PROPS:
+            return self._pace.props_asleep if self._known.asleep else self._pace.props
+        return self._interval
+
+    def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
+        if kind in _SETTLED:
+            return self._pace.settled
+        if kind is FailureKind.SLEEPING:
+            return self._interval
+        # A server that is there but slow has already been given its deadline.
+        if kind is FailureKind.TIMEOUT and self._known.healthy and endpoint.source is not Source.HEALTH:
+            return self._interval
+        return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(endpoint.misses - 1, 10))
+
+    def _wake(self, *sources: Source) -> None:
+        for source in sources:
+            self._endpoints[source].wake.set()
+
+    async def _health(self) -> Health | Failure:
+        result = await self._client.health(self._deadlines[Source.HEALTH])
+        healthy = isinstance(result, Health) and result.status is HealthStatus.OK
+        if healthy and not self._known.healthy:
+            self._wake(*(source for source in self._endpoints if self._endpoints[source].misses))
+        if not healthy:
+            self._known.quiet = None
+        self._known.healthy = healthy
+        return result
+
+    async def _props(self) -> Props | Failure:
+        result = await self._client.props(self._deadlines[Source.PROPS])
+        asleep = result.is_sleeping if isinstance(result, Props) else None
+        if self._known.asleep and not asleep:
+            self._wake(Source.SLOTS)
+        self._known.asleep = asleep
+        self._props_told.set()
+        return result
+
+    async def _metrics(self) -> Counters | Failure:
+        result = await self._client.metrics(self._deadlines[Source.METRICS])
+        known = self._known
+        if isinstance(result, Failure):
+            known.quiet = None
+            return result
+        before, known.counters = known.counters, result
+        if before is not None and _went_back(before, result):
+            known.slots = None
+            self._wake(Source.PROPS)
+        was_quiet = known.quiet
+        known.quiet = before is not None and _is_quiet(before, result)
+        if known.quiet is False and (was_quiet or known.asleep):
+            if known.asleep:
+                # Whoever sent it work has woken the server.
+                known.asleep = None
+                self._wake(Source.PROPS)
+            self._wake(Source.SLOTS)
+        return result
+
+    async def _slots(self) -> Slots | Failure:
+        known = self._known
+        if not self._props_told.is_set():
+            await self._props_told.wait()
+        if known.quiet is None and known.slots is not None and _all_idle(known.slots):
+            # Only /slots itself could tell of work now, and the server may have fallen asleep since.
+            await self._props()
+        if known.asleep:
+            return Failure(FailureKind.SLEEPING, "not asked, because asking would wake the server")
+        if known.quiet and known.slots is not None and _all_idle(known.slots):
+            return known.slots
+        result = await self._client.slots(self._deadlines[Source.SLOTS])
+        known.slots = result if isinstance(result, Slots) else None
+        return result
+
+
+def _all_idle(slots: Slots) -> bool:
+    return not any(slot.is_processing for slot in slots.slots)
+
+
+def _is_quiet(before: Counters, now: Counters) -> bool:
+    if now.requests_processing is None or now.requests_processing or now.requests_deferred:
+        return False
+    return before is now or _without_gauges(before) == _without_gauges(now)
+
+
+def _without_gauges(counters: Counters) -> Counters:
+    """The throughput gauges move without any work, because every scrape resets them."""
+    return replace(counters, prompt_tokens_per_second=None, predicted_tokens_per_second=None)
+
+
+def _went_back(before: Counters, now: Counters) -> bool:
+    pairs = ((getattr(before, name), getattr(now, name)) for name in _TOTALS)
+    return any(old is not None and new is not None and new < old for old, new in pairs)

@@ -1,0 +1,195 @@
+"""Starts and stops all collectors of one target. The only thing that screens and commands need of this layer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.collect.bus import Bus
+from specdash.collect.worker import RETRY_S, Worker
+from specdash.core.readings import FailureKind, Reading, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from specdash.collect.backend import BackendPoller
+    from specdash.collect.host import HostCollector
+    from specdash.core.target import Target
+
+_log = logging.getLogger(__name__)
+
+STOP_S = 0.9
+"""How long `stop` may take in all."""
+
+
+class Hub:
+    """Watches one target from `start` to `stop`, publishing every reading to the sinks.
+
+    Sinks are called one at a time, on the collectors' threads: they must be quick and must not call `stop`. HTTP runs
+    in an event loop of its own; everything that may block (NVML, psutil, the log) has a thread of its own each.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sinks: Iterable[Callable[[Reading[Any]], None]] = (),
+        *,
+        interval_s: float = 1.0,
+        gpu: bool = True,
+        host: bool = True,
+    ) -> None:
+        self.bus = Bus(sinks)
+        self._target = target
+        self._interval_s = interval_s
+        self._with_gpu, self._with_host = gpu, host
+        self._workers: list[Worker] = []
+        self._host: HostCollector | None = None
+        self._http = _HttpThread(target, self.bus.publish, interval_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to watch. Raises UsageError when the target's url cannot be meant."""
+        self._http.start()
+        self._watch_log()
+        if self._with_host:
+            self._watch_host()
+        if self._with_gpu:
+            self._watch_gpu()
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """End within a second, whatever hangs; no sink is called afterwards."""
+        self.bus.close()
+        deadline = time.monotonic() + STOP_S
+        self._http.stop()
+        for worker in self._workers:
+            worker.stop()
+        self._http.join(deadline - time.monotonic())
+        for worker in self._workers:
+            worker.join(deadline - time.monotonic())
+
+    def set_interval(self, interval_s: float) -> None:
+        """Change the seconds between two looks, from now on."""
+        self._interval_s = interval_s
+        self._http.set_interval(interval_s)
+        for worker in self._workers:
+            worker.wake()
+
+    def _watch_log(self) -> None:
+        path = self._target.log
+        if path is None:
+            detail = "no log file is known; name it with --log FILE"
+            self.bus.publish(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, detail))
+            return
+        from specdash.collect.logs import LogCollector
+
+        self._work("log", LogCollector(path, self.bus.publish).step, Source.LOG)
+
+    def _watch_host(self) -> None:
+        from specdash.collect.host import HostCollector
+
+        self._host = HostCollector(self._target, self.bus.publish)
+        self._work("host", partial(self._step, self._host.step), Source.HOST)
+
+    def _watch_gpu(self) -> None:
+        from specdash.collect.gpu import GpuCollector
+
+        pids = self._host.backend_pids if self._host is not None else frozenset
+        self._work("gpu", partial(self._step, GpuCollector(self.bus.publish, pids).step), Source.GPU)
+
+    def _step(self, step: Callable[[float], float]) -> float:
+        return step(self._interval_s)
+
+    def _work(self, name: str, step: Callable[[], float], source: Source) -> None:
+        self._workers.append(Worker(name, step, partial(self._collector_failed, source)))
+
+    def _collector_failed(self, source: Source, error: Exception) -> None:
+        detail = f"the collector failed: {type(error).__name__}"
+        self.bus.publish(Reading.unknown(source, time.monotonic(), FailureKind.ERROR, detail))
+
+
+class _HttpThread:
+    """The event loop that polls the server, in a daemon thread."""
+
+    def __init__(self, target: Target, publish: Callable[[Reading[Any]], None], interval_s: float) -> None:
+        self._target = target
+        self._publish = publish
+        self._interval_s = interval_s
+        self._poller: BackendPoller | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="specdash-http", daemon=True)
+
+    def start(self) -> None:
+        from specdash.llama.address import normalise_url
+
+        normalise_url(self._target.url)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._in_loop(_cancel_all)
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
+
+    def set_interval(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        if (poller := self._poller) is not None:
+            self._in_loop(partial(poller.set_interval, interval_s))
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(call)
+            except RuntimeError:
+                # The loop has ended in the meantime, and with it whatever was to be changed.
+                return
+
+    def _run(self) -> None:
+        loop = self._loop = asyncio.new_event_loop()
+        try:
+            if not self._stopping.is_set():
+                loop.run_until_complete(self._watch())
+        except asyncio.CancelledError:
+            return
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    async def _watch(self) -> None:
+        from specdash.collect.backend import BackendPoller
+        from specdash.llama.client import LlamaClient
+
+        client = LlamaClient(self._target)
+        try:
+            while not self._stopping.is_set():
+                self._poller = BackendPoller(client, self._publish, interval_s=self._interval_s)
+                try:
+                    await self._poller.run()
+                except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
+                    _log.exception("polling failed")
+                    detail = f"the collector failed: {type(error).__name__}"
+                    now = time.monotonic()
+                    self._publish(Reading.unknown(Source.HEALTH, now, FailureKind.ERROR, detail))
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            await client.aclose()
+
+
+def _cancel_all() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()

@@ -1,0 +1,154 @@
+"""The server's log file to facts on the bus: a tail, a parser, and at most five batches a second."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specdash.collect.tail import LogTail
+from specdash.core.log_facts import LogBatch, WarningTally
+from specdash.core.readings import Failure, Reading, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Parser(Protocol):
+    """What `specdash.llama.log_parser.LogParser` offers."""
+
+    def feed(self, data: bytes) -> LogBatch:
+        """Facts of the whole lines in `data`; an unfinished line waits for the next."""
+
+    def close(self) -> LogBatch:
+        """Facts of the unfinished line."""
+
+
+PERIOD_S = 0.2
+"""Seconds between looks at the file, and so between batches."""
+
+SLICE_BYTES = 64 * 1024
+"""Parsed at a time, so that other threads get their turn."""
+
+BACKFILL_S = 3.0
+"""The first batch holds all that the file had, if it can be parsed within this time."""
+
+KEPT_TAIL_LINES = 1000
+"""Raw lines that one batch carries at most."""
+
+
+class LogCollector:
+    """Reads what is new in a log file and publishes it. `step` is to be called again after the seconds it returns."""
+
+    def __init__(
+        self,
+        path: str,
+        publish: Callable[[Reading[Any]], None],
+        *,
+        tail: LogTail | None = None,
+        new_parser: Callable[[], Parser] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tail = tail or LogTail(path)
+        self._publish = publish
+        self._new_parser = new_parser or _log_parser
+        self._clock = clock
+        self._parser: Parser | None = None
+        self._failure: Failure | None = None
+        self._told = False
+
+    def step(self) -> float:
+        """Publish what is new; seconds until the next look."""
+        started = self._clock()
+        deadline = started + (PERIOD_S if self._told else BACKFILL_S)
+        batches: list[LogBatch] = []
+        chunk = self._tail.read(SLICE_BYTES)
+        while True:
+            if chunk.data or chunk.replaced:
+                self._parse(chunk.data, replaced=chunk.replaced, into=batches)
+            if not chunk.more or self._clock() >= deadline:
+                break
+            chunk = self._tail.read(SLICE_BYTES)
+        self._tell(batches, chunk.failure)
+        spent = self._clock() - started
+        # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
+        return min(spent, PERIOD_S) if chunk.more else max(0.01, PERIOD_S - spent)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._tail.close()
+
+    def _parse(self, data: bytes, *, replaced: bool, into: list[LogBatch]) -> None:
+        if self._parser is None:
+            self._parser = self._new_parser()
+        elif replaced:
+            into.append(self._parser.close())
+            self._parser = self._new_parser()
+        batch = self._parser.feed(data)
+        into.append(replace(batch, restarted=True) if replaced else batch)
+
+    def _tell(self, batches: Sequence[LogBatch], failure: Failure | None) -> None:
+        now = self._clock()
+        recovered = self._failure is not None and failure is None
+        if batches or recovered or (failure is None and not self._told):
+            for batch in merged(batches) or (LogBatch(),):
+                self._publish(Reading.known(Source.LOG, now, batch))
+        if failure is not None and (failure != self._failure or batches):
+            self._publish(Reading.unknown(Source.LOG, now, failure.kind, failure.detail))
+        self._failure = failure
+        self._told = True
+
+
+def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:
+    """The batches as few as possible: one, and one more for every restart of the log within them."""
+    runs: list[list[LogBatch]] = []
+    for batch in batches:
+        if not runs or batch.restarted:
+            runs.append([])
+        runs[-1].append(batch)
+    return tuple(run[0] if len(run) == 1 else _merge(run) for run in runs)
+
+
+def _merge(run: Sequence[LogBatch]) -> LogBatch:
+    return LogBatch(
+        lines=sum(batch.lines for batch in run),
+        unrecognised=sum(batch.unrecognised for batch in run),
+        facts=tuple(fact for batch in run for fact in batch.facts),
+        warnings=_tallies(run),
+        tail=_last_lines(run),
+        restarted=run[0].restarted,
+        unrecognised_samples=next((batch.unrecognised_samples for batch in run if batch.unrecognised_samples), ()),
+    )
+
+
+def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
+    tallies: dict[str, WarningTally] = {}
+    for batch in run:
+        for tally in batch.warnings:
+            before = tallies.get(tally.warning)
+            tallies[tally.warning] = (
+                tally
+                if before is None
+                else replace(
+                    before,
+                    count=before.count + tally.count,
+                    first_s=before.first_s if before.first_s is not None else tally.first_s,
+                    last_s=tally.last_s if tally.last_s is not None else before.last_s,
+                )
+            )
+    return tuple(tallies.values())
+
+
+def _last_lines(run: Sequence[LogBatch]) -> tuple[str, ...]:
+    kept: list[str] = []
+    for batch in reversed(run):
+        kept[:0] = batch.tail
+        if len(kept) >= KEPT_TAIL_LINES:
+            break
+    return tuple(kept[-KEPT_TAIL_LINES:])
+
+
+def _log_parser() -> Parser:
+    from specdash.llama.log_parser import LogParser
+
+    return LogParser()

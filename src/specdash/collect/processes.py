@@ -1,0 +1,125 @@
+"""Which process serves an address, and what a process and its descendants cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psutil
+
+from specdash.collect.secrets import masked_command
+from specdash.core.observations import ProcessTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
+
+CHILDREN_TTL_S = 10.0
+"""Listing a process's descendants reads all of /proc, and they hardly ever change."""
+
+
+def local_port(url: str) -> int | None:
+    """The port of an address on this machine, None for another machine."""
+    parts = urlsplit(url)
+    if parts.hostname not in LOCAL_HOSTS and not (parts.hostname or "").startswith("127."):
+        return None
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def listening_pid(port: int) -> int | None:
+    """The process that listens on a TCP port; None when there is none or it belongs to another user."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            return connection.pid
+    return None
+
+
+@dataclass(slots=True)
+class _Member:
+    process: psutil.Process
+    cpu_s: float | None = None
+
+
+class ProcessWatch:
+    """Measures one process and its descendants from one `sample` to the next."""
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises psutil.NoSuchProcess when there is none."""
+        self._root = psutil.Process(pid)
+        self._clock = clock
+        self._members: dict[int, _Member] = {pid: _Member(self._root)}
+        self._listed_at: float | None = None
+        self._sampled_at: float | None = None
+        self._name = self._root.name()
+        self._started = self._root.create_time()
+        self._command = self._read_command()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The root and its descendants."""
+        return tuple(self._members)
+
+    def sample(self) -> ProcessTree | None:
+        """What the tree costs since the last sample; None when the root has ended (also when its pid lives on)."""
+        now = self._clock()
+        if not self._root.is_running() or self._root.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if self._listed_at is None or now - self._listed_at >= CHILDREN_TTL_S:
+            self._list_members(now)
+        elapsed = None if self._sampled_at is None else now - self._sampled_at
+        self._sampled_at = now
+        used_s, memory, threads, alive = 0.0, 0, 0, 0
+        for member in self._members.values():
+            figures = _figures(member.process)
+            if figures is None:
+                continue
+            cpu_s, rss, n_threads = figures
+            # A member seen for the first time has no earlier figure to subtract.
+            used_s += cpu_s - member.cpu_s if member.cpu_s is not None else 0.0
+            member.cpu_s = cpu_s
+            memory, threads, alive = memory + rss, threads + n_threads, alive + 1
+        return ProcessTree(
+            pid=self._root.pid,
+            name=self._name,
+            started_wall=self._started,
+            cpu_cores=max(0.0, used_s / elapsed) if elapsed else None,
+            memory_bytes=memory,
+            threads=threads,
+            processes=alive,
+            pids=self.pids,
+            command=self._command,
+        )
+
+    def _list_members(self, now: float) -> None:
+        self._listed_at = now
+        try:
+            children = self._root.children(recursive=True)
+        except psutil.Error:
+            return
+        known = self._members
+        current = {self._root.pid: known[self._root.pid]}
+        current.update({child.pid: known.get(child.pid) or _Member(child) for child in children})
+        self._members = current
+
+    def _read_command(self) -> tuple[str, ...]:
+        try:
+            return masked_command(self._root.cmdline())
+        except psutil.Error:
+            return ()
+
+
+def _figures(process: psutil.Process) -> tuple[float, int, int] | None:
+    """CPU seconds, resident bytes and threads of a process; None when it has ended."""
+    try:
+        with process.oneshot():
+            times = process.cpu_times()
+            return times.user + times.system, process.memory_info().rss, process.num_threads()
+    except psutil.Error:
+        return None
