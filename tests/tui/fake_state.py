@@ -266,8 +266,8 @@ def stale(picture: Picture) -> Picture:
     return _backend(
         picture,
         state=BackendState.STALE,
-        reason="no answer for 12 s, though the port still accepts connections: the server hangs or the machine is
-        overloaded.", sources=old,
+        reason="no answer for 12 s, though the port still accepts connections: the server hangs or the machine is overloaded.",
+        sources=old,
         prefill=held(3651.0, 12.0),
         decode=held(106.0, 12.0),
     )

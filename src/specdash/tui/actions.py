@@ -13,7 +13,8 @@ from specdash.tui.layout import PANELS
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing the user can do. `footer` is its short label there, empty when the footer does not show it."""
+    """One thing the user can do. `footer` is its short label there, empty when the footer does not show it;
+    the footer of a narrow terminal leaves out those of the highest `rank` first."""
 
     id: str
     keys: tuple[str, ...]
@@ -21,6 +22,7 @@ class Action:
     group: str
     handler: str
     footer: str = ""
+    rank: int = 0
 
     @property
     def shown_keys(self) -> str:
@@ -50,9 +52,6 @@ _SHOWN = {
 _VIEW, _PANELS, _LOG, _APP = "View", "Panels", "Log", "Program"
 
 ACTIONS: tuple[Action, ...] = (
-    Action("help", ("question_mark", "h"), "Show this help", _APP, "show_help", "help"),
-    Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", "palette"),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", "quit"),
     *(
         Action(f"panel.{spec.id}", (spec.digit,), f"Show or hide {spec.title}", _PANELS, f"toggle_panel('{spec.id}')")
         for spec in PANELS.values()
@@ -63,7 +62,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("panels.reset", ("0",), "Show the panels of this screen size again", _PANELS, "reset_panels"),
     Action("pause", ("space",), "Freeze the display; collection goes on", _VIEW, "pause", "pause"),
     Action("window", ("w",), "Next window: 1m, 5m, 15m, 1h", _VIEW, "next_window", "window"),
-    Action("faster", ("plus", "equals_sign"), "Refresh more often", _VIEW, "refresh_rate(-1)", "rate"),
+    Action("faster", ("plus", "equals_sign"), "Refresh more often", _VIEW, "refresh_rate(-1)", "rate", 2),
     Action("slower", ("minus",), "Refresh less often", _VIEW, "refresh_rate(1)"),
     Action("theme", ("t",), "Next theme", _VIEW, "next_theme"),
     Action("screenshot", ("s",), "Save this screen as SVG in the state directory", _VIEW, "save_screen"),
@@ -82,6 +81,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("log.left", ("left",), "Scroll long lines left", _LOG, "log_shift(-20)"),
     Action("log.right", ("right",), "Scroll long lines right", _LOG, "log_shift(20)"),
     Action("back", ("escape",), "Leave zoom; clear find and filter", _VIEW, "leave"),
+    Action("help", ("question_mark", "h"), "Show this help", _APP, "show_help", "help"),
+    Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", "palette", 1),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", "quit"),
 )
 
 GROUPS = (_PANELS, _VIEW, _LOG, _APP)

@@ -10,7 +10,7 @@ _TEXT = re.compile(
     r'<text class="(?P<cls>[^"]+)" x="(?P<x>[\d.]+)" y="(?P<y>[\d.]+)" textLength="(?P<len>[\d.]+)"(?P<rest>[^>]*)>'
     r"(?P<body>[^<]*)</text>"
 )
-_DRAWN = re.compile("[\u2800-\u28ff\u2580-\u258f\u2595]+|[^\u2800-\u28ff\u2580-\u258f\u2595]+")
+_DRAWN = re.compile("[\u2800-\u28ff\u2580-\u258f\u2595\u2500]+|[^\u2800-\u28ff\u2580-\u258f\u2595\u2500]+")
 _FONT_FACE = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 _FONT_FAMILY = re.compile(r"font-family: ?[^;]*;")
 _LINE, _RISE = 24.4, 18.5
@@ -27,7 +27,7 @@ def portable_svg(svg: str) -> str:
 
 def _replace(match: re.Match[str]) -> str:
     body = html.unescape(match["body"])
-    if not any("\u2580" <= char <= "\u2595" or "\u2800" <= char <= "\u28ff" for char in body):
+    if not any(map(_is_drawn, body)):
         return match[0]
     cell = float(match["len"]) / max(len(body), 1)
     left, baseline = float(match["x"]), float(match["y"])
@@ -49,7 +49,7 @@ def _replace(match: re.Match[str]) -> str:
 
 
 def _is_drawn(char: str) -> bool:
-    return "\u2580" <= char <= "\u258f" or char == "\u2595" or "\u2800" <= char <= "\u28ff"
+    return "\u2580" <= char <= "\u258f" or char in "\u2595\u2500" or "\u2800" <= char <= "\u28ff"
 
 
 def _shape(char: str, x: float, y: float, cell: float) -> str:
@@ -60,6 +60,8 @@ def _shape(char: str, x: float, y: float, cell: float) -> str:
             for bit, (column, row) in enumerate(_DOTS)
             if (code - 0x2800) >> bit & 1
         )
+    if code == 0x2500:
+        return _rect(x, y + _LINE / 2 - 0.6, cell, 1.2)
     if code == 0x2580:
         return _rect(x, y, cell, _LINE / 2)
     if code <= 0x2588:

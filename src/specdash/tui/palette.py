@@ -23,7 +23,7 @@ class ActionProvider(Provider):
     async def discover(self) -> Hits:
         """All of them, before anything is typed."""
         for action in ACTIONS:
-            yield DiscoveryHit(_title(action), self._run(action), help=_help(action))
+            yield DiscoveryHit(_title(action), self._run(action))
 
     async def search(self, query: str) -> Hits:
         """Those that match."""
@@ -31,15 +31,11 @@ class ActionProvider(Provider):
         for action in ACTIONS:
             score = matcher.match(_title(action))
             if score > 0:
-                yield Hit(score, matcher.highlight(_title(action)), self._run(action), help=_help(action))
+                yield Hit(score, matcher.highlight(_title(action)), self._run(action))
 
     def _run(self, action: Action) -> Callable[[], Awaitable[bool]]:
         return partial(self.app.run_action, action.handler)
 
 
 def _title(action: Action) -> str:
-    return f"{action.group}: {action.description}"
-
-
-def _help(action: Action) -> str:
-    return f"key {action.shown_keys}"
+    return f"{action.group}: {action.description}  ({action.shown_keys})"

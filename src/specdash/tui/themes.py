@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from rich.style import Style
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,6 +170,7 @@ def textual_theme(palette: Palette) -> Theme:
         background=colors["background"],
         surface=colors["surface"],
         panel=colors["surface"],
+        variables=BUILTIN_THEMES["ansi-dark"].variables if palette.ansi else {},
     )
 
 

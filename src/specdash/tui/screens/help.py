@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specdash.tui.spans import Glyphs
     from specdash.tui.themes import Palette
 
-_KEYS_WIDTH = 11
+_KEYS_WIDTH = 19
 _TWO_COLUMNS = 110
 
 

@@ -80,10 +80,11 @@ def speculation_lines(view: View, width: int, height: int) -> list[Line]:
     """Mean accepted length, gain and totals, then the bars."""
     speculation = view.picture.backend.speculation
     gain = speculation.tokens_per_decode
+    fresh = speculation.acceptance.window.status is Status.KNOWN
     lines: list[Line] = [
         (
             ("mean length ", "dim"),
-            (decimal(speculation.mean_accepted_length), "bold text"),
+            (decimal(speculation.mean_accepted_length), "text bold" if fresh else "dim"),
             ("  tok/decode ", "dim"),
             _plain(gain, decimal(gain.value)),
         )

@@ -47,7 +47,7 @@ class Chart:
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
         body = plot.plot(columns, plot_width, height, low, high, self.role, ascii_only=view.glyphs.ascii_only)
-        scale = self._scale(low, high, height)
+        scale = self._scale(low, high, height) if known or self.spec.high is not None else [" " * SCALE_WIDTH] * height
         self._key = key
         self._lines = [((label, "dim"), *line) for label, line in zip(scale, body, strict=True)]
         return self._lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdash.tui.actions import ACTIONS
+from specdash.tui.actions import ACTIONS, Action
 from specdash.tui.spans import Line, Span, line_width
 from specdash.tui.widgets.panel import LinesWidget
 
@@ -17,13 +17,18 @@ class Footer(LinesWidget):
 
 def footer_line(width: int) -> Line:
     """`1-9 panels  ? help  …`."""
+    shown = [action for action in ACTIONS if action.footer]
+    while True:
+        line = _line(shown)
+        if line_width(line) <= width or not shown:
+            return line
+        least = max(range(len(shown)), key=lambda i: (shown[i].rank, i))
+        del shown[least]
+
+
+def _line(actions: list[Action]) -> Line:
     spans: list[Span] = [(" 1-9", "accent"), (" panels", "dim")]
-    for action in ACTIONS:
-        if not action.footer:
-            continue
+    for action in actions:
         keys = "+/-" if action.id == "faster" else action.shown_keys.split("  ")[0]
-        entry: list[Span] = [("  " + keys, "accent"), (" " + action.footer, "dim")]
-        if line_width(spans) + line_width(entry) > width:
-            break
-        spans += entry
+        spans += [("  " + keys, "accent"), (" " + action.footer, "dim")]
     return tuple(spans)

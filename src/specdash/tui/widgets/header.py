@@ -27,7 +27,9 @@ STATE_ROLES = {
     BackendState.UNAUTHORIZED: "bad",
     BackendState.UNKNOWN: "dim",
 }
-_BANNER_LINES = 2
+_BANNER_LINES = 3
+_SILENT = (BackendState.DOWN, BackendState.STALE, BackendState.RESTARTED)
+_LAST_WORDS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Situation:
 
 
 class Header(LinesWidget):
-    """Two lines, and up to two more for what is wrong."""
+    """Two lines, and up to three more for what is wrong."""
 
     def show(self, view: View, situation: Situation) -> None:
         """Draw this view; the height follows the content."""
@@ -98,7 +100,8 @@ def trouble(view: View) -> tuple[str, str] | None:
     backend = view.picture.backend
     if backend.state is not BackendState.LIVE:
         role = STATE_ROLES[backend.state]
-        return (clean(backend.reason), "accent" if role == "dim" else role) if backend.reason else None
+        text = " ".join(filter(None, (backend.reason, _last_words(view))))
+        return (clean(text), "accent" if role == "dim" else role) if text else None
     if backend.speculation.problem:
         return clean(f"Not speculating: {backend.speculation.problem}"), "warn"
     warning = alarming(view.picture.log.warnings)
@@ -107,6 +110,15 @@ def trouble(view: View) -> tuple[str, str] | None:
     text = f"{warning.title}: {count(warning.count)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
     role = SEVERITY_ROLES.get(warning.severity, "warn")
     return clean(text), "warn" if role == "dim" else role
+
+
+def _last_words(view: View) -> str:
+    """The last error that a server wrote before it fell silent: most often the cause."""
+    if view.picture.backend.state not in _SILENT:
+        return ""
+    errors = [w for w in view.picture.log.warnings if w.severity == "error" and w.last_age_s <= _LAST_WORDS_S]
+    last = min(errors, key=lambda warning: warning.last_age_s, default=None)
+    return f"Last error in the log, {age(last.last_age_s)} ago: {last.sample or last.title}" if last else ""
 
 
 def _what_runs(view: View, width: int) -> list[Span]:

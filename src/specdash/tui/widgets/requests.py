@@ -23,6 +23,16 @@ def _number(value: int | None) -> str:
     return UNKNOWN if value is None else str(value)
 
 
+def _seconds(milliseconds: float | None) -> str:
+    return UNKNOWN if milliseconds is None else f"{milliseconds / 1000:.2f} s"
+
+
+def _accepted(request: RequestPicture) -> str:
+    if request.draft_generated is None or request.draft_accepted is None:
+        return UNKNOWN
+    return f"{compact(request.draft_accepted)}/{compact(request.draft_generated)}"
+
+
 def _decoded(request: RequestPicture) -> Span:
     return ("cancelled", "warn") if request.cancelled else _text(compact(request.decode_tokens))
 
@@ -33,9 +43,12 @@ COLUMNS: tuple[Column[RequestPicture], ...] = (
     Column("task", 6, lambda r: _text(_number(r.task)), rank=5),
     Column("prompt", 6, lambda r: _text(compact(r.prompt_tokens)), rank=1),
     Column("cached", 6, lambda r: _text(compact(r.prompt_cached)), rank=7),
+    Column("prefill", 7, lambda r: _text(_seconds(r.prompt_ms)), rank=9),
     Column("pre/s", 6, lambda r: _text(rate(r.prefill_rate), "prefill"), rank=4),
     Column("decoded", 9, _decoded, rank=0),
+    Column("decode", 7, lambda r: _text(_seconds(r.decode_ms)), rank=8),
     Column("dec/s", 6, lambda r: _text(rate(r.decode_rate), "decode"), rank=2),
+    Column("accepted", 11, lambda r: _text(_accepted(r)), rank=10),
     Column("acc", 5, lambda r: _text(percent(r.acceptance), "acceptance"), rank=3),
 )
 

@@ -33,7 +33,7 @@ class SlotsPanel(Panel):
 
     def aside(self, view: View) -> Line:
         """Requests that wait for a slot."""
-        waiting = view.picture.backend.requests_deferred
+        waiting = view.picture.backend.requests_deferred if view.picture.backend.slots is not None else None
         return ((f"{waiting:.0f} waiting", "warn bold"),) if waiting else ()
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
@@ -41,7 +41,7 @@ class SlotsPanel(Panel):
         slots = view.picture.backend.slots
         if slots is None:
             return message(view.why(Source.SLOTS, "no slots seen yet"), height)
-        heading = height > min(len(slots), 3)
+        heading = height > len(slots) or height >= 6
         ordered = sorted(slots, key=lambda slot: (slot.phase is SlotPhase.IDLE, slot.id))
         room = height - heading
         shown = ordered if len(ordered) <= room else ordered[: max(room - 1, 1)]
@@ -63,7 +63,11 @@ def _parts(width: int) -> tuple[bool, bool, int]:
 
 def _heading(width: int) -> Line:
     acceptance, task, room = _parts(width)
-    text = " # phase   " + (fit("task", 9) if task else "") + fit("progress", room + 6)
+    text = (
+        " # phase   "
+        + (fit("task", 9) if task else "")
+        + (fit("progress", room + 6) if room else fit("done", 6, right=True))
+    )
     text += (
         fit("tok/s ", 8, right=True)
         + fit("context ", 12, right=True)
