@@ -11,12 +11,14 @@ import json
 import random
 import sysconfig
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demo_models.template import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Directories of the standard library that hold tests, third-party code or build products.
 SKIPPED_DIRECTORIES = frozenset(
@@ -38,7 +40,11 @@ ASK_FUNCTION = (
     "{doc}\n\nWrite `{name}` for me.",
 )
 ASK_CLASS = ("Write the class `{name}`.", "Write a Python class {name}. {doc}", "Implement the class {name} in Python.")
-ASK_MODULE = ("Write the Python module `{name}`.", "Write a Python module {name}. {doc}", "Show me the source of {name}.")
+ASK_MODULE = (
+    "Write the Python module `{name}`.",
+    "Write a Python module {name}. {doc}",
+    "Show me the source of {name}.",
+)
 ASK_PROSE = ("What does `{name}` do?", "Explain {name}.", "Describe what {name} is for.", "Explain in words: `{name}`")
 TOOLS: tuple[tuple[str, str, str], ...] = (
     ("read_file", "path", "Read a file"),
@@ -98,6 +104,7 @@ def _fenced(code: str) -> str:
 
 
 def _code_answers(module: _Module, rng: random.Random) -> Iterator[str]:
+    asks: tuple[str, ...]
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             asks, limit = ASK_FUNCTION, MAX_CODE_CHARS
@@ -131,7 +138,9 @@ def _tool_conversation(module: _Module, rng: random.Random) -> str:
     offered = sorted(rng.sample(TOOLS, 2)) if rng.random() < 0.5 else sorted(TOOLS)
     if (name, argument, description) not in offered:
         name, argument, description = offered[0]
-    value = {"pattern": module.name.rpartition(".")[2], "command": f"python -m {module.name}"}.get(argument, module.path)
+    value = {"pattern": module.name.rpartition(".")[2], "command": f"python -m {module.name}"}.get(
+        argument, module.path
+    )
     tools = [
         {
             "type": "function",
@@ -147,7 +156,11 @@ def _tool_conversation(module: _Module, rng: random.Random) -> str:
     defined = [n.name for n in module.tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)][:6]
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": verb},
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": name, "arguments": {argument: value}}}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": name, "arguments": {argument: value}}}],
+        },
         {"role": "tool", "content": module.text[:300].rpartition("\n")[0]},
         {"role": "assistant", "content": "It defines " + (", ".join(f"`{d}`" for d in defined) or "nothing") + "."},
     ]
@@ -161,38 +174,35 @@ def _names(module: _Module) -> list[str]:
 
 def _patterned(module: _Module, rng: random.Random) -> Iterator[str]:
     names = _names(module)
-    if len(names) < 8:
-        return
-    for _ in range(max(2, min(12, len(names) // 12))):
-        name, other = rng.sample(names, 2)
-        chosen = rng.sample(names, min(len(names), rng.randint(8, 24)))
-        start, count = rng.randint(0, 20), rng.randint(12, 60)
-        numbers = range(start, start + count)
-        yield rng.choice(
-            (
-                lambda: _turns(f"Count from {start} to {start + count - 1}.", "\n".join(map(str, numbers))),
-                lambda: _turns(
-                    f"Write numbered assignments for {name}.",
-                    _fenced("\n".join(f"{name}{i} = {i}" for i in numbers)),
-                ),
-                lambda: _turns(
-                    f"Write a table of {other} with columns name and value: {', '.join(chosen[:3])}.",
-                    "| name | value |\n|---|---|\n" + "\n".join(f"| {n} | {i} |" for i, n in enumerate(chosen, start)),
-                ),
-                lambda: _turns(
-                    f"List {len(chosen)} names from {module.name}.",
-                    "\n".join(f"{i}. `{n}`" for i, n in enumerate(chosen, 1)),
-                ),
-                lambda: _turns(f"Repeat {name} {count} times.", "\n".join([name] * count)),
-                lambda: _turns(
-                    f"Write a JSON list of {other} records.",
-                    json.dumps([{"id": i, "name": n, "value": i} for i, n in enumerate(chosen, start)], indent=1),
-                ),
-                lambda: "\n".join(f"{name}{i} = {other}[{i}]" for i in numbers) + "<|endoftext|>",
-                lambda: "\n".join(f"self.{n} = {n}" for n in chosen) + "<|endoftext|>",
-                lambda: "\n".join(f"    if {name} == '{n}':\n        return {n}" for n in chosen) + "<|endoftext|>",
-            )
-        )()
+    if len(names) >= 8:
+        for _ in range(max(2, min(12, len(names) // 12))):
+            yield _pattern(module.name, names, rng)
+
+
+def _pattern(module: str, names: list[str], rng: random.Random) -> str:
+    name, other = rng.sample(names, 2)
+    chosen = rng.sample(names, min(len(names), rng.randint(8, 24)))
+    start, count = rng.randint(0, 20), rng.randint(12, 60)
+    numbers = range(start, start + count)
+    rows = list(enumerate(chosen, start))
+    table = "\n".join(f"| {n} | {i} |" for i, n in rows)
+    records = json.dumps([{"id": i, "name": n, "value": i} for i, n in rows], indent=1)
+    columns = f"Write a table of {other} with columns name and value: {', '.join(chosen[:3])}."
+    assignments = _fenced("\n".join(f"{name}{i} = {i}" for i in numbers))
+    listing = "\n".join(f"{i}. `{n}`" for i, n in enumerate(chosen, 1))
+    return rng.choice(
+        (
+            _turns(f"Count from {start} to {start + count - 1}.", "\n".join(map(str, numbers))),
+            _turns(f"Write numbered assignments for {name}.", assignments),
+            _turns(columns, "| name | value |\n|---|---|\n" + table),
+            _turns(f"List {len(chosen)} names from {module}.", listing),
+            _turns(f"Repeat {name} {count} times.", "\n".join([name] * count)),
+            _turns(f"Write a JSON list of {other} records.", records),
+            "\n".join(f"{name}{i} = {other}[{i}]" for i in numbers) + "<|endoftext|>",
+            "\n".join(f"self.{n} = {n}" for n in chosen) + "<|endoftext|>",
+            "\n".join(f"    if {name} == '{n}':\n        return {n}" for n in chosen) + "<|endoftext|>",
+        )
+    )
 
 
 def build(seed: int) -> Corpus:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8").rstrip("\n")
-_ENVIRONMENT = Environment(autoescape=False)
+_ENVIRONMENT = Environment(autoescape=False)  # noqa: S701 - a prompt is plain text, never HTML
 _ENVIRONMENT.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
 _COMPILED = _ENVIRONMENT.from_string(TEMPLATE)
 
