@@ -1,0 +1,133 @@
+"""The demo models: two GGUF files that ship inside the package and speculate for real on llama.cpp."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gguf import GGUFReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEASURE = Path(__file__).resolve().parents[2] / "tools" / "demo_models" / "measure.py"
+NAMES = ("demo-target.gguf", "demo-draft.gguf")
+CODE_SIGNS = ("def ", "return", "self.", "import")
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[Path]:
+    """The folder of the models, found the way the installed program finds it."""
+    with ExitStack() as stack:
+        yield stack.enter_context(resources.as_file(resources.files("specdash.backend") / "models"))
+
+
+@pytest.fixture(scope="module")
+def headers(models: Path) -> tuple[GGUFReader, GGUFReader]:
+    target, draft = (GGUFReader(models / name) for name in NAMES)
+    return target, draft
+
+
+def field(reader: GGUFReader, key: str) -> Any:
+    found = reader.get_field(key)
+    assert found is not None, key
+    return found.contents()
+
+
+def test_the_package_carries_both_models_and_their_card_in_under_four_megabytes(models: Path) -> None:
+    sizes = [(models / name).stat().st_size for name in NAMES]
+    assert all(sizes)
+    assert sum(sizes) < 4_000_000
+    assert "PSF-2.0" in (models / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_names_the_digest_and_the_size_of_the_file_it_describes(models: Path, name: str) -> None:
+    content = (models / name).read_bytes()
+    row = next(r for r in (models / "MODEL_CARD.md").read_text(encoding="utf-8").splitlines() if f"`{name}`" in r)
+    assert f"`{hashlib.sha256(content).hexdigest()}`" in row
+    assert f"| {len(content):,} |" in row
+
+
+def test_the_card_carries_measured_acceptance_for_every_class_of_prompt(models: Path) -> None:
+    card = (models / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "Not measured" not in card
+    assert "| n_max | coding | pattern | prose |" in card
+
+
+def test_both_are_llama_models_with_a_context_for_long_prompts(headers: tuple[GGUFReader, GGUFReader]) -> None:
+    for reader in headers:
+        assert field(reader, "general.architecture") == "llama"
+        assert field(reader, "llama.context_length") >= 4096
+
+
+def test_the_draft_has_the_targets_vocabulary_and_is_the_smaller_model(headers: tuple[GGUFReader, GGUFReader]) -> None:
+    target, draft = headers
+    for key in ("model", "pre", "tokens", "merges", "token_type", "eos_token_id", "bos_token_id", "add_bos_token"):
+        assert field(draft, f"tokenizer.ggml.{key}") == field(target, f"tokenizer.ggml.{key}"), key
+    parameters = [sum(int(t.n_elements) for t in reader.tensors) for reader in headers]
+    assert parameters[1] * 2 < parameters[0]
+
+
+def test_the_vocabulary_covers_every_byte_so_that_any_text_round_trips(headers: tuple[GGUFReader, GGUFReader]) -> None:
+    tokens = field(headers[0], "tokenizer.ggml.tokens")
+    assert len({t for t in tokens if len(t) == 1}) == 256
+
+
+def test_the_header_carries_a_chat_template_with_tools(headers: tuple[GGUFReader, GGUFReader]) -> None:
+    for reader in headers:
+        template = field(reader, "tokenizer.chat_template")
+        for sign in ("<|im_start|>", "<tools>", "<tool_call>", "<tool_response>", "add_generation_prompt"):
+            assert sign in template
+
+
+@pytest.fixture(scope="module")
+def measured(models: Path) -> dict[str, Any]:
+    """Coding prompts answered by the real engine in a process of its own, which ``timeout`` ends if it hangs."""
+    command = [sys.executable, str(MEASURE), "--models", str(models), "--n-max", "4", "--tokens", "160"]
+    done = subprocess.run([*command, "--classes", "coding"], timeout=240, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    report["stderr"] = done.stderr
+    return report
+
+
+@pytest.mark.engine
+def test_the_engine_accepts_forty_to_eighty_five_percent_of_the_draft_on_coding_prompts(
+    measured: dict[str, Any],
+) -> None:
+    assert 0.40 <= measured["acceptance"]["coding"] <= 0.85
+
+
+@pytest.mark.engine
+def test_acceptance_differs_from_prompt_to_prompt(measured: dict[str, Any]) -> None:
+    each = {round(a["accepted"] / a["drafted"], 2) for a in measured["answers"]["coding"]}
+    assert len(each) > 2
+
+
+@pytest.mark.engine
+def test_most_answers_to_coding_prompts_look_like_code_of_several_lines(measured: dict[str, Any]) -> None:
+    texts = [a["text"] for a in measured["answers"]["coding"]]
+    assert sum(any(sign in text for sign in CODE_SIGNS) for text in texts) >= len(texts) * 3 / 4
+    assert sum(len(set(text.splitlines())) >= 5 for text in texts) > len(texts) / 2
+
+
+@pytest.mark.engine
+def test_the_engine_speculates_without_a_complaint_about_the_vocabularies(measured: dict[str, Any]) -> None:
+    assert measured["speculative"] is True
+    assert "not compatible" not in measured["stderr"]
+    assert measured["round_trips"] is True
+
+
+@pytest.mark.engine
+def test_the_engine_finds_tools_in_the_template(measured: dict[str, Any]) -> None:
+    capabilities = measured["template_capabilities"]
+    assert capabilities["supports_tools"]
+    assert capabilities["supports_tool_calls"]
