@@ -92,15 +92,15 @@ class RunningBackend:
     def get(self, path: str, key: str | None = None) -> Any:
         """The JSON at `path`."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        request = urllib.request.Request(self.url + path, headers=headers)  # noqa: S310 - 127.0.0.1
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
     def complete(self, prompt: str, tokens: int) -> Any:
         """One greedy completion."""
         body = json.dumps({"prompt": prompt, "n_predict": tokens, "temperature": 0}).encode()
-        request = urllib.request.Request(self.url + "/completion", body)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        request = urllib.request.Request(self.url + "/completion", body)
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def records(self) -> list[Path]:

@@ -23,7 +23,7 @@ _TEXT = (
     "sentence never ends because every word here occurs exactly once so next follows from previous"
 )
 SENTENCE = tuple(_TEXT.split())
-WIDTH = 64
+WIDTH = 128
 CONTEXT = 32768
 _GAIN = 20.0
 

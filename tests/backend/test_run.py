@@ -1,0 +1,240 @@
+"""`specdash backend run` on real engines: the same env gives the same server, and it stops in time, always."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.core.errors import ExitCode
+from specdash.core.run_record import RunRecord
+from support.engines import RunningBackend, engine_env, running_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ENGINES = [
+    pytest.param("xllamacpp", marks=pytest.mark.engine),
+    pytest.param("llama-server", marks=pytest.mark.llama_server),
+]
+
+BUILD_DIFFERENCES = {"is_sleeping", "cors_proxy_enabled", "build_info"}
+"""Keys of /props that come and go between builds; both builds tested here have them, older ones may not."""
+
+
+def speculating(models: dict[str, Path], engine: str, **more: str) -> dict[str, str]:
+    return {
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_DRAFT_MODEL": str(models["draft"]),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": "8",
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_PARALLEL": "2",
+        "LLAMA_THREADS": "1",
+        **engine_env(engine),
+        **more,
+    }
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def engine_pid(backend: RunningBackend) -> int:
+    children = psutil.Process(backend.process.pid).children()
+    assert len(children) == 1
+    return children[0].pid
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@contextlib.contextmanager
+def endless_client(backend: RunningBackend) -> Any:
+    """A client that streams a very long answer and never hangs up by itself."""
+    body = json.dumps({"prompt": "the speculative", "n_predict": 100000, "stream": True, "ignore_eos": True})
+    request = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    with socket.create_connection(("127.0.0.1", backend.port), timeout=10) as client:
+        client.sendall(request)
+        assert client.recv(10)
+        stop = threading.Event()
+
+        def swallow() -> None:
+            with contextlib.suppress(OSError):
+                while not stop.is_set() and client.recv(65536):
+                    pass
+
+        reader = threading.Thread(target=swallow)
+        reader.start()
+        yield
+        stop.set()
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        reader.join(10)
+
+
+@pytest.mark.llama_server
+@pytest.mark.engine
+def test_both_engines_answer_props_and_slots_alike_for_the_same_env(models: dict[str, Path], tmp_path: Path) -> None:
+    answers = {}
+    for engine in ("xllamacpp", "llama-server"):
+        with running_backend(speculating(models, engine, LLAMA_ALIAS="tiny"), tmp_path / engine) as backend:
+            answers[engine] = (backend.get("/props"), backend.get("/slots"))
+    (props, slots), (other_props, other_slots) = answers["xllamacpp"], answers["llama-server"]
+    assert props.keys() - BUILD_DIFFERENCES == other_props.keys() - BUILD_DIFFERENCES
+    for key in ("total_slots", "model_path", "model_alias", "endpoint_slots", "endpoint_metrics", "chat_template"):
+        assert props[key] == other_props[key], key
+    assert (props["total_slots"], props["model_path"], props["model_alias"]) == (2, str(models["target"]), "tiny")
+    assert props["default_generation_settings"] == other_props["default_generation_settings"]
+    assert slots == other_slots
+    assert [(slot["n_ctx"], slot["speculative"]) for slot in slots] == [(2048, True)] * 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_live_acceptance_lines_metrics_log_and_record_are_there(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    with running_backend(speculating(models, engine, LLAMA_API_KEY="hush-hush"), tmp_path) as backend:
+        record = RunRecord.from_json(backend.wait_record().read_text())
+        assert record is not None
+        assert (record.pid, record.url) == (engine_pid(backend), backend.url)
+        assert abs(psutil.Process(record.pid).create_time() - record.pid_started) < 0.1
+        assert dict(record.parameters)["spec-draft-n-max"] == "8"
+        assert (record.log, record.api_key_env) == (str(backend.log), "LLAMA_API_KEY")
+        assert backend.wait_record().stat().st_mode & 0o777 == 0o600
+        assert backend.wait_record().parent.stat().st_mode & 0o777 == 0o700
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            backend.get("/slots")
+        assert backend.get("/slots", key="hush-hush")[0]["speculative"] is True
+        engine_process = psutil.Process(engine_pid(backend))
+        assert "hush-hush" not in " ".join(engine_process.cmdline()) + backend.wait_record().read_text()
+        assert engine_process.environ()["LLAMA_TRACE"] == "1"
+    assert backend.process.returncode == ExitCode.OK
+    assert backend.records() == []
+    assert backend.log.read_bytes() == backend.stderr.read_bytes()
+    assert b"LLAMA_TRACE = 1" in backend.log.read_bytes()
+    assert b"hush-hush" not in backend.log.read_bytes()
+    assert gone(record.pid)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_request_is_speculated_with_the_acceptance_the_draft_model_has(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    with running_backend(speculating(models, engine), tmp_path) as backend:
+        timings = backend.complete("the speculative", 120)["timings"]
+    assert timings["draft_n_accepted"] / timings["draft_n"] == pytest.approx(0.76, abs=0.03)
+    assert b"draft tokens" in backend.log.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("arguments", "mean_length"), [("--spec-synth-len 2.5", 2.5), ("--spec-synth-rates 1,1,1,0,0,0,0,0", 4.0)]
+)
+def test_synthetic_acceptance_given_as_extra_args_is_what_the_server_reports(
+    models: dict[str, Path], tmp_path: Path, engine: str, arguments: str, mean_length: float
+) -> None:
+    with running_backend(speculating(models, engine, LLAMA_EXTRA_ARGS=arguments), tmp_path) as backend:
+        text = backend.complete("the speculative", 1000)
+        timings = text["timings"]
+    steps = timings["draft_n"] / 8
+    assert 1 + timings["draft_n_accepted"] / steps == pytest.approx(mean_length, rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, ExitCode.OK), (signal.SIGINT, ExitCode.INTERRUPTED)])
+def test_it_stops_in_bounded_time_while_a_client_is_connected(
+    models: dict[str, Path], tmp_path: Path, engine: str, number: int, code: int
+) -> None:
+    env = speculating(
+        models, engine, LLAMA_STOP_TIMEOUT="1", LLAMA_CTX_SIZE="65536", LLAMA_EXTRA_ARGS="--context-shift"
+    )
+    with running_backend(env, tmp_path) as backend, endless_client(backend):
+        pid = engine_pid(backend)
+        before = time.monotonic()
+        assert backend.stop(number) == code
+        assert time.monotonic() - before < 1 + 1 + 5
+        assert gone(pid)
+        assert backend.records() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_engine_dies_with_a_parent_that_was_killed(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
+    with running_backend(speculating(models, engine), tmp_path) as backend:
+        pid = engine_pid(backend)
+        backend.process.kill()
+        backend.process.wait(10)
+        until(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_that_was_killed_is_reported(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
+    with running_backend(speculating(models, engine), tmp_path) as backend:
+        backend.wait_record()
+        os.kill(engine_pid(backend), signal.SIGKILL)
+        assert backend.process.wait(20) == ExitCode.FAILED
+    last = backend.stderr.read_text().splitlines()[-1]
+    assert last.startswith(f"specdash: {engine} ended with signal SIGKILL: ")
+    assert backend.records() == []
+
+
+@pytest.mark.llama_server
+def test_an_argument_the_binary_does_not_know_is_reported_in_one_line(models: dict[str, Path], tmp_path: Path) -> None:
+    backend = RunningBackend(speculating(models, "llama-server", LLAMA_EXTRA_ARGS="--no-such-flag"), tmp_path)
+    assert backend.process.wait(30) == ExitCode.FAILED
+    last = backend.stderr.read_text().splitlines()[-1]
+    assert "llama-server ended with exit code 1: error: invalid argument: --no-such-flag" in last
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_a_reader_that_stalls_never_stalls_the_server(models: dict[str, Path], tmp_path: Path) -> None:
+    """Our stderr is a pipe nobody reads: the log still gets everything and requests still end."""
+    env = speculating(models, "xllamacpp", LLAMA_LOG_VERBOSITY="5")
+    backend = RunningBackend.__new__(RunningBackend)
+    with running_backend(env, tmp_path / "first") as first:
+        backend.__dict__.update(first.__dict__)
+    command = [
+        sys.executable,
+        "-m",
+        "specdash",
+        "backend",
+        "run",
+        "--env-file",
+        str(tmp_path / "first" / "backend.env"),
+    ]
+    backend.process = subprocess.Popen(
+        [*command, "--log-file", str(backend.log)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_STATE_HOME": str(backend.state)},
+    )
+    try:
+        backend.wait_ready()
+        for _ in range(3):
+            assert backend.complete("the speculative", 300)["tokens_predicted"] == 300
+        assert backend.log.stat().st_size > 128 * 1024
+        assert backend.stop() == ExitCode.OK
+    finally:
+        assert backend.process.stderr is not None
+        backend.process.stderr.close()
+        backend.process.kill()
+        backend.process.wait(5)
