@@ -1,26 +1,41 @@
 """What a llama-server log can say, as data: the facts that the log parser makes and everything above reads.
 
 A *batch* is what one read of the log yielded. Lines that carry numbers become facts, in file order; lines that may
-come by
-the million (warnings) are tallied instead, so that a storm costs one small object per batch and not one per line.
-`at_s` is the line's own time stamp: seconds since the server's start, None when the log has no time stamps.
+come by the million (warnings) are tallied instead, so that a storm costs one small object per batch and not one per
+line. `at_s` is the line's own time stamp: seconds since the server's start, None when the log has no time stamps.
+`origin` is the port of the child server whose line a router repeated, None for the server's own lines: slot and task
+numbers, and time stamps, count per origin.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def fact(cls: type[T]) -> type[T]:
+    """A slotted dataclass that type checkers hold to be frozen.
+
+    Facts are made by the hundred thousand. A dataclass frozen at run time takes four times as long to make, which would
+    be a third of the whole cost of a line, so the check is left to mypy.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@fact
 class TaskLaunched:
     """A slot began a task (`processing task`)."""
 
     slot: int
     task: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TaskReleased:
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
@@ -29,17 +44,29 @@ class TaskReleased:
     n_tokens: int | None = None
     truncated: bool | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TaskCancelled:
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
     task: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
+class TaskFailed:
+    """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
+
+    task: int
+    error: str
+    at_s: float | None = None
+    origin: int | None = None
+
+
+@fact
 class PromptStarted:
     """`new prompt`: length of the request's prompt in tokens."""
 
@@ -48,9 +75,10 @@ class PromptStarted:
     n_ctx_slot: int | None = None
     prompt_tokens: int | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PromptReused:
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
@@ -58,9 +86,10 @@ class PromptReused:
     task: int
     cached_tokens: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PrefillProgress:
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
@@ -71,12 +100,12 @@ class PrefillProgress:
     seconds: float | None = None
     tokens_per_second: float | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DecodeProgress:
-    """Decode under way: tokens generated so far, mean rate, and the rate over the last seconds where the line has
-    it."""
+    """Decode under way: tokens generated so far, mean tokens per second, and of the last seconds, where printed."""
 
     slot: int
     task: int
@@ -84,9 +113,10 @@ class DecodeProgress:
     tokens_per_second: float
     recent_tokens_per_second: float | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PromptTiming:
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
@@ -95,9 +125,10 @@ class PromptTiming:
     ms: float
     tokens: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class DecodeTiming:
     """`eval time`: milliseconds and tokens generated."""
 
@@ -106,9 +137,10 @@ class DecodeTiming:
     ms: float
     tokens: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class TotalTiming:
     """`total time`."""
 
@@ -117,9 +149,10 @@ class TotalTiming:
     ms: float
     tokens: int
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class RequestAcceptance:
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
@@ -130,20 +163,21 @@ class RequestAcceptance:
     mean_accepted_length: float | None = None
     per_position: tuple[float, ...] | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class AcceptancePerPosition:
-    """`acc per pos`: share of verification steps whose draft token at position 0, 1, … was accepted, over one
-    request."""
+    """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
     slot: int | None
     task: int | None
     rates: tuple[float, ...]
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class VerificationStep:
     """One verification step from `LLAMA_TRACE=1`: draft tokens accepted of those generated.
 
@@ -157,15 +191,17 @@ class VerificationStep:
     restored: bool = False
     replay: bool = False
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SpeculativeStatistics:
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
-    Call counts are (begin, generate, accept); durations in milliseconds likewise. On checkpoint models the accepted
-    tokens
-    include replays, so never mix them with per-request numbers.
+    `type` is the current name of the implementation (`draft-simple`), `printed_type` the name as printed by the build
+    that wrote the log (`draft`). Call counts are (begin, generate, accept), of old builds the one count they print;
+    durations in milliseconds likewise. On checkpoint models the accepted tokens include replays, so never mix them with
+    per-request numbers.
     """
 
     type: str
@@ -178,9 +214,11 @@ class SpeculativeStatistics:
     acceptance_per_position: tuple[float, ...] | None = None
     durations_ms: tuple[float, ...] = ()
     at_s: float | None = None
+    origin: int | None = None
+    printed_type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class CheckpointEvent:
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
@@ -193,9 +231,10 @@ class CheckpointEvent:
     n_tokens: int | None = None
     size_mib: float | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class PromptCacheState:
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
@@ -204,26 +243,31 @@ class PromptCacheState:
     limit_mib: float | None = None
     limit_tokens: int | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class SlotSelected:
-    """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the shared fraction of the
-    prompt."""
+    """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
     slot: int
     how: str
     similarity: float | None = None
     at_s: float | None = None
+    origin: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@fact
 class ServerEvent:
-    """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text."""
+    """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
+
+    The name `restarted` stands for no line: it marks the place where a new server begins to write to the same log.
+    """
 
     name: str
     fields: tuple[tuple[str, str], ...] = ()
     at_s: float | None = None
+    origin: int | None = None
 
     def get(self, key: str) -> str | None:
         """The value of one field, None when the line has no such field."""
@@ -232,7 +276,10 @@ class ServerEvent:
 
 @dataclass(frozen=True, slots=True)
 class WarningTally:
-    """All lines of one warning class in one batch: how many, time stamps of the first and last, and the first line."""
+    """All lines of one warning class in one batch: how many, time stamps of the first and last, and the first line.
+
+    `warning` is the line class's id; `specdash.llama.log_grammar.WARNING_CLASSES` has its title, severity and note.
+    """
 
     warning: str
     count: int
@@ -245,6 +292,7 @@ LogFact = (
     TaskLaunched
     | TaskReleased
     | TaskCancelled
+    | TaskFailed
     | PromptStarted
     | PromptReused
     | PrefillProgress
@@ -275,3 +323,5 @@ class LogBatch:
     """The last raw lines of the batch, cleaned of colour codes, for the log pane; bounded."""
     restarted: bool = False
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
+    unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
+    """A few of the lines not understood, cleaned and cut like `tail`."""

@@ -1,0 +1,118 @@
+"""Every kind of line that llama-server writes to its log, as data.
+
+A new kind of line is one more `LineClass` in one of the tables of this package; nothing else needs to change. The order
+of the tables decides where two forms fit the same line: the first one wins.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from specdash.llama.log_grammar.forms import (
+    DROPPED,
+    Context,
+    Form,
+    LineClass,
+    Severity,
+    exact_shape,
+    line_pattern,
+    shape_of,
+    shape_pattern,
+)
+from specdash.llama.log_grammar.memory_lines import MEMORY_LINES
+from specdash.llama.log_grammar.request_lines import REQUEST_LINES
+from specdash.llama.log_grammar.server_lines import SERVER_LINES, SERVER_STARTING
+from specdash.llama.log_grammar.server_trouble import SERVER_TROUBLE
+from specdash.llama.log_grammar.speculation_lines import SPECULATION_LINES, current_type
+from specdash.llama.log_grammar.trouble_lines import TROUBLE_LINES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DROPPED",
+    "LINE_CLASSES",
+    "SERVER_STARTING",
+    "WARNING_CLASSES",
+    "Context",
+    "Form",
+    "LineClass",
+    "Severity",
+    "classify",
+    "current_type",
+    "line_pattern",
+    "shape_of",
+]
+
+TABLE: tuple[LineClass, ...] = (
+    REQUEST_LINES + SPECULATION_LINES + MEMORY_LINES + TROUBLE_LINES + SERVER_TROUBLE + SERVER_LINES
+)
+LINE_CLASSES: Mapping[str, LineClass] = MappingProxyType({line_class.id: line_class for line_class in TABLE})
+"""Every line class by its id."""
+WARNING_CLASSES: Mapping[str, LineClass] = MappingProxyType(
+    {line_class.id: line_class for line_class in TABLE if line_class.severity is not None}
+)
+"""The classes whose lines are counted, by id."""
+
+_SLOT_SHAPE = re.compile(rb"slot[\w()~<>]{0,64}:id\|task\|")
+_FUNCTION_SHAPE = re.compile(rb"[\w()~<>]{1,80}:")
+_MAX_FUNCTIONS = 3
+_MAX_SHAPE = 4096
+"""Bytes of a shape that classification looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The forms of one context: those with one shape each, and the others as one alternation in table order."""
+
+    exact: dict[bytes, tuple[LineClass, Form]]
+    others: tuple[tuple[LineClass, Form], ...]
+    pattern: re.Pattern[bytes]
+
+    def find(self, shape: bytes) -> tuple[LineClass, Form] | None:
+        found = self.exact.get(shape)
+        if found is not None:
+            return found
+        match = self.pattern.match(shape)
+        return self.others[match.lastindex - 1] if match and match.lastindex else None
+
+
+@lru_cache(maxsize=1)
+def _indexes() -> dict[Context, _Index]:
+    indexes = {}
+    for context in Context:
+        wanted = (Context.BARE, Context.ANY) if context is Context.BARE else (context,)
+        exact: dict[bytes, tuple[LineClass, Form]] = {}
+        others: list[tuple[LineClass, Form]] = []
+        for line_class in TABLE:
+            for form in line_class.forms:
+                shape = exact_shape(form.template) if form.context in wanted else None
+                if shape is not None:
+                    exact.setdefault(shape, (line_class, form))
+                elif form.context in wanted:
+                    others.append((line_class, form))
+        pattern = "|".join(f"({shape_pattern(form.template)})" for _, form in others)
+        indexes[context] = _Index(exact, tuple(others), re.compile(rf"(?:{pattern})\Z".encode()))
+    return indexes
+
+
+def classify(shape: bytes) -> tuple[LineClass, Form] | None:
+    """The class and form of a line whose prefix is gone, by its shape; None for a line that no table has."""
+    shape = shape[:_MAX_SHAPE]
+    indexes = _indexes()
+    slot = _SLOT_SHAPE.match(shape)
+    if slot is not None:
+        return indexes[Context.SLOT].find(shape[slot.end() :])
+    found = indexes[Context.BARE].find(shape)
+    start = 0
+    for _ in range(_MAX_FUNCTIONS):
+        function = _FUNCTION_SHAPE.match(shape, start)
+        if found is not None or function is None:
+            break
+        start = function.end()
+        found = indexes[Context.ANY].find(shape[start:])
+    return found or indexes[Context.DETAIL].find(shape)

@@ -1,0 +1,165 @@
+"""How a printed form of a log line is declared, and what is compiled from the declaration.
+
+A form is written as llama.cpp prints it, with fields in braces: `stop processing: n_tokens = {n:d}, truncated = {:d}`.
+From it come two things, so that a line can be recognised without running a regex on it:
+
+* a pattern over the line's *shape*, which is the line without digits, blanks and signs (`shape_of`). Whether a line
+  belongs to a form is decided on the shape alone, so all lines of one shape belong to the same form;
+* a regex over the line itself, which captures the named fields.
+
+Field types: `d` integer, `f` decimal number, `w` word, `s` text (up to the quote if it began with one, to the end of
+the line if it is last, else without blanks), `list` numbers between commas, `x` pointer, `dots` dots, `rest` whatever
+follows. A field without a name is not captured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+from specdash.core.log_facts import LogFact
+
+DROPPED = b"0123456789+- \t\r\0"
+"""Bytes that do not count in a shape: what varies from line to line, and padding."""
+
+Groups = Sequence[bytes]
+Maker = Callable[[Any, Any, Groups, float | None, int | None], LogFact]
+"""(slot, task, captured fields, seconds since the server's start, router child's port) to a fact.
+
+Slot and task are numbers for a form in the SLOT context; else those of the last timing header, or None without one.
+"""
+
+
+class Context(Enum):
+    """What stands between the line's prefix and the form."""
+
+    SLOT = "slot"
+    """`slot FUNCTION: id N | task M | `. The function name changes between builds and never matters."""
+    ANY = "any"
+    """Up to three function names, each with a colon, or nothing."""
+    BARE = "bare"
+    """Nothing: the form is the whole line."""
+    DETAIL = "detail"
+    """Nothing, and only if no form of another context fits: for functions that are known to print detail."""
+
+
+class Severity(StrEnum):
+    """How much a warning class matters."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """One way in which a line class is printed: where it stands, its template, and the fact that it makes, if any."""
+
+    context: Context
+    template: str
+    make: Maker | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineClass:
+    """One kind of log line.
+
+    `severity` is set for the classes that are counted as warnings; `note` says what such a line means and when it is
+    normal. `continues` marks a class whose text may run on over unprefixed lines of free text.
+    """
+
+    id: str
+    title: str
+    forms: tuple[Form, ...]
+    severity: Severity | None = None
+    note: str = ""
+    continues: bool = False
+
+
+def shape_of(line: bytes) -> bytes:
+    """The line without what varies between lines of the same kind."""
+    return line.translate(None, DROPPED)
+
+
+_FIELD = re.compile(r"\{(\w*):(\w+)\}")
+_NUMBER = r"-?\d{1,15}(?:\.\d{1,15})?"
+_FIELDS: dict[str, tuple[str, str]] = {
+    "d": ("", r"-?\d{1,18}"),
+    "f": (r"\.?", _NUMBER),
+    "w": (r"[\w.]*", r"[\w.+-]{1,200}"),
+    "list": (r"[.,]*", r"[\d., -]*"),
+    "dots": (r"\.*", r"\.*"),
+    "x": (r"[a-fxnil()]*", r"[\da-fxnil()]*"),
+    "rest": (r".*", r".*"),
+}
+"""Field type: its pattern in a shape, its pattern in a line."""
+_GAP = " {0,40}"
+"""Blanks between words. Bounded, and never beside a pattern that could match blanks at length, so that no line, however
+made, takes more than linear time."""
+_PADDED = frozenset("df")
+"""Types printed with a width, so that blanks may stand before them."""
+
+
+def _text_field(template: str, field: re.Match[str]) -> tuple[str, str]:
+    if template[: field.start()].endswith("'"):
+        return "[^']*", "[^']*"
+    return (".*", ".*") if field.end() == len(template) else (r"\S*", r"\S{1,1000}")
+
+
+def _patterns(template: str, field: re.Match[str]) -> tuple[str, str]:
+    return _text_field(template, field) if field[2] == "s" else _FIELDS[field[2]]
+
+
+def shape_pattern(template: str) -> str:
+    """The regex that the shape of a line of this form matches as a whole."""
+    parts: list[str] = []
+    end = 0
+    for field in _FIELD.finditer(template):
+        parts.append(_shape_literal(template[end : field.start()]))
+        parts.append(_patterns(template, field)[0])
+        end = field.end()
+    parts.append(_shape_literal(template[end:]))
+    return "".join(parts)
+
+
+def _shape_literal(literal: str) -> str:
+    return re.escape(shape_of(literal.encode()).decode())
+
+
+def exact_shape(template: str) -> bytes | None:
+    """The one shape of a form whose fields are all numbers, None for a form with other fields."""
+    if any(field[2] not in _PADDED for field in _FIELD.finditer(template)):
+        return None
+    plain = _FIELD.sub(lambda field: "." if field[2] == "f" else "", template)
+    return shape_of(plain.encode())
+
+
+def line_pattern(template: str) -> str:
+    """The regex, without anchors, that captures the named fields of a line of this form."""
+    parts: list[str] = []
+    end = 0
+    for field in _FIELD.finditer(template):
+        _append_literal(parts, template[end : field.start()])
+        if field[2] in _PADDED:
+            _append_gap(parts)
+        pattern = _patterns(template, field)[1]
+        parts.append(f"({pattern})" if field[1] else f"(?:{pattern})")
+        end = field.end()
+    _append_literal(parts, template[end:])
+    return "".join(parts)
+
+
+def _append_literal(parts: list[str], literal: str) -> None:
+    for chunk in re.split(r"( +)", literal):
+        if chunk.startswith(" "):
+            _append_gap(parts)
+        elif chunk:
+            parts.append(re.escape(chunk))
+
+
+def _append_gap(parts: list[str]) -> None:
+    if parts and parts[-1] != _GAP:
+        parts.append(_GAP)

@@ -1,0 +1,320 @@
+"""Bytes of a llama-server log in, facts out.
+
+Built for storms: a log may hold a million warnings, so the work per line is a look-up. A block of lines is reduced to
+shapes (see `log_grammar.forms`) in one pass, every shape is looked up among those already known, and only lines that
+carry numbers are matched with a regex. Warnings are counted per block, not one by one. What is remembered is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, deque
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from specdash.core.log_facts import (
+    LogBatch,
+    LogFact,
+    ServerEvent,
+    TaskLaunched,
+    TaskReleased,
+    VerificationStep,
+    WarningTally,
+)
+from specdash.llama.log_grammar import DROPPED
+from specdash.llama.log_prefix import ANSI, Clock, json_message_end, seconds_of
+from specdash.llama.log_reading import CONTINUATION, MALFORMED, Reading, read_shape
+
+MAX_LINE: Final = 64 * 1024
+"""Bytes of a line that are looked at; the rest of a longer line is skipped."""
+TAIL_CHARACTERS: Final = 500
+SAMPLE_CHARACTERS: Final = 300
+_BLOCK = 256 * 1024
+_MAX_SHAPES = 4096
+_MAX_SHAPE = 1024
+_MAX_SAMPLES = 5
+_MAX_CONTINUATION = 500
+_MAX_ORIGINS = 256
+_MAX_SLOTS = 1024
+_BACKWARDS_S = 1.0
+"""Time stamps of several threads may be out of order by milliseconds; going back further means a new server."""
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean_line(line: bytes, characters: int) -> str:
+    """A raw line as text for people: colour codes and control characters removed, invalid UTF-8 replaced, cut."""
+    text = ANSI.sub(b"", line[: 8 * characters]).decode(errors="replace").replace("\t", " ")
+    return _UNPRINTABLE.sub("", text)[:characters]
+
+
+class LogParser:
+    """Turns the bytes of one log, in pieces of any size, into batches of facts.
+
+    How the bytes are cut into pieces makes no difference to the facts and counts. A line without its newline waits for
+    the next piece. `remember_shapes` is for tests: without it every line is classified anew, with the same outcome.
+    """
+
+    def __init__(self, *, tail_lines: int = 200, remember_shapes: bool = True) -> None:
+        self._known: dict[bytes, Reading] = {}
+        self._remember = remember_shapes
+        self._held = bytearray()
+        self._tail: deque[bytes] = deque(maxlen=tail_lines)
+        self._previous: Reading | None = None
+        self._continued = 0
+        self._begun = False
+        self._headers: dict[int | None, tuple[int, int]] = {}
+        self._clocks: dict[int | None, float] = {}
+        self._replays: set[tuple[int | None, int]] = set()
+        self._reset_batch()
+
+    def feed(self, data: bytes) -> LogBatch:
+        """Read the next piece of the log."""
+        for start in range(0, len(data), _BLOCK):
+            self._feed_block(data[start : start + _BLOCK])
+        return self._take_batch()
+
+    def close(self) -> LogBatch:
+        """Read what is left, if the log does not end with a newline."""
+        if self._held:
+            self._consume(bytes(self._held))
+            self._held.clear()
+        return self._take_batch()
+
+    def _feed_block(self, data: bytes) -> None:
+        last = data.rfind(b"\n")
+        if last < 0:
+            self._hold(data)
+            return
+        if self._held:
+            first = data.find(b"\n")
+            self._hold(data[:first])
+            self._consume(bytes(self._held) + data[first:last])
+            self._held.clear()
+        else:
+            self._consume(data[:last])
+        self._hold(data[last + 1 :])
+
+    def _hold(self, part: bytes) -> None:
+        self._held += part[: MAX_LINE - len(self._held)]
+
+    def _reset_batch(self) -> None:
+        self._lines = 0
+        self._unrecognised = 0
+        self._facts: list[LogFact] = []
+        self._tallies: dict[str, WarningTally] = {}
+        self._samples: list[str] = []
+        self._restarted = False
+        self._tail.clear()
+
+    def _take_batch(self) -> LogBatch:
+        batch = LogBatch(
+            self._lines,
+            self._unrecognised,
+            tuple(self._facts),
+            tuple(self._tallies.values()),
+            tuple(clean_line(line, TAIL_CHARACTERS) for line in self._tail),
+            self._restarted,
+            tuple(self._samples),
+        )
+        self._reset_batch()
+        return batch
+
+    def _consume(self, block: bytes) -> None:
+        """Read complete lines, given without the last newline."""
+        lines = block.split(b"\n")
+        if len(block) > MAX_LINE and max(map(len, lines)) > MAX_LINE:
+            lines = [line[:MAX_LINE] for line in lines]
+            block = b"\n".join(lines)
+        if b"\x1b" in block:
+            block = ANSI.sub(b"", block)
+            lines = block.split(b"\n")
+        found = self._readings(block.translate(None, DROPPED).split(b"\n"))
+        self._capture_block(lines, found)
+        self._previous = found[-1]
+        self._lines += len(lines)
+        self._tally(lines, found)
+        if self._tail.maxlen:
+            self._tail.extend(lines[-self._tail.maxlen :])
+
+    def _readings(self, shapes: list[bytes]) -> list[Reading]:
+        found = list(map(self._known.get, shapes))
+        if None not in found:
+            return found  # type: ignore[return-value]
+        return [reading or self._look_up(shapes[index]) for index, reading in enumerate(found)]
+
+    def _look_up(self, shape: bytes) -> Reading:
+        reading = self._known.get(shape)
+        if reading is None:
+            reading = read_shape(shape)
+            if self._remember and len(shape) <= _MAX_SHAPE:
+                if len(self._known) >= _MAX_SHAPES:
+                    self._known.clear()
+                self._known[shape] = reading
+        return reading
+
+    def _capture_block(self, lines: list[bytes], found: list[Reading]) -> None:
+        """Take the values out of the lines, in order.
+
+        The common kind, a stamped line of a slot, is captured here without a further call, in just the way in which
+        `_capture` does it; everything out of the ordinary about such a line is left to `_capture`.
+        """
+        keep = self._facts.append
+        clock = self._clocks.get(None, inf)
+        for index, reading in enumerate(found):
+            if not reading.busy:
+                continue
+            make = reading.make
+            if reading.common and make is not None and (match := reading.match(lines[index])) is not None:
+                groups = match.groups()
+                at = int(groups[0]) * 60 + float(groups[1] + groups[2])
+                if at >= clock - _BACKWARDS_S:
+                    try:
+                        fact = make(int(groups[3]), int(groups[4]), groups[5:], at, None)
+                    except ValueError:
+                        pass
+                    else:
+                        keep(fact if reading.plain else self._in_context(fact))
+                        self._clocks[None] = clock = at
+                        continue
+            self._handle(index, lines[index], found)
+            clock = self._clocks.get(None, inf)
+
+    def _handle(self, index: int, line: bytes, found: list[Reading]) -> None:
+        reading = found[index]
+        if reading.captures:
+            if not self._capture(reading, line, found, index):
+                found[index] = reading = MALFORMED
+        elif reading.may_continue:
+            previous = found[index - 1] if index else self._previous
+            if previous is not None and self._continues(previous):
+                found[index] = reading = CONTINUATION
+        if reading.unknown and len(self._samples) < _MAX_SAMPLES:
+            self._samples.append(clean_line(line, TAIL_CHARACTERS))
+
+    def _continues(self, previous: Reading) -> bool:
+        if previous.line_class.continues:
+            self._continued = 0
+        elif previous is not CONTINUATION:
+            return False
+        self._continued += 1
+        return self._continued <= _MAX_CONTINUATION
+
+    def _capture(self, reading: Reading, line: bytes, found: list[Reading], index: int) -> bool:
+        """Take the values out of a line; False if they are not what its shape promised."""
+        clock = reading.clock
+        match = reading.match(line if clock is not Clock.JSON else line[: json_message_end(line)])
+        if match is None:
+            return False
+        groups = match.groups()
+        at = origin = slot = task = None
+        if reading.routed:
+            origin = int(groups[0])
+            groups = groups[1:]
+        if clock is Clock.STAMP:
+            at = int(groups[0]) * 60 + float(groups[1] + groups[2])
+            groups = groups[3:]
+        elif clock is Clock.JSON:
+            at = int(groups[0]) / 1e6
+            groups = _unescaped(groups[1:])
+        if reading.in_slot:
+            slot, task = int(groups[0]), int(groups[1])
+            groups = groups[2:]
+        elif self._headers:
+            slot, task = self._headers.get(origin, (None, None))
+        if reading.make is None:
+            if slot is not None and task is not None:
+                self._headers[origin] = (slot, task)
+            return True
+        try:
+            fact = reading.make(slot, task, groups, at, origin)
+        except ValueError:
+            return False
+        before = self._clocks.get(origin)
+        if at is None or before is None or at < before - _BACKWARDS_S or reading.starts:
+            self._watch_clock(reading, at, origin, found, index)
+        else:
+            self._clocks[origin] = at
+        self._facts.append(fact if reading.plain else self._in_context(fact))
+        return True
+
+    def _watch_clock(
+        self, reading: Reading, at: float | None, origin: int | None, found: list[Reading], index: int
+    ) -> None:
+        """Notice that a new server writes from here on, and forget what the old one was doing."""
+        before = self._clocks.get(origin)
+        if reading.starts:
+            begun = self._begun or any(other.begins for other in found[:index])
+            restarted = begun if origin is None else before is not None
+        else:
+            restarted = before is not None and at is not None and at < before - _BACKWARDS_S
+        if at is not None:
+            if before is None and len(self._clocks) >= _MAX_ORIGINS:
+                self._clocks.clear()
+            self._clocks[origin] = at
+        if not restarted:
+            return
+        if origin is None:
+            self._restarted = True
+            self._headers.clear()
+            self._replays.clear()
+        self._headers.pop(origin, None)
+        self._replays = {key for key in self._replays if key[0] != origin}
+        self._facts.append(ServerEvent("restarted", (), at, origin))
+
+    def _in_context(self, fact: LogFact) -> LogFact:
+        """The fact with what only earlier lines tell: whether a verification step repeats tokens counted already."""
+        if isinstance(fact, (TaskLaunched, TaskReleased)):
+            self._headers.pop(fact.origin, None)
+            self._replays.discard((fact.origin, fact.slot))
+        if not isinstance(fact, VerificationStep):
+            return fact
+        key = (fact.origin, fact.slot)
+        replay = key in self._replays
+        if not fact.restored:
+            self._replays.discard(key)
+        elif len(self._replays) < _MAX_SLOTS:
+            self._replays.add(key)
+        if not replay:
+            return fact
+        # Spelt out because dataclasses.replace takes longer than all the rest of the line.
+        return VerificationStep(
+            fact.slot, fact.task, fact.accepted, fact.generated, fact.restored, True, fact.at_s, fact.origin
+        )
+
+    def _tally(self, lines: list[bytes], found: list[Reading]) -> None:
+        counts = Counter(found)
+        backwards = found[::-1]
+        for reading, count in counts.items():
+            self._begun = self._begun or reading.begins
+            if reading.unknown:
+                self._unrecognised += count
+            if reading.line_class.severity is None:
+                continue
+            first = lines[found.index(reading)]
+            last = lines[-1 - backwards.index(reading)]
+            self._add_tally(reading, count, first, last)
+
+    def _add_tally(self, reading: Reading, count: int, first: bytes, last: bytes) -> None:
+        """Add to the class's tally of this batch; several readings may be of one class."""
+        name = reading.line_class.id
+        first_s, last_s = seconds_of(reading.prefix, first), seconds_of(reading.prefix, last)
+        known = self._tallies.get(name)
+        if known is None:
+            self._tallies[name] = WarningTally(name, count, first_s, last_s, clean_line(first, SAMPLE_CHARACTERS))
+        else:
+            self._tallies[name] = replace(known, count=known.count + count, last_s=last_s)
+
+
+def _unescaped(groups: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Captures of a JSON line as they were before they were escaped."""
+    return tuple(_unescape(group) if b"\\" in group else group for group in groups)
+
+
+def _unescape(group: bytes) -> bytes:
+    try:
+        return str(json.loads(b'"' + group + b'"')).encode(errors="replace")
+    except ValueError:
+        return group

@@ -1,0 +1,87 @@
+"""What the shape of a log line means: worked out once per shape, used for every line that has it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from specdash.llama.log_grammar import (
+    LINE_CLASSES,
+    SERVER_STARTING,
+    Context,
+    Form,
+    LineClass,
+    classify,
+    line_pattern,
+)
+from specdash.llama.log_prefix import Clock, Prefix, split_shape
+
+_UNKNOWN_LEVEL = {"D": "debug", "W": "other_warning", "E": "other_error"}
+_UNKNOWN = frozenset({"unrecognised", "other_warning", "other_error"})
+_BEFORE_START = _UNKNOWN | {
+    "startup", "environment_overridden", "deprecated_argument", "bad_argument", "comment", "blank", "continuation",
+    "debug",
+}  # fmt: skip
+"""Classes whose lines may come before the line with which a server starts."""
+_CONTEXTUAL = frozenset({"verification_step", "task_launched", "task_released"})
+"""Classes whose facts depend on earlier lines of their slot, or whose lines end what earlier lines began."""
+_SLOT_TEXT = r"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *"
+_FUNCTIONS_TEXT = r"(?:[\w()~<>+ -]{1,160}: *){0,3}?"
+
+
+def _no_match(_line: bytes) -> re.Match[bytes] | None:
+    return None
+
+
+class Reading:
+    """What a shape means: its class and form behind which prefix, and the regex that captures its values."""
+
+    __slots__ = (
+        "begins", "busy", "captures", "clock", "common", "in_slot", "line_class", "make", "match", "plain", "prefix",
+        "routed", "starts", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix) -> None:
+        self.line_class = line_class
+        self.prefix = prefix
+        self.clock = prefix.clock
+        self.routed = prefix.routed
+        self.starts = line_class.id == SERVER_STARTING
+        self.begins = line_class.id not in _BEFORE_START and not prefix.routed
+        self.unknown = line_class.id in _UNKNOWN
+        self.in_slot = form is not None and form.context is Context.SLOT
+        self.make = form.make if form is not None else None
+        self.plain = line_class.id not in _CONTEXTUAL
+        self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
+        self.match = _pattern(form, prefix).match if form is not None and self.captures else _no_match
+        self.busy = self.captures or self.unknown or line_class.id == "blank"
+        self.common = self.make is not None and self.in_slot and self.clock is Clock.STAMP and not self.routed
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether such a line may belong to the message before it: nothing in front of it, nothing known about it."""
+        return self.prefix.clock is Clock.NONE and (self.unknown or self.line_class.id == "blank")
+
+
+@lru_cache(maxsize=2048)
+def _pattern(form: Form, prefix: Prefix) -> re.Pattern[bytes]:
+    context = {Context.SLOT: _SLOT_TEXT, Context.ANY: _FUNCTIONS_TEXT}.get(form.context, "")
+    end = "" if form.template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
+    return re.compile(f"{prefix.pattern}{context}{line_pattern(form.template)}{end}".encode())
+
+
+def read_shape(shape: bytes) -> Reading:
+    """What lines of this shape are."""
+    ways = split_shape(shape)
+    for prefix, message in ways:
+        found = classify(message)
+        if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
+            return Reading(*found, prefix)
+    prefix = ways[0][0]
+    kind = "unrecognised" if prefix.level is None else _UNKNOWN_LEVEL.get(prefix.level, "unrecognised")
+    return Reading(LINE_CLASSES[kind], None, prefix)
+
+
+CONTINUATION = Reading(LINE_CLASSES["continuation"], None, Prefix())
+MALFORMED = Reading(LINE_CLASSES["unrecognised"], None, Prefix())
+"""A line whose shape is known, but whose values are not what the shape promises."""
