@@ -56,7 +56,10 @@ class LogTail:
         self._overlap = b""
         self._seen_mtime = 0
         self._to_line_start = False
+        self._restarted = False
+        """The open file was begun anew and nothing has been read of it since."""
         self._replaced = False
+        """The next data is the first of another file, or of the same one begun anew."""
         self._followed_before = False
         self._missed_before = False
 
@@ -115,6 +118,7 @@ class LogTail:
         self._overlap = b""
         self._seen_mtime = 0
         self._to_line_start = False
+        self._restarted = False
 
     def _read(self, fd: int, limit: int) -> bytes:
         status = os.fstat(fd)
@@ -129,8 +133,9 @@ class LogTail:
             overlap = 0
             data = os.pread(fd, limit, 0)
         fresh = data[overlap:]
-        if fresh[:1] == b"\0" and self._position == 0:
+        if self._restarted and fresh[:1] == b"\0":
             fresh = data = self._after_hole(fd, limit)
+        self._restarted = self._restarted and not fresh
         self._position += len(fresh)
         self._overlap = data[-_OVERLAP:]
         if self._position >= status.st_size:
@@ -139,7 +144,7 @@ class LogTail:
 
     def _restart(self) -> None:
         self._begin()
-        self._replaced = True
+        self._replaced = self._restarted = True
 
     def _after_hole(self, fd: int, limit: int) -> bytes:
         """The data after a hole at the start: a writer that does not append leaves one when its file is truncated."""

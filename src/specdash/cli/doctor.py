@@ -1,0 +1,106 @@
+"""`specdash doctor`: what is reachable, and which server flag would light which panel."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from specdash.cli.options import add_settings, one_target, resolved_settings
+from specdash.core.config import TARGET_SETTINGS
+from specdash.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.collect.checkup import Checkup, LogCheck
+
+SCHEMA = 1
+
+_LEVELS = {1: "errors", 2: "warnings", 3: "info", 4: "trace", 5: "debug"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    add_settings(parser, TARGET_SETTINGS)
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/collect.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; exit 0 when a llama-server answers, else 4."""
+    from specdash.collect.api_key import key_file_warning
+    from specdash.collect.checkup import check
+
+    settings = resolved_settings(args)
+    warning = key_file_warning(settings["api_key_file"].value)
+    checkup = check(one_target(settings))
+    warnings = [warning] if warning is not None else []
+    print(json.dumps(to_json(checkup, warnings), indent=1) if args.json else to_text(checkup, warnings))
+    return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
+
+
+def to_json(checkup: Checkup, warnings: list[str]) -> dict[str, Any]:
+    """The findings as JSON; unknown values are null."""
+    log = checkup.log
+    return {
+        "schema": SCHEMA,
+        "reachable": checkup.reachable,
+        "server": {
+            "url": checkup.target.url,
+            "origin": checkup.target.origin,
+            "api_key": checkup.target.api_key is not None,
+        },
+        "endpoints": [
+            {
+                "path": endpoint.path,
+                "state": endpoint.state,
+                "latency_ms": None if endpoint.latency_s is None else round(endpoint.latency_s * 1000, 2),
+                "detail": endpoint.detail,
+            }
+            for endpoint in checkup.endpoints
+        ],
+        "log": {
+            "path": log.path,
+            "failure": log.failure,
+            "lines": log.lines,
+            "unrecognised": log.unrecognised,
+            "verbosity": log.verbosity,
+            "llama_trace": log.traced_steps,
+        },
+        "gpu": {"count": checkup.gpus, "unavailable": checkup.gpu_failure},
+        "process": {"unavailable": checkup.process_failure},
+        "missing": [
+            {"missing": remedy.missing, "switch": remedy.switch, "lights": list(remedy.lights)}
+            for remedy in checkup.remedies
+        ],
+        "warnings": warnings,
+    }
+
+
+def to_text(checkup: Checkup, warnings: list[str]) -> str:
+    """The findings for people."""
+    target = checkup.target
+    lines = [f"server   {target.url} ({target.origin})"]
+    for endpoint in checkup.endpoints:
+        latency = "" if endpoint.latency_s is None else f"{endpoint.latency_s * 1000:.1f} ms"
+        lines.append(f"  {endpoint.path:<9}{endpoint.state:<20}{latency:>9}  {endpoint.detail}".rstrip())
+    lines.append(f"log      {_log_words(checkup.log)}")
+    lines.append(f"gpu      {checkup.gpu_failure or f'{checkup.gpus} seen by NVML'}")
+    lines.append(f"process  {checkup.process_failure or 'visible'}")
+    lines += [f"warning  {warning}" for warning in warnings]
+    if checkup.remedies:
+        lines += ["", "To see more:"]
+    for remedy in checkup.remedies:
+        lines += [f"  {remedy.missing}: {remedy.switch}", f"      lights: {', '.join(remedy.lights)}"]
+    return "\n".join(lines)
+
+
+def _log_words(log: LogCheck) -> str:
+    if log.failure is not None:
+        return log.failure
+    level = "verbosity not told" if log.verbosity is None else f"verbosity {log.verbosity}"
+    word = _LEVELS.get(log.verbosity or 0)
+    steps = "with" if log.traced_steps else "without"
+    return (
+        f"{log.path}: {log.lines} lines read, {log.unrecognised} not understood, "
+        f"{level}{f' ({word})' if word else ''}, {steps} per-step lines (LLAMA_TRACE)"
+    )

@@ -1,0 +1,269 @@
+"""Looks once at everything that can be looked at, and says what would have to be switched on to see more."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specdash.collect.gpu import GpuCollector
+from specdash.collect.tail import LogTail
+from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationStep
+from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
+from specdash.core.readings import Failure, FailureKind, Reading
+from specdash.llama.client import LlamaClient
+
+if TYPE_CHECKING:
+    from specdash.core.target import Target
+
+ENDPOINTS = ("/health", "/props", "/metrics", "/slots")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is missing, what switches it on, and which panels show more then."""
+
+    missing: str
+    switch: str
+    lights: tuple[str, ...]
+
+
+REMEDIES: dict[str, Remedy] = {
+    "metrics": Remedy(
+        "/metrics is switched off",
+        "start llama-server with --metrics (or LLAMA_ARG_ENDPOINT_METRICS=1)",
+        ("acceptance", "accepted per position", "prefill and decode totals", "requests"),
+    ),
+    "slots": Remedy(
+        "/slots is switched off",
+        "start llama-server without --no-slots (or LLAMA_ARG_ENDPOINT_SLOTS=1)",
+        ("slots", "live prefill and decode", "whether speculation is active"),
+    ),
+    "key": Remedy(
+        "the server wants an API key",
+        "name it: --api-key-env VARIABLE or --api-key-file FILE",
+        ("everything but health",),
+    ),
+    "model": Remedy(
+        "the server is a router, and no model is named",
+        "name one: --model NAME (it is never loaded by looking)",
+        ("acceptance", "slots", "prefill and decode"),
+    ),
+    "log": Remedy(
+        "no log file is known",
+        "start llama-server with --log-file FILE and name it: --log FILE",
+        ("finished requests", "warnings", "log tail", "per-request acceptance"),
+    ),
+    "log unreadable": Remedy(
+        "the log file cannot be read", "mend its path or permissions", ("finished requests", "warnings", "log tail")
+    ),
+    "trace": Remedy(
+        "no per-step lines in the log",
+        "start llama-server with LLAMA_TRACE=1 in its environment",
+        ("live acceptance while a request runs",),
+    ),
+    "verbosity": Remedy(
+        "the log is not verbose enough",
+        "start llama-server with -lv 4 (or LLAMA_ARG_LOG_VERBOSITY=4)",
+        ("statistics per speculative type", "checkpoints", "prompt-cache reuse"),
+    ),
+    "gpu": Remedy(
+        "NVML shows no GPU",
+        "run specdash where the NVIDIA driver is (in a container: --gpus all), with nvidia-ml-py installed",
+        ("GPU",),
+    ),
+    "host": Remedy(
+        "the server runs on another machine", "run specdash on the server's machine", ("GPU", "host", "process")
+    ),
+    "process": Remedy(
+        "the server's process is not visible",
+        "run specdash as the user who runs the server, outside of containers",
+        ("process", "uptime", "GPU memory of the server"),
+    ),
+}
+"""Everything that may be missing, by what the checkup calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointCheck:
+    """One endpoint: `state` in one word or a few, `latency_s` of an answer, `detail` for people."""
+
+    path: str
+    state: str
+    latency_s: float | None
+    detail: str
+    value: Any = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogCheck:
+    """The log file: whether it can be read, and what it shows that the server was told to log."""
+
+    path: str | None
+    failure: str | None = None
+    lines: int = 0
+    unrecognised: int = 0
+    verbosity: int | None = None
+    """llama-server's level: 3 info, 4 trace, 5 debug; None when the log does not tell."""
+    traced_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """All findings of one look."""
+
+    target: Target
+    endpoints: tuple[EndpointCheck, ...]
+    log: LogCheck
+    gpus: int
+    gpu_failure: str | None
+    process_failure: str | None
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def reachable(self) -> bool:
+        """Whether a llama-server answers, also one that is loading or wants a key."""
+        health = self.endpoints[0]
+        if isinstance(health.value, Health):
+            return health.value.status is not HealthStatus.ERROR
+        return health.failure is not None and health.failure.kind is FailureKind.UNAUTHORIZED
+
+
+def check(target: Target) -> Checkup:
+    """Look at the server's endpoints, its log, its process and the GPUs, once. Bounded by the endpoints' deadlines."""
+    endpoints = asyncio.run(_check_endpoints(target))
+    log = check_log(target.log)
+    gpus, gpu_failure = _check_gpu()
+    process_failure = _check_process(target)
+    missing = _missing(target, endpoints, log, gpu_failure, process_failure)
+    remedies = tuple(REMEDIES[name] for name in missing)
+    return Checkup(target, endpoints, log, gpus, gpu_failure, process_failure, remedies)
+
+
+def check_log(path: str | None) -> LogCheck:
+    """Read what the tail would begin with, and judge what the server was told to log."""
+    if path is None:
+        return LogCheck(None, "no log file is known")
+    from specdash.llama.log_parser import LogParser
+
+    tail, parser = LogTail(path), LogParser()
+    lines = unrecognised = 0
+    verbosity: int | None = None
+    traced = detailed = False
+    try:
+        more = True
+        while more:
+            chunk = tail.read()
+            if chunk.failure is not None and not chunk.data:
+                return LogCheck(path, chunk.failure.detail)
+            batch = parser.feed(chunk.data)
+            more = chunk.more
+            lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
+            for fact in batch.facts:
+                if isinstance(fact, ServerEvent) and fact.name == "verbosity":
+                    verbosity = _whole(fact.get("verbosity"))
+                traced = traced or isinstance(fact, VerificationStep)
+                detailed = detailed or isinstance(fact, SpeculativeStatistics)
+    finally:
+        tail.close()
+    if verbosity is None and detailed:
+        verbosity = 4
+    return LogCheck(path, None, lines, unrecognised, verbosity, traced)
+
+
+async def _check_endpoints(target: Target) -> tuple[EndpointCheck, ...]:
+    client = LlamaClient(target)
+    try:
+        health, props = await asyncio.gather(_timed("/health", client.health()), _timed("/props", client.props()))
+        metrics = await _timed("/metrics", client.metrics())
+        if isinstance(props.value, Props) and props.value.is_sleeping:
+            failure = Failure(FailureKind.SLEEPING, "not asked, because asking would wake the server")
+            slots = EndpointCheck("/slots", str(failure.kind), None, failure.detail, None, failure)
+        else:
+            slots = await _timed("/slots", client.slots())
+        return health, props, metrics, slots
+    finally:
+        await client.aclose()
+
+
+async def _timed(path: str, asked: Any) -> EndpointCheck:
+    started = time.monotonic()
+    result = await asked
+    latency = time.monotonic() - started
+    if isinstance(result, Failure):
+        return EndpointCheck(path, str(result.kind), None, result.detail, None, result)
+    return EndpointCheck(path, _state_of(result), latency, _detail_of(result), result)
+
+
+def _state_of(value: object) -> str:
+    return str(value.status) if isinstance(value, Health) else "ok"
+
+
+def _detail_of(value: object) -> str:
+    if isinstance(value, Health):
+        return value.detail
+    if isinstance(value, Props):
+        parts = (value.model_alias or value.model_path, value.build_info, value.role, value.is_sleeping and "asleep")
+        return ", ".join(str(part) for part in parts if part)
+    if isinstance(value, Slots):
+        speculating = sum(slot.speculative is True for slot in value.slots)
+        return f"{len(value.slots)} slots, {speculating} of them speculate"
+    if isinstance(value, Counters):
+        spec = "no draft tokens yet" if not value.draft_tokens else f"{value.draft_tokens:.0f} draft tokens so far"
+        return f"{spec}{'; unknown metrics: ' + ', '.join(value.unrecognised) if value.unrecognised else ''}"
+    return ""
+
+
+def _check_gpu() -> tuple[int, str | None]:
+    readings: list[Reading[Any]] = []
+    GpuCollector(readings.append).step(1.0)
+    reading = readings[-1]
+    if reading.value is None:
+        return 0, reading.failure.detail if reading.failure is not None else "unknown"
+    return len(reading.value.gpus), None
+
+
+def _check_process(target: Target) -> str | None:
+    from specdash.collect.host import HostCollector
+    from specdash.core.readings import Source
+
+    readings: list[Reading[Any]] = []
+    HostCollector(target, readings.append).step(1.0)
+    reading = next(reading for reading in readings if reading.source is Source.PROCESS)
+    return reading.failure.detail if reading.failure is not None else None
+
+
+def _missing(
+    target: Target,
+    endpoints: tuple[EndpointCheck, ...],
+    log: LogCheck,
+    gpu_failure: str | None,
+    process_failure: str | None,
+) -> list[str]:
+    from specdash.collect.processes import local_port
+
+    kinds = {endpoint.path: endpoint.failure.kind for endpoint in endpoints if endpoint.failure is not None}
+    props = endpoints[1].value
+    router = isinstance(props, Props) and props.role == "router" and target.model is None
+    here = local_port(target.url) is not None
+    reached = endpoints[0].value is not None
+    findings = {
+        "key": FailureKind.UNAUTHORIZED in kinds.values(),
+        "model": router,
+        "metrics": kinds.get("/metrics") is FailureKind.DISABLED,
+        "slots": kinds.get("/slots") is FailureKind.DISABLED,
+        "log": log.path is None,
+        "log unreadable": log.path is not None and log.failure is not None,
+        "trace": log.failure is None and not log.traced_steps,
+        "verbosity": log.failure is None and log.verbosity is not None and log.verbosity < 4,
+        "host": not here,
+        "gpu": here and gpu_failure is not None,
+        "process": here and reached and process_failure is not None,
+    }
+    return [name for name, is_missing in findings.items() if is_missing]
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

@@ -1,0 +1,218 @@
+"""Finds llama-servers on this machine: by run records, by processes, and at the ports where they usually are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psutil
+
+from specdash.collect.command_line import EMBEDDED_MODULE, is_llama_server, server_arguments
+from specdash.collect.processes import LOCAL_HOSTS, local_port
+from specdash.core import envfile, paths
+from specdash.core.errors import SpecdashError
+from specdash.core.run_record import RunRecord
+from specdash.core.target import Target
+from specdash.llama.address import normalise_url
+from specdash.llama.bodies import ParseError
+from specdash.llama.health import parse_health
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+USUAL_PORTS: tuple[int, ...] = (8080, 9931)
+"""llama-server's default port, and the one announced as its next."""
+
+PROBE_S = 0.3
+
+_SAME_START_S = 2.0
+"""Start times of one process as read by two programs differ by rounding."""
+
+
+def discover(env: Mapping[str, str] = os.environ, ports: Iterable[int] = USUAL_PORTS) -> list[Target]:
+    """Every server found, best first: those that left a run record, then processes, the newest first, then ports."""
+    found: dict[tuple[str, int], Target] = {}
+    for target in (*_recorded(env), *_running()):
+        found.setdefault(_place(target.url), target)
+    for port in ports:
+        url = f"http://127.0.0.1:{port}"
+        if _place(url) not in found and answers_like_llama_server(port):
+            found[_place(url)] = Target(url, origin=f"answers on port {port}")
+    return list(found.values())
+
+
+def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = "--url") -> Target:
+    """The target at an address that the user named, with what this machine knows of it: log, process, parameters."""
+    if local_port(url) is not None:
+        for target in (*_recorded(env), *_running()):
+            if _place(target.url) == _place(url):
+                return replace(target, url=url, origin=f"{origin}; {target.origin}")
+    return Target(url, origin=origin)
+
+
+def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
+    """Whether GET /health on a local port is answered as llama-server does, loading or not."""
+    deadline = time.monotonic() + timeout_s
+    answer = bytearray()
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            while len(answer) < 16384 and (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                data = connection.recv(4096)
+                answer += data
+                if not data:
+                    break
+    except OSError:
+        # What came before a timeout may be the whole answer of a server that keeps the connection.
+        pass
+    head, _, body = bytes(answer).partition(b"\r\n\r\n")
+    status = head.split(b" ", 2)[1:2]
+    if not head.startswith(b"HTTP/1.") or not status or status[0] not in (b"200", b"503"):
+        return False
+    try:
+        parse_health(int(status[0]), body)
+    except ParseError:
+        return False
+    # Others answer {"status":"ok"} as well; llama-server names itself, and while loading its error is its own.
+    return b"llama.cpp" in head or (status[0] == b"503" and b"oading" in body)
+
+
+def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
+    directory = paths.run_records_dir(env)
+    try:
+        files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    for file in files:
+        try:
+            record = RunRecord.from_json(file.read_text(encoding="utf-8"))
+            url = normalise_url(record.url) if record is not None else ""
+        except (OSError, ValueError, SpecdashError):
+            continue
+        if record is not None and _is_alive(record):
+            yield Target(
+                url,
+                api_key=_recorded_key(record, env),
+                log=record.log,
+                pid=record.pid,
+                engine=record.engine,
+                parameters=record.parameters,
+                origin=f"run record of process {record.pid}",
+            )
+
+
+def _is_alive(record: RunRecord) -> bool:
+    try:
+        return abs(psutil.Process(record.pid).create_time() - record.pid_started) <= _SAME_START_S
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+
+
+def _recorded_key(record: RunRecord, env: Mapping[str, str]) -> str | None:
+    """The key from the variable that the record names, in this environment or in the backend's own env file."""
+    if record.api_key_env is None:
+        return None
+    if key := env.get(record.api_key_env):
+        return key
+    if record.env_file is None:
+        return None
+    try:
+        text = Path(record.env_file).read_text(encoding="utf-8")
+        return envfile.parse(text).values.get(record.api_key_env) or None
+    except (OSError, ValueError, SpecdashError):
+        return None
+
+
+def _running() -> Iterator[Target]:
+    processes = [(process, command) for process, command in _commands() if is_llama_server(command)]
+    for process, command in sorted(processes, key=lambda found: _started(found[0]), reverse=True):
+        try:
+            target = _target_of(process, command)
+        except psutil.Error:
+            continue
+        if target is not None:
+            yield target
+
+
+def _commands() -> Iterator[tuple[psutil.Process, list[str]]]:
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            yield process, process.cmdline()
+
+
+def _started(process: psutil.Process) -> float:
+    try:
+        return process.create_time()
+    except psutil.Error:
+        return 0.0
+
+
+def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
+    arguments = server_arguments(command, _environment(process), _cwd(process))
+    port = arguments.port
+    if port is None:
+        port = _listening_port(process)
+        if port is None and EMBEDDED_MODULE in command:
+            return None
+    url = arguments.url(port)
+    if url is None:
+        return None
+    origin = f"process {process.pid} ({Path(command[0]).name})"
+    if arguments.needs_key:
+        origin += ", which wants an API key"
+    return Target(
+        normalise_url(url),
+        log=arguments.log or _redirected_log(process.pid),
+        pid=process.pid,
+        parameters=arguments.speculation,
+        origin=origin,
+    )
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _cwd(process: psutil.Process) -> str | None:
+    try:
+        return process.cwd()
+    except (psutil.Error, OSError):
+        return None
+
+
+def _listening_port(process: psutil.Process) -> int | None:
+    try:
+        connections = process.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    ports = [connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN]
+    return min(ports) if ports else None
+
+
+def _redirected_log(pid: int) -> str | None:
+    """The file that the server's standard error goes to, when that is one."""
+    link = Path(f"/proc/{pid}/fd/2")
+    try:
+        path = link.readlink()
+        return str(path) if path.is_absolute() and path.is_file() else None
+    except OSError:
+        return None
+
+
+def _place(url: str) -> tuple[str, int]:
+    """Host and port for comparison; all names of this machine are one."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    local = host in LOCAL_HOSTS or host.startswith("127.")
+    return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)

@@ -1,0 +1,268 @@
+"""GPU readings: the real NVML where it is, the reason where it is not, and every driver fault survived.
+
+Faults cannot be had from a healthy driver, so they are injected by a stand-in for the `pynvml` module.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from specdash.collect.gpu import PROBES, RETRY_ABSENT_S, GpuCollector, reasons_in_words
+from specdash.core.observations import Gpu, GpuProcess, Gpus
+from specdash.core.readings import FailureKind, Reading, Source, Status
+
+
+class FaultyNvml:
+    """Behaves like `pynvml` with GPUs; `faults` maps a function name to the error that it raises."""
+
+    NVMLError = pynvml.NVMLError
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
+    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
+    NVML_CLOCK_MEM = pynvml.NVML_CLOCK_MEM
+    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+
+    def __init__(self, gpus: int = 1) -> None:
+        self.gpus = gpus
+        self.faults: dict[str, int] = {}
+        self.lost: set[int] = set()
+        self.calls: list[str] = []
+        self.sessions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("NVMLError_"):
+            return getattr(pynvml, name)
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            if name in self.faults:
+                raise pynvml.NVMLError(self.faults[name])
+            if arguments and arguments[0] in self.lost and name.startswith("nvmlDeviceGet"):
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+            return self.answer(name, arguments, options)
+
+        return call
+
+    def answer(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if name in ("nvmlInit", "nvmlShutdown"):
+            self.sessions += 1 if name == "nvmlInit" else -1
+        if name == "nvmlDeviceGetMemoryInfo":
+            assert options == {"version": pynvml.nvmlMemory_v2}
+        return {
+            "nvmlDeviceGetCount": self.gpus,
+            "nvmlSystemGetDriverVersion": "575.1",
+            "nvmlDeviceGetHandleByIndex": arguments[0] if arguments else None,
+            "nvmlDeviceGetName": b"NVIDIA H200",
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75, memory=20),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10 << 30, total=80 << 30),
+            "nvmlDeviceGetPowerUsage": 250_500,
+            "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetClockInfo": 1500,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4,
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=10, usedGpuMemory=1 << 30),
+                SimpleNamespace(pid=11, usedGpuMemory=None),
+            ],
+        }.get(name)
+
+
+class Bench:
+    """A collector with its clock and what it published."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.now = 100.0
+        self.nvml = nvml
+        self.readings: list[Reading[Gpus]] = []
+        self.collector = GpuCollector(
+            self.readings.append, lambda: frozenset({10}), nvml=nvml, clock=lambda: self.now, name_of=lambda pid: f"p{pid}"
+        )
+
+    def step(self, after: float = 0.0) -> float:
+        self.now += after
+        return self.collector.step(1.0)
+
+    @property
+    def gpu(self) -> Gpu:
+        value = self.readings[-1].value
+        assert value is not None, self.readings[-1].failure
+        return value.gpus[0]
+
+    @property
+    def failure(self) -> str:
+        failure = self.readings[-1].failure
+        assert failure is not None
+        assert failure.kind is FailureKind.UNAVAILABLE
+        return failure.detail
+
+
+@pytest.fixture
+def nvml() -> FaultyNvml:
+    return FaultyNvml()
+
+
+@pytest.fixture
+def bench(nvml: FaultyNvml) -> Bench:
+    return Bench(nvml)
+
+
+def test_the_real_nvml_gives_gpus_or_the_reason_why_not() -> None:
+    readings: list[Reading[Gpus]] = []
+    pause = GpuCollector(readings.append).step(1.0)
+    (reading,) = readings
+    assert reading.source is Source.GPU
+    if reading.value is None:
+        assert reading.failure is not None
+        assert reading.failure.kind is FailureKind.UNAVAILABLE
+        assert reading.failure.detail
+        assert pause >= 2.0
+    else:
+        assert reading.value.gpus[0].name
+        assert reading.value.gpus[0].memory_total_bytes
+
+
+def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
+    bench.step()
+    assert bench.gpu == Gpu(
+        index=0,
+        name="NVIDIA H200",
+        uuid="GPU-1",
+        utilisation=0.75,
+        memory_utilisation=0.2,
+        memory_used_bytes=10 << 30,
+        memory_total_bytes=80 << 30,
+        power_watts=250.5,
+        power_limit_watts=700.0,
+        temperature_celsius=61.0,
+        sm_clock_mhz=1500,
+        memory_clock_mhz=1500,
+        throttle_reasons=("power cap",),
+        processes=(GpuProcess(10, 1 << 30, "p10", True), GpuProcess(11, None, "p11", False)),
+    )
+    assert bench.readings[0].value is not None
+    assert bench.readings[0].value.driver_version == "575.1"
+
+
+def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:
+    fields = [name for probe in PROBES for name in probe.fields]
+    assert sorted(fields) == sorted(set(Gpu.__slots__) - {"index"})
+
+
+def test_each_field_is_asked_no_more_often_than_it_can_change(bench: Bench, nvml: FaultyNvml) -> None:
+    bench.step()
+    for _ in range(20):
+        bench.step(1.0)
+    asked = {name: nvml.calls.count(name) for name in set(nvml.calls)}
+    assert asked["nvmlDeviceGetUtilizationRates"] == 21
+    assert asked["nvmlDeviceGetCurrentClocksThrottleReasons"] == 11
+    assert asked["nvmlDeviceGetTemperature"] == 5
+    assert asked["nvmlDeviceGetComputeRunningProcesses"] == 5
+    assert asked["nvmlDeviceGetName"] == 1
+    assert asked["nvmlInit"] == 1
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.fields[0])
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(probe: Any, error: int) -> None:
+    whole, part = Bench(FaultyNvml()), Bench(FaultyNvml())
+    whole.step()
+    before = len(whole.nvml.calls)
+    probe.ask(whole.nvml, 0)
+    part.nvml.faults[whole.nvml.calls[before]] = error
+    part.step()
+    affected = {name for other in PROBES for name in other.fields if getattr(part.gpu, name) is None}
+    assert set(probe.fields) <= affected
+    # The two clocks are one function of NVML; everything else stands alone.
+    assert affected - set(probe.fields) <= {"sm_clock_mhz", "memory_clock_mhz"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_UNKNOWN,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_UNINITIALIZED,
+    ],
+)
+def test_a_driver_error_ends_the_session_and_a_new_one_recovers(bench: Bench, nvml: FaultyNvml, error: int) -> None:
+    bench.step()
+    nvml.faults["nvmlDeviceGetUtilizationRates"] = error
+    pause = bench.step(1.0)
+    assert "driver error" in bench.failure
+    assert nvml.sessions == 0
+    assert pause == 2.0
+    nvml.faults.clear()
+    bench.step(pause)
+    assert bench.gpu.utilisation == 0.75
+    assert nvml.sessions == 1
+
+
+def test_attempts_at_a_broken_driver_grow_rarer(bench: Bench, nvml: FaultyNvml) -> None:
+    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    pauses = [bench.step(1.0) for _ in range(8)]
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert all(reading.status is Status.UNKNOWN for reading in bench.readings)
+
+
+def test_one_lost_gpu_does_not_hide_the_others() -> None:
+    bench = Bench(FaultyNvml(gpus=2))
+    bench.step()
+    bench.nvml.lost = {1}
+    bench.step(1.0)
+    assert "driver error" in bench.failure
+    bench.step(2.0)
+    value = bench.readings[-1].value
+    assert value is not None
+    assert value.gpus[0].utilisation == 0.75
+    assert value.gpus[1] == Gpu(index=1)
+    bench.nvml.lost = set()
+    bench.step(120.0)
+    value = bench.readings[-1].value
+    assert value is not None
+    assert value.gpus[1].utilisation == 0.75
+
+
+def test_without_a_driver_the_reason_is_said_and_looked_at_again_later(bench: Bench, nvml: FaultyNvml) -> None:
+    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    assert bench.step() == RETRY_ABSENT_S
+    assert "no NVIDIA driver" in bench.failure
+    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    assert bench.step(30.0) == RETRY_ABSENT_S
+    assert "not loaded" in bench.failure
+    nvml.faults.clear()
+    bench.step(30.0)
+    assert bench.gpu.name == "NVIDIA H200"
+
+
+def test_a_driver_without_gpus_says_so() -> None:
+    bench = Bench(FaultyNvml(gpus=0))
+    assert bench.step() == RETRY_ABSENT_S
+    assert bench.failure == "NVML shows no GPU"
+
+
+def test_a_session_that_cannot_be_closed_is_no_obstacle(bench: Bench, nvml: FaultyNvml) -> None:
+    bench.step()
+    nvml.faults = {"nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_UNKNOWN, "nvmlShutdown": pynvml.NVML_ERROR_UNKNOWN}
+    bench.step(1.0)
+    assert "driver error" in bench.failure
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0x0, ()),
+        (0x1, ()),
+        (0x4, ("power cap",)),
+        (0x61, ("thermal slowdown (software)", "thermal slowdown (hardware)")),
+        (0x8000_0004, ("power cap", "unknown reason 0x80000000")),
+    ],
+)
+def test_throttle_reasons_in_words(bits: int, words: tuple[str, ...]) -> None:
+    assert reasons_in_words(bits) == words
