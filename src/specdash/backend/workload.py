@@ -1,7 +1,7 @@
 """The demo's traffic: real requests in phases that look different on a dashboard.
 
 `python -m specdash.backend.workload --url URL` sends them until it is stopped, in a process of its own, so that what it
-costs is not charged to the dashboard. With `--record FILE` every answer's `timings` go to a JSON Lines file, never its text.
+costs is not charged to the dashboard. With `--record FILE` every answer's `timings`, never its text, go to a file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import random
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REQUEST_DEADLINE_S = 60.0
 _TASKS = (
@@ -36,10 +38,11 @@ _NAMES = ("load", "scan", "parse_date", "fetch", "format_table", "merge", "check
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request: the user's turn and how many tokens may be generated."""
+    """One request: the user's turn, how many tokens may be generated, and the sampling temperature."""
 
     text: str
     max_tokens: int
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,12 @@ class Phase:
     seconds: float
     clients: int
     prompt: Callable[[random.Random], Prompt]
-    pause_s: float = 0.05
+    pause_s: float = 0.3
 
 
 def _coding(rng: random.Random) -> Prompt:
     index = rng.randrange(len(_TASKS))
-    return Prompt(f"Write the function def {_NAMES[index]}_{rng.randrange(100)}(self, name): {_TASKS[index]}", 256)
+    return Prompt(f"Write the function def {_NAMES[index]}_{rng.randrange(100)}(self, name): {_TASKS[index]}", 320, 0.7)
 
 
 def _pattern(rng: random.Random) -> Prompt:
@@ -125,7 +128,8 @@ class Workload:
         body = {
             "messages": [{"role": "user", "content": prompt.text}],
             "max_tokens": prompt.max_tokens,
-            "temperature": 0.0,
+            "temperature": prompt.temperature,
+            "seed": self._rng.randrange(2**31),
         }
         try:
             response = await client.post("/v1/chat/completions", json=body)

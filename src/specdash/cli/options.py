@@ -12,7 +12,7 @@ from specdash.core.errors import InputError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from specdash.core.target import Target
 
@@ -40,11 +40,11 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
     return resolve(given, os.environ, text, str(path))
 
 
-def find_targets(settings: dict[str, Resolved]) -> list[Target]:
+def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
     """The servers that the settings name or, without an address, those found on this machine, best first."""
     from specdash.collect import discover
     from specdash.collect.api_key import resolve_api_key
-    from specdash.llama.client import normalise_url
+    from specdash.llama.address import normalise_url
 
     key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
     log = settings["log"].value
@@ -56,7 +56,7 @@ def find_targets(settings: dict[str, Resolved]) -> list[Target]:
     return [_with(target, log, key, settings["model"].value) for target in discover.discover(os.environ)]
 
 
-def one_target(settings: dict[str, Resolved]) -> Target:
+def one_target(settings: Mapping[str, Resolved]) -> Target:
     """The one server to look at; raises `UnreachableError` when nothing is named and nothing is found."""
     targets = find_targets(settings)
     if not targets:

@@ -25,7 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, (*TARGET_SETTINGS, "window"))
     parser.add_argument("--json", action="store_true", help="print JSON (docs/snapshot.md)")
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="watch that long first, so that windowed figures exist"
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="watch that long first, so that windowed figures exist",
     )
 
 

@@ -92,8 +92,9 @@ class ExactWindow:
         self._events: deque[tuple[float, int, int, int]] = deque()
 
     def add(self, at: float, generated: int, accepted: int, steps: int = 0) -> None:
-        """One request or verification step that was seen at monotonic time `at`."""
+        """One request or verification step of monotonic time `at`; a time before the newest one counts as that."""
         events = self._events
+        at = max(at, events[-1][0]) if events else at
         if events and events[-1][0] == at:
             _, g, a, s = events.pop()
             generated, accepted, steps = g + generated, a + accepted, s + steps

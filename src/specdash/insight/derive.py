@@ -22,7 +22,7 @@ from specdash.insight.picture import (
     WarningPicture,
 )
 from specdash.insight.rates import lifetime_rates
-from specdash.llama.log_grammar import warning_class
+from specdash.llama.log_grammar import WARNING_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -206,12 +206,12 @@ def _log(state: TargetState, now: float) -> LogPicture:
 def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     pictures = []
     for view in state.log.storms.view(now):
-        known = warning_class(view.warning)
+        known = WARNING_CLASSES[view.warning]
         pictures.append(
             WarningPicture(
                 warning=view.warning,
                 title=known.title,
-                severity=known.severity,
+                severity=str(known.severity),
                 count=view.count,
                 per_minute=view.per_minute,
                 first_age_s=max(0.0, now - view.first_at),

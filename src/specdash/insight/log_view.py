@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from specdash.core.log_facts import CheckpointEvent, PrefillProgress, RequestAcceptance, ServerEvent, VerificationStep
+from specdash.core.log_facts import (
+    CheckpointEvent,
+    DecodeTiming,
+    PrefillProgress,
+    PromptTiming,
+    RequestAcceptance,
+    ServerEvent,
+    VerificationStep,
+)
 from specdash.insight.acceptance import ExactWindow
 from specdash.insight.counter_log import KEEP_S
 from specdash.insight.requests import LoggedRequest, RequestAssembler
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
 RECENT_REQUESTS = 50
 TAIL_LINES = 5000
 LIVE_STEPS_S = 60.0
+FRESH_S = 5.0
+"""A line this young when it is read happened now; an older one was in the file before we looked."""
 
 
 @dataclass(slots=True)
@@ -29,6 +39,18 @@ class SlotSteps:
     generated: int = 0
     accepted: int = 0
     steps: int = 0
+
+
+@dataclass(slots=True)
+class Fresh:
+    """What a batch said of this moment: draft tokens of its verification steps, and timings of requests that ended."""
+
+    generated: int = 0
+    accepted: int = 0
+    prompt_tokens: int = 0
+    prompt_ms: float = 0.0
+    decode_tokens: int = 0
+    decode_ms: float = 0.0
 
 
 class LogView:
@@ -53,29 +75,32 @@ class LogView:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
 
-    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> tuple[int, int]:
-        """Take in one batch read at monotonic `at`; the draft tokens (generated, accepted) of its live steps."""
+    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> Fresh:
+        """Take in one batch read at monotonic `at`, and return what in it is of this moment.
+
+        The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
+        """
         if batch.restarted:
             self._new_server()
         self.lines += batch.lines
         self.unrecognised += batch.unrecognised
         self._tail.extend(batch.tail)
         self._tail_end += len(batch.tail)
-        generated = accepted = 0
+        stamps = [fact.at_s for fact in batch.facts if fact.at_s is not None]
+        if stamps:
+            self.newest_s = stamps[-1]
+        now_s = uptime_s if uptime_s is not None else self.newest_s
+        fresh = Fresh()
         for fact in batch.facts:
-            if fact.at_s is not None:
-                self.newest_s = fact.at_s
-            if isinstance(fact, VerificationStep):
-                if not fact.replay:
-                    self._step(at, fact)
-                    generated, accepted = generated + fact.generated, accepted + fact.accepted
-            else:
-                self._fact(at, fact)
+            age = _age(now_s, fact.at_s)
+            self._fact(at - age, fact)
+            if age == 0.0:
+                _note(fresh, fact)
         for request in self._assembler.feed(batch.facts):
-            self._finish(at, request)
+            self._finish(at - _age(now_s, request.at_s), request)
         for tally in batch.warnings:
-            self.storms.add(at, tally, uptime_s)
-        return generated, accepted
+            self.storms.add(at, tally, now_s)
+        return fresh
 
     def lines_after(self, after: int, limit: int) -> tuple[int, tuple[str, ...]]:
         """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
@@ -103,7 +128,10 @@ class LogView:
         live.steps += 1
 
     def _fact(self, at: float, fact: LogFact) -> None:
-        if isinstance(fact, RequestAcceptance):
+        if isinstance(fact, VerificationStep):
+            if not fact.replay:
+                self._step(at, fact)
+        elif isinstance(fact, RequestAcceptance):
             self.requests_exact.add(at, fact.generated, fact.accepted)
         elif isinstance(fact, PrefillProgress):
             self.prefill[fact.slot] = fact
@@ -118,3 +146,24 @@ class LogView:
         self.cancelled += request.cancelled
         if request.slot is not None:
             self.prefill.pop(request.slot, None)
+
+
+def _age(now_s: float | None, at_s: float | None) -> float:
+    """How long ago a line was written, in seconds; 0 for one that is fresh or has no date."""
+    if now_s is None or at_s is None:
+        return 0.0
+    age = now_s - at_s
+    return age if age > FRESH_S else 0.0
+
+
+def _note(fresh: Fresh, fact: LogFact) -> None:
+    if isinstance(fact, VerificationStep):
+        if not fact.replay:
+            fresh.generated += fact.generated
+            fresh.accepted += fact.accepted
+    elif isinstance(fact, PromptTiming):
+        fresh.prompt_tokens += fact.tokens
+        fresh.prompt_ms += fact.ms
+    elif isinstance(fact, DecodeTiming):
+        fresh.decode_tokens += fact.tokens
+        fresh.decode_ms += fact.ms

@@ -85,6 +85,11 @@ class LoggedRequest:
         """Whether any of the lines that end a request were seen."""
         return self.prompt_ms is not None or self.decode_ms is not None or self.draft_generated is not None
 
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its end: neither cancelled, nor failed, nor cut off."""
+        return self.finished and not self.cancelled and self.error is None
+
 
 @dataclass(slots=True)
 class _Open:

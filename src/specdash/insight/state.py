@@ -15,7 +15,14 @@ from specdash.insight.acceptance import DraftWindow, between
 from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.log_view import LogView
-from specdash.insight.rates import RateSample, SlotRates, counter_rates, in_flight_tokens, tokens_per_decode
+from specdash.insight.rates import (
+    RateSample,
+    SlotRates,
+    counter_rates,
+    in_flight_tokens,
+    mean_busy_slots,
+    tokens_per_decode,
+)
 
 if TYPE_CHECKING:
     from specdash.core.target import Target
@@ -24,6 +31,10 @@ if TYPE_CHECKING:
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
+RATE_SOURCES = (Source.SLOTS, Source.LOG, Source.METRICS)
+"""Best first: running requests; ended ones in the server's own milliseconds; ended ones in its counters, whose prompt
+seconds leave out part of what `timings.prompt_ms` has."""
+BETTER_FOR_S = 3.0
 
 
 class TargetState:
@@ -48,6 +59,7 @@ class TargetState:
         self._absent_since: float | None = None
         self._gain_scrapes: deque[tuple[Scrape, int]] = deque()
         self._steps_at: float | None = None
+        self._busy_slots = 1.0
         self._lock = threading.Lock()
 
     def apply(self, reading: Reading[Any]) -> None:
@@ -127,12 +139,12 @@ class TargetState:
         self.series[Metric.WARNINGS].append(at, warnings if Source.LOG in self.last_known else None)
 
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
+        self._busy_slots = mean_busy_slots(first.counters, last.counters)
         prefill, decode = counter_rates(first, last)
         if prefill is not None:
-            self._rate(Metric.PREFILL, self.prefill, RateSample(at, prefill, Source.METRICS))
-        decoding = self.decode and self.decode[-1].source is Source.SLOTS and at - self.decode[-1].at < 2.0
-        if decode is not None and not decoding:
-            self._rate(Metric.DECODE, self.decode, RateSample(at, decode, Source.METRICS))
+            self._rate(RateSample(at, prefill, Source.METRICS), Metric.PREFILL)
+        if decode is not None:
+            self._rate(RateSample(at, decode, Source.METRICS), Metric.DECODE)
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.rate is not None and not tracing:
@@ -158,17 +170,27 @@ class TargetState:
     def _slots(self, at: float, slots: Slots) -> None:
         prefill, decode = self.slot_rates.add(at, slots)
         if prefill is not None:
-            self._rate(Metric.PREFILL, self.prefill, RateSample(at, prefill, Source.SLOTS))
+            self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)
         if decode is not None:
-            self._rate(Metric.DECODE, self.decode, RateSample(at, decode, Source.SLOTS))
+            self._rate(RateSample(at, decode, Source.SLOTS), Metric.DECODE)
 
     def _log(self, at: float, batch: LogBatch) -> None:
-        generated, accepted = self.log.add(at, batch, self.uptime(at))
-        if generated:
+        fresh = self.log.add(at, batch, self.uptime(at))
+        if fresh.generated:
             self._steps_at = at
-            self.series[Metric.ACCEPTANCE].append(at, accepted / generated)
+            self.series[Metric.ACCEPTANCE].append(at, fresh.accepted / fresh.generated)
+        if fresh.prompt_tokens and fresh.prompt_ms:
+            self._rate(RateSample(at, fresh.prompt_tokens * 1000.0 / fresh.prompt_ms, Source.LOG), Metric.PREFILL)
+        if fresh.decode_tokens and fresh.decode_ms:
+            speed = fresh.decode_tokens * 1000.0 / fresh.decode_ms
+            self._rate(RateSample(at, speed * self._busy_slots, Source.LOG), Metric.DECODE)
 
-    def _rate(self, metric: Metric, samples: deque[RateSample], sample: RateSample) -> None:
+    def _rate(self, sample: RateSample, metric: Metric) -> None:
+        """Take a rate, unless a better source just gave one: two sources of one moment must not be averaged."""
+        samples = self.prefill if metric is Metric.PREFILL else self.decode
+        rank = RATE_SOURCES.index(sample.source)
+        if any(RATE_SOURCES.index(s.source) < rank and sample.at - s.at < BETTER_FOR_S for s in samples):
+            return
         samples.append(sample)
         self.series[metric].append(sample.at, sample.value)
 

@@ -1,0 +1,165 @@
+"""`specdash demo`: a real llama.cpp server on the bundled tiny model, under load, seen live.
+
+Everything lives in a private temporary directory and in processes that end with this one, whichever way it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.backend import demo
+from specdash.cli.options import add_settings, resolved_settings
+from specdash.core.config import SCREEN_SETTINGS, WINDOWS_S
+from specdash.core.errors import SpecdashError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from specdash.control.supervisor import Supervisor
+    from specdash.core.target import Target
+    from specdash.insight.picture import Picture
+
+START_DEADLINE_S = 60.0
+DEFAULT_HEADLESS_S = 20.0
+LOAD_ENDS_BEFORE_S = 1.5
+"""Headless, the load stops this long before the snapshot, so that the last requests are in the counters."""
+BACKEND, TRAFFIC = "backend", "traffic"
+_JANITOR = 'read _; rm -rf -- "$1"'
+"""Waits for its input to close, which our death does however we die, and removes the directory."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (headless default: 20)")
+    parser.add_argument("--headless", action="store_true", help="no dashboard: run, then print a snapshot")
+    parser.add_argument("--json", action="store_true", help="print the snapshot as JSON (implies --headless)")
+    types = ", ".join(demo.SPEC_TYPES)
+    parser.add_argument("--spec-type", default=demo.DRAFT_TYPE, metavar="T", help=f"{types}, or a comma chain")
+    parser.add_argument(
+        "--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto", help="which llama.cpp to run"
+    )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write every request's timings as JSON Lines")
+    add_settings(parser, SCREEN_SETTINGS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; headless it ends with a snapshot, else when the user quits."""
+    from specdash.control.supervisor import Supervisor
+
+    headless = args.headless or args.json
+    if args.seconds is not None and not 1 <= args.seconds <= 86400:
+        raise UsageError(f"--seconds {args.seconds:g}: wants 1 to 86400")
+    spec_types = demo.parse_spec_types(args.spec_type)
+    settings = resolved_settings(args)
+    if not headless:
+        from specdash.cli.watch import need_terminal
+
+        need_terminal("demo", "use `specdash demo --headless` in scripts")
+    with _private_directory() as directory, Supervisor() as supervisor:
+        target = _start_backend(supervisor, directory, spec_types, args.engine)
+        if headless:
+            picture = _headless(supervisor, target, args.record, args.seconds or DEFAULT_HEADLESS_S)
+            from specdash.cli.snapshot import exit_code, print_snapshot
+
+            print_snapshot(picture, as_json=args.json)
+            return exit_code(picture)
+        from specdash.cli.watch import open_dashboard
+
+        _start_traffic(supervisor, target, args.record)
+        return open_dashboard(target, settings, demo=True, seconds=args.seconds)
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="specdash-demo-"))
+    janitor = subprocess.Popen(
+        ["/bin/sh", "-c", _JANITOR, "sh", str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if janitor.stdin is not None:
+            janitor.stdin.close()
+        janitor.wait(10)
+
+
+def _start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str, ...], engine: str) -> Target:
+    from specdash.backend.launch import free_port, plan_from_file
+    from specdash.control.supervisor import Restart, Service
+    from specdash.core.target import Target
+
+    log, env_file = directory / "llama-server.log", directory / "llama-server.env"
+    port = free_port("127.0.0.1")
+    env_file.write_text(demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine), encoding="utf-8")
+    plan = plan_from_file(str(env_file))
+    print(f"specdash demo: starting {plan.engine.words} on {plan.settings.url}", file=sys.stderr)
+    argv = (sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file))
+    env = {**os.environ, "XDG_STATE_HOME": str(directory)}
+    output = directory / "backend.out"
+    supervisor.add(
+        Service(BACKEND, argv, env, log=str(output), restart=Restart.ON_FAILURE, ready=lambda: _healthy(port))
+    )
+    supervisor.start(BACKEND)
+    status = supervisor.wait_ready(BACKEND, START_DEADLINE_S)
+    if status.state != "ready":
+        raise SpecdashError(f"the demo's backend did not start: {status.detail or status.state}")
+    return Target(
+        plan.settings.url,
+        log=str(log),
+        pid=status.pid,
+        engine=plan.engine.words,
+        parameters=plan.speculation,
+        origin="demo",
+    )
+
+
+def _healthy(port: int) -> bool:
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _start_traffic(supervisor: Supervisor, target: Target, record: Path | None) -> None:
+    from specdash.control.supervisor import Restart, Service
+
+    argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
+    if record is not None:
+        argv += ["--record", str(record.absolute())]
+    supervisor.add(Service(TRAFFIC, tuple(argv), os.environ.copy(), restart=Restart.ON_FAILURE))
+    supervisor.start(TRAFFIC)
+
+
+def _headless(supervisor: Supervisor, target: Target, record: Path | None, seconds: float) -> Picture:
+    from specdash.collect.hub import Hub
+    from specdash.insight.state import TargetState
+
+    state = TargetState(target)
+    ends = time.monotonic() + seconds
+    with Hub(target, [state.apply]):
+        time.sleep(min(0.5, seconds / 4))
+        _start_traffic(supervisor, target, record)
+        time.sleep(max(0.0, ends - time.monotonic() - min(LOAD_ENDS_BEFORE_S, seconds / 4)))
+        supervisor.stop(TRAFFIC)
+        time.sleep(max(0.0, ends - time.monotonic()))
+        return state.picture(time.monotonic(), time.time(), max(seconds + 1.0, WINDOWS_S["1m"]))

@@ -1,0 +1,195 @@
+"""Every figure equals the server's own: counters equal /metrics, acceptance equals the requests' `timings`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.collect.hub import Hub
+from specdash.core.target import Target
+from specdash.export.snapshot import to_json
+from specdash.insight.state import TargetState
+from support.fault_server import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine
+DRAFT_LENGTH = 4
+
+
+@contextmanager
+def backend(tmp_path: Path, **more: str) -> Iterator[Target]:
+    """The bundled models on the real engine, through `specdash backend run`."""
+    port, log = free_port(), tmp_path / "server.log"
+    values = {
+        "LLAMA_ENGINE": "xllamacpp",
+        "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)),
+        "LLAMA_DRAFT_MODEL": str(bundled_model(DRAFT_MODEL)),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": str(DRAFT_LENGTH),
+        "LLAMA_CTX_SIZE": "8192",
+        "LLAMA_PARALLEL": "2",
+        "LLAMA_THREADS": "1",
+        "LLAMA_PORT": str(port),
+        "LLAMA_LOG_FILE": str(log),
+        **more,
+    }
+    env_file = tmp_path / "backend.env"
+    env_file.write_text("".join(f'{key}="{value}"\n' for key, value in values.items()))
+    command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(tmp_path)})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        until = time.monotonic() + 30
+        while not answers(url):
+            assert process.poll() is None, "the backend ended at once"
+            assert time.monotonic() < until, "the backend did not answer within 30 s"
+            time.sleep(0.05)
+        yield Target(url, log=str(log))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def complete(url: str, seed: int, tokens: int = 200) -> dict[str, Any]:
+    """One request's own `timings`."""
+    body = {
+        "messages": [{"role": "user", "content": f"Write the function def read_{seed}(path): read file {seed}"}],
+        "max_tokens": tokens,
+        "temperature": 0.8,
+        "seed": seed,
+    }
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=60) as response:
+        timings: dict[str, Any] = json.load(response)["timings"]
+    return timings
+
+
+def run_requests(url: str, seeds: range, clients: int = 2) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(lambda seed: complete(url, seed), seeds))
+
+
+def acceptance(timings: list[dict[str, Any]]) -> float:
+    accepted: int = sum(t.get("draft_n_accepted", 0) for t in timings)
+    generated: int = sum(t.get("draft_n", 0) for t in timings)
+    return accepted / generated
+
+
+def own_metrics(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
+        lines = response.read().decode().splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+
+@pytest.mark.parametrize("mean_length", [1.5, 2.5, 4.0])
+def test_known_synthetic_acceptance_is_reported_as_the_requests_report_it(tmp_path: Path, mean_length: float) -> None:
+    with backend(tmp_path, LLAMA_EXTRA_ARGS=f"--spec-synth-len {mean_length}") as target:
+        state = TargetState(target)
+        with Hub(target, [state.apply], gpu=False, host=False):
+            time.sleep(1.5)
+            timings = run_requests(target.url, range(24))
+            time.sleep(2.5)
+            snapshot = to_json(state.picture(time.monotonic(), time.time(), 300.0))["backend"]["speculation"]
+        assert snapshot["active"] is True
+        assert snapshot["types"] == ["draft-simple"]
+        assert snapshot["acceptance"]["window"] == pytest.approx(acceptance(timings), abs=0.005)
+        assert snapshot["acceptance"]["lifetime"] == pytest.approx(acceptance(timings), abs=0.005)
+        assert snapshot["mean_accepted_length"] == pytest.approx(mean_length, rel=0.06)
+        assert sum(snapshot["accepted_per_position"]) == snapshot["accepted_tokens_total"]
+        assert snapshot["accepted_tokens_total"] == sum(t.get("draft_n_accepted", 0) for t in timings)
+        assert snapshot["draft_tokens_total"] == sum(t["draft_n"] for t in timings)
+
+
+def test_a_window_counts_only_the_requests_that_ended_in_it(tmp_path: Path) -> None:
+    with backend(tmp_path) as target:
+        state = TargetState(target)
+        with Hub(target, [state.apply], interval_s=0.5, gpu=False, host=False):
+            run_requests(target.url, range(8))
+            time.sleep(2.0)
+            boundary = time.monotonic()
+            recent = run_requests(target.url, range(100, 112))
+            time.sleep(1.5)
+            now = time.monotonic()
+            picture = state.picture(now, time.time(), now - boundary)
+        window = picture.backend.speculation.acceptance.window
+        assert window.value == pytest.approx(acceptance(recent), abs=0.005)
+
+
+def test_snapshot_counters_equal_the_servers_own(tmp_path: Path) -> None:
+    with backend(tmp_path) as target:
+        timings = run_requests(target.url, range(6))
+        command = [
+            sys.executable,
+            "-m",
+            "specdash",
+            "snapshot",
+            "--json",
+            "--url",
+            target.url,
+            "--log",
+            str(target.log),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        own, snapshot = own_metrics(target.url), json.loads(done.stdout)
+        speculation = snapshot["backend"]["speculation"]
+        assert snapshot["backend"]["state"] == "live"
+        assert speculation["draft_tokens_total"] == own["llamacpp:spec_decode_num_draft_tokens_total"]
+        assert speculation["accepted_tokens_total"] == own["llamacpp:spec_decode_num_accepted_tokens_total"]
+        assert speculation["verification_steps_total"] == own["llamacpp:spec_decode_num_drafts_total"]
+        assert snapshot["backend"]["counters"]["predicted_tokens"] == own["llamacpp:tokens_predicted_total"]
+        assert snapshot["backend"]["counters"]["prompt_tokens"] == own["llamacpp:prompt_tokens_total"]
+        name = 'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{}"}}'
+        positions = [own[name.format(i)] for i in range(DRAFT_LENGTH)]
+        assert speculation["accepted_per_position"] == positions
+        assert len(snapshot["log"]["requests"]) == 6
+        by_task = {r["draft_generated"]: r["draft_accepted"] for r in snapshot["log"]["requests"]}
+        assert by_task == {t["draft_n"]: t["draft_n_accepted"] for t in timings}
+
+
+def test_live_acceptance_from_step_lines_equals_the_requests(tmp_path: Path) -> None:
+    with backend(tmp_path) as target:
+        state = TargetState(target)
+        with Hub(target, [state.apply], gpu=False, host=False):
+            time.sleep(1.0)
+            timings = run_requests(target.url, range(10))
+            time.sleep(1.0)
+            live = state.picture(time.monotonic(), time.time(), 300.0).backend.speculation.acceptance.live
+        assert live.value == pytest.approx(acceptance(timings), abs=0.005)
+
+
+def test_rates_are_of_the_size_that_the_requests_report(tmp_path: Path) -> None:
+    with backend(tmp_path) as target:
+        state = TargetState(target)
+        with Hub(target, [state.apply], gpu=False, host=False):
+            time.sleep(1.0)
+            timings = run_requests(target.url, range(12), clients=1)
+            time.sleep(1.5)
+            picture = state.picture(time.monotonic(), time.time(), 300.0).backend
+        for measured, tokens, ms in (
+            (picture.prefill, "prompt_n", "prompt_ms"),
+            (picture.decode, "predicted_n", "predicted_ms"),
+        ):
+            own = sum(t[tokens] for t in timings) / sum(t[ms] for t in timings) * 1000
+            assert measured.value == pytest.approx(own, rel=0.35)
