@@ -350,12 +350,15 @@ class FakeState:
         width = window_s / count
         last = math.floor(now / width)
         end = count - (count // 5 if self.scene in ("down", "idle", "stale") else 0)
-        return [
+        columns = [
             None
             if count * 2 // 5 <= i < count * 9 // 20 or i >= end
             else _curve(metric, (last - count + 1 + i) * width)
             for i in range(count)
         ]
+        if self.moving:
+            columns[-1] = _curve(metric, now)
+        return columns
 
     def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
         """The lines, numbered from 1."""

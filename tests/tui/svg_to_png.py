@@ -10,7 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def convert(svg: str, out: Path) -> None:
@@ -24,10 +24,9 @@ def convert(svg: str, out: Path) -> None:
 
 async def shoot(scene: str, width: int, height: int, keys: list[str], theme: str | None, *, ascii_only: bool) -> str:
     """The screen of one scene as SVG."""
-    from fake_state import FakeState
-
     from specdash.tui import plot
     from specdash.tui.app import Dashboard
+    from tui.fake_state import FakeState
 
     plot.load()
     app = Dashboard(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.binding import Binding
 
+from specdash.core.config import REFRESH_S, WINDOWS_S
+from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS
 from specdash.tui.layout import PanelId
@@ -21,7 +23,7 @@ from specdash.tui.widgets.header import Situation
 from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from textual.binding import BindingType
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 
     from specdash.tui.view import State
 
-WINDOWS_S = (60.0, 300.0, 900.0, 3600.0)
-INTERVALS_S = (0.5, 1.0, 2.0, 5.0)
 _PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
 
 
@@ -117,7 +117,7 @@ class Dashboard(App[None]):
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
-        if self.paused_at is not None:
+        if self.paused_at is not None and self.overview.view is not None:
             self.overview.show_situation(self._situation())
             return
         picture = self.state.picture(self._clock(), self._wall(), self.window_s)
@@ -175,14 +175,18 @@ class Dashboard(App[None]):
 
     def action_next_window(self) -> None:
         """The next longer window, from the longest back to the shortest."""
-        later = [window for window in WINDOWS_S if window > self.window_s]
-        self.window_s = later[0] if later else WINDOWS_S[0]
+        windows = tuple(WINDOWS_S.values())
+        self.window_s = next((window for window in windows if window > self.window_s), windows[0])
         self.refresh_view()
 
     def action_refresh_rate(self, step: int) -> None:
         """A longer (1) or shorter (-1) refresh interval."""
-        index = min(max(INTERVALS_S.index(self.interval_s) + step, 0), len(INTERVALS_S) - 1)
-        self.interval_s = INTERVALS_S[index]
+        others = [
+            seconds for seconds in REFRESH_S if (seconds > self.interval_s if step > 0 else seconds < self.interval_s)
+        ]
+        if not others:
+            return
+        self.interval_s = min(others) if step > 0 else max(others)
         self._start_timer()
         if self._on_interval is not None:
             self._on_interval(self.interval_s)
@@ -279,3 +283,11 @@ class Dashboard(App[None]):
     def action_log_shift(self, cells: int) -> None:
         """Scroll sideways."""
         self.overview.board.log_panel.scroll_sideways(cells)
+
+
+def connect(tried: Sequence[tuple[str, str]] = ()) -> int:
+    """Show how to connect until the user quits; `tried` says where a server was looked for and what was found there."""
+    from specdash.tui.screens.connect import ConnectApp
+
+    ConnectApp[None](tried).run()
+    return ExitCode.UNREACHABLE

@@ -13,6 +13,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 # Control characters, lone surrogates (bytes that were no UTF-8) and bidirectional overrides could move the cursor,
 # break the output encoding or reorder a line; each becomes one visible dot.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_LEAST_TOP = 1e-6
 _SUFFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -171,8 +172,8 @@ def column_bar(fraction: float | None, height: int, *, ascii_only: bool = False)
 
 def nice_ceiling(value: float) -> float:
     """The smallest of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is not below `value`; the top of a chart."""
-    if value <= 0:
-        return 1.0
+    if value < _LEAST_TOP:
+        return 1.0 if value <= 0 else _LEAST_TOP
     power = 10.0 ** (len(f"{value:.0f}") - 1) if value >= 1 else 1.0
     if value < 1:
         while value < power:

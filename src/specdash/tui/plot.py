@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from specdash.tui.spans import Line
 
+DOTS_PER_ROW = 4
 _BLANKS = " ⠀"
 _figures: list[Any] = []
 
@@ -48,22 +49,27 @@ def top_of(columns: Sequence[float | None], high: float | None) -> float:
     return nice_ceiling(max((value for value in columns if value is not None), default=0.0))
 
 
-def plot(
-    columns: Sequence[float | None], width: int, height: int, low: float, high: float, role: str, *, ascii_only: bool
-) -> list[Line]:
-    """The columns as a line over a tinted area, `height` lines of `width` cells. Gaps stay empty."""
+def levels(columns: Sequence[float | None], height: int, low: float, high: float) -> tuple[int | None, ...]:
+    """The columns in dots above the chart's bottom: charts with equal levels look the same."""
+    top = height * DOTS_PER_ROW - 1
+    scale = top / (high - low)
+    return tuple(None if value is None else min(max(round((value - low) * scale), 0), top) for value in columns)
+
+
+def plot(columns: Sequence[int | None], width: int, height: int, role: str, *, ascii_only: bool) -> list[Line]:
+    """The levels as a line over a tinted area, `height` lines of `width` cells. Gaps stay empty."""
     if width < 2 or height < 1:
         return []
     runs = _runs(columns)
     if not runs or not loaded():
         return [((" " * width, "text"),)] * height
-    rows = _draw(runs, len(columns), width, height, (low, high), ascii_only=ascii_only)
+    rows = _draw(runs, len(columns), width, height, ascii_only=ascii_only)
     return _tint(rows, width, role, "." if ascii_only else "⣿")
 
 
-def _runs(columns: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+def _runs(columns: Sequence[int | None]) -> list[list[tuple[int, int]]]:
     """Stretches of known columns; a single missing column between known ones is a late sample, not a gap."""
-    runs: list[list[tuple[int, float]]] = []
+    runs: list[list[tuple[int, int]]] = []
     last = -10
     for index, value in enumerate(columns):
         if value is None:
@@ -75,26 +81,17 @@ def _runs(columns: Sequence[float | None]) -> list[list[tuple[int, float]]]:
     return runs
 
 
-def _draw(
-    runs: list[list[tuple[int, float]]],
-    count: int,
-    width: int,
-    height: int,
-    limits: tuple[float, float],
-    *,
-    ascii_only: bool,
-) -> list[str]:
+def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, *, ascii_only: bool) -> list[str]:
     figure = _figures[0]
-    low, high = limits
     figure.clear()
     figure.plot_size(width, height)
     figure.canvas("default")
     marker = "*" if ascii_only else "braille"
     for run in runs:
-        values = [min(max(value, low), high) for _, value in run]
-        figure.draw(figure.signal([index for index, _ in run], values, marker=marker).lines(True))
+        at, values = zip(*run, strict=True)
+        figure.draw(figure.signal(list(at), list(values), marker=marker).lines(True))
     figure.ruler("x").lim(0, count - 1).alignment(lim="edge").frequency(0)
-    figure.ruler("y").lim(low, high).alignment(lim="edge").frequency(0)
+    figure.ruler("y").lim(0, height * DOTS_PER_ROW - 1).alignment(lim="edge").frequency(0)
     figure.axes(False)
     text: str = figure.build().string(colorless=True)
     return text.rstrip("\n").split("\n")

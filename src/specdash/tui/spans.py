@@ -63,7 +63,7 @@ ASCII = Glyphs(
     note=".",
 )
 
-_TO_ASCII = str.maketrans({"…": ">", "·": ".", "─": "-", "–": "-", "’": "'", "“": '"', "”": '"', "→": ">"})
+_TO_ASCII = str.maketrans({"…": ">", "·": ".", "─": "-", "–": "-", "’": "'", "“": '"', "”": '"', "→": ">", "°": " "})
 
 
 def line_width(line: Sequence[Span]) -> int:
@@ -112,7 +112,12 @@ def to_strip(line: Line, width: int, palette: Palette, *, ascii_only: bool = Fal
     """A line as what Textual paints, cut or padded to `width` cells."""
     style = palette.style
     if ascii_only:
-        segments = [Segment(text.translate(_TO_ASCII), style(role)) for text, role in line]
+        segments = [Segment(_ascii(text), style(role)) for text, role in line]
     else:
         segments = [Segment(text, style(role)) for text, role in line]
     return Strip(segments).adjust_cell_length(width, style("text"))
+
+
+def _ascii(text: str) -> str:
+    """The text for a terminal without Unicode; what has no likeness becomes a question mark."""
+    return text if text.isascii() else text.translate(_TO_ASCII).encode("ascii", "replace").decode("ascii")

@@ -75,7 +75,7 @@ class Board(Widget):
         return self._places
 
     def compose(self) -> ComposeResult:
-        """The panels, in the order of their digits, which is also the focus order."""
+        """The panels."""
         yield from self.panels.values()
 
     def visible_panels(self) -> Iterator[Panel]:

@@ -29,6 +29,7 @@ class Chart:
         self.role = role
         self.empty = True
         self.highest: float | None = None
+        self._columns: tuple[float | None, ...] = ()
         self._key: object = None
         self._lines: list[Line] = []
 
@@ -38,16 +39,20 @@ class Chart:
         if plot_width < 8 or height < 2:
             return []
         columns = view.columns(self.spec.metric, plot.column_count(plot_width, view.picture.window_s))
-        key = (columns, width, height, view.glyphs.ascii_only, plot.loaded())
-        if key == self._key:
-            return self._lines
-        known = [value for value in columns if value is not None]
-        self.empty = not known
-        self.highest = max(known, default=None)
+        if columns != self._columns:
+            self._columns = columns
+            known = [value for value in columns if value is not None]
+            self.empty = not known
+            self.highest = max(known, default=None)
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
-        body = plot.plot(columns, plot_width, height, low, high, self.role, ascii_only=view.glyphs.ascii_only)
-        scale = self._scale(low, high, height) if known or self.spec.high is not None else [" " * SCALE_WIDTH] * height
+        levels = plot.levels(columns, height, low, high)
+        key = (levels, width, high, height, view.glyphs.ascii_only, plot.loaded())
+        if key == self._key:
+            return self._lines
+        body = plot.plot(levels, plot_width, height, self.role, ascii_only=view.glyphs.ascii_only)
+        blank = self.empty and self.spec.high is None
+        scale = [" " * SCALE_WIDTH] * height if blank else self._scale(low, high, height)
         self._key = key
         self._lines = [((label, "dim"), *line) for label, line in zip(scale, body, strict=True)]
         return self._lines

@@ -1,0 +1,63 @@
+"""The action registry and everything that is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specdash.tui.actions import ACTIONS, GROUPS, keys_page
+from specdash.tui.app import Dashboard
+from specdash.tui.layout import PANELS
+from specdash.tui.screens.help import help_lines
+from specdash.tui.widgets.footer import footer_line
+from tui.drawn import block, text
+from tui.fake_state import FakeState
+
+
+def test_no_key_and_no_id_is_used_twice() -> None:
+    keys = [key for action in ACTIONS for key in action.keys]
+    assert len(keys) == len(set(keys))
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+
+
+def test_every_action_has_a_handler_and_a_known_group() -> None:
+    for action in ACTIONS:
+        assert hasattr(Dashboard, "action_" + action.handler.split("(")[0]), action.id
+        assert action.group in GROUPS
+
+
+def test_every_action_has_a_key_that_tmux_and_ssh_let_through() -> None:
+    for action in ACTIONS:
+        plain = [
+            key for key in action.keys if not key.startswith(("ctrl+", "alt+", "shift+", "f1")) or key == "shift+tab"
+        ]
+        assert plain, action.id
+        assert not any(key == "ctrl+b" or key.startswith("alt+") for key in action.keys)
+
+
+def test_every_key_is_bound_in_the_program() -> None:
+    app = Dashboard(FakeState())
+    bound = app._bindings.key_to_bindings
+    for action in ACTIONS:
+        for key in action.keys:
+            assert action.handler in {binding.action for binding in bound[key]}
+
+
+def test_help_shows_every_action_and_panel() -> None:
+    for width in (76, 116):
+        page = block(help_lines(width, None))
+        for action in ACTIONS:
+            assert action.description in page
+        for spec in PANELS.values():
+            assert spec.title in page
+
+
+def test_the_footer_keeps_help_and_quit_however_narrow_it_gets() -> None:
+    assert "? help" in text(footer_line(80))
+    assert "q quit" in text(footer_line(80))
+    assert len(text(footer_line(80))) <= 80
+    assert ": palette" in text(footer_line(120))
+
+
+def test_the_keys_page_in_docs_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "keys.md"
+    assert page.read_text(encoding="utf-8") == keys_page(), "run: python -m specdash.tui.actions > docs/keys.md"

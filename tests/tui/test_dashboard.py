@@ -1,0 +1,350 @@
+"""The program, driven by keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import Input
+
+from specdash.tui import plot
+from specdash.tui.actions import ACTIONS
+from specdash.tui.app import Dashboard
+from specdash.tui.layout import PanelId
+from specdash.tui.screens.help import HelpScreen
+from specdash.tui.themes import THEME_NAMES
+from tui.drawn import screen
+from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+    from specdash.tui.widgets.logs import LogPanel
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 10_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def charts() -> None:
+    """Charts are drawn from the first paint on."""
+    plot.load()
+
+
+def dashboard(state: FakeState | None = None, **options: object) -> Dashboard:
+    """A dashboard whose time stands still."""
+    options = {"clock": lambda: 10_000.0, "wall": lambda: 1_790_000_000.0, "theme": "night"} | options
+    return Dashboard(state or FakeState(), **options)  # type: ignore[arg-type]
+
+
+def shown(app: Dashboard) -> set[PanelId]:
+    """Panels on the screen."""
+    return {panel.panel for panel in app.overview.board.panels.values() if panel.display and panel.size.height}
+
+
+def log_of(app: Dashboard) -> LogPanel:
+    """The log panel."""
+    return app.overview.board.log_panel
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys, and wait for what follows from them."""
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
+async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
+    from specdash.tui.actions import Action
+
+    assert isinstance(action, Action)
+    for key in action.keys:
+        app = dashboard(screenshots=tmp_path)
+        calls: list[str] = []
+        name = "action_" + action.handler.split("(")[0]
+        original = getattr(app, name)
+
+        def spy(*arguments: object, original: object = original, calls: list[str] = calls) -> object:
+            calls.append("called")
+            return original(*arguments)  # type: ignore[operator]
+
+        setattr(app, name, spy)
+        async with app.run_test(size=(120, 36)) as pilot:
+            await press(pilot, key)
+        assert calls == ["called"], key
+        assert app._exception is None
+
+
+@pytest.mark.parametrize("digit", [str(n) for n in range(1, 10)])
+async def test_a_digit_hides_its_panel_and_shows_it_again(digit: str) -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        before = shown(app)
+        await press(pilot, digit)
+        assert len(before - shown(app)) == 1
+        await press(pilot, digit)
+        assert shown(app) == before
+
+
+async def test_a_digit_shows_a_panel_that_80x24_leaves_out() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "5")
+        assert PanelId.REQUESTS in shown(app)
+        await press(pilot, "0")
+        assert PanelId.REQUESTS not in shown(app)
+
+
+async def test_hidden_panels_are_not_drawn() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "2")
+        drawn = app.overview.board.panels[PanelId.PREFILL].view
+        app.refresh_view()
+        assert app.overview.board.panels[PanelId.PREFILL].view is drawn
+
+
+async def test_zoom_gives_the_focused_panel_the_board_and_gives_it_back() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        everything = shown(app)
+        await press(pilot, "tab", "tab", "z")
+        assert shown(app) == {PanelId.GAIN}
+        await press(pilot, "escape")
+        assert shown(app) == everything
+
+
+async def test_space_freezes_the_display_while_time_goes_on() -> None:
+    clock = Clock()
+    state = FakeState(moving=True)
+    app = dashboard(state, clock=clock)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "space")
+        frozen, asked = screen(app).splitlines()[3:], state.pictures
+        clock.now += 30.0
+        app.refresh_view()
+        assert screen(app).splitlines()[3:] == frozen
+        assert state.pictures == asked
+        assert "PAUSED 30s" in screen(app)
+        await press(pilot, "space")
+        assert "PAUSED" not in screen(app)
+        assert screen(app).splitlines()[3:] != frozen
+
+
+async def test_a_frozen_display_can_still_be_looked_around_in() -> None:
+    app = dashboard(FakeState(moving=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "space", "5")
+        assert "finished" in screen(app)
+
+
+async def test_w_walks_through_the_windows_and_plus_minus_through_the_rates() -> None:
+    heard: list[float] = []
+    app = dashboard(on_interval=heard.append)
+    async with app.run_test(size=(120, 36)) as pilot:
+        windows = []
+        for _ in range(4):
+            await press(pilot, "w")
+            windows.append(app.window_s)
+        await press(pilot, "minus", "minus", "minus", "plus")
+    assert windows == [900.0, 3600.0, 60.0, 300.0]
+    assert heard == [2.0, 5.0, 2.0]
+
+
+async def test_t_walks_through_the_themes() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        seen = []
+        for _ in THEME_NAMES:
+            await press(pilot, "t")
+            seen.append(app.theme)
+    assert set(seen) == set(THEME_NAMES)
+
+
+async def test_the_palette_lists_every_action_and_runs_the_chosen_one() -> None:
+    from textual.widgets import OptionList
+
+    app = dashboard()
+    async with app.run_test(size=(120, 60)) as pilot:
+        await press(pilot, "colon")
+        await pilot.pause(0.2)
+        options = app.screen.query_one(OptionList)
+        listed = "\n".join(str(option.prompt) for option in options.options)
+        for action in ACTIONS:
+            assert action.description in listed
+        await press(pilot, *"freeze")
+        await pilot.pause(0.3)
+        await press(pilot, "enter", "enter")
+        await pilot.pause(0.1)
+        assert app.paused_at is not None
+
+
+async def test_help_opens_names_the_focused_panel_and_closes() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "tab", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        assert "Acceptance (focused)" in str(app.export_screenshot()).replace("&#160;", " ")
+        await press(pilot, "escape")
+        assert not app.screen.query("#help-page")
+
+
+async def test_s_saves_an_svg_and_says_where(tmp_path: Path) -> None:
+    app = dashboard(screenshots=tmp_path / "new")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await press(pilot, "s")
+    (saved,) = (tmp_path / "new").glob("*.svg")
+    assert "Acceptance" in saved.read_text(encoding="utf-8")
+
+
+async def test_a_screenshot_that_cannot_be_saved_is_told_and_kills_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    app = dashboard(screenshots=tmp_path / "file" / "below")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "s")
+        assert any("cannot save" in notification.message for notification in app._notifications)
+
+
+async def test_find_marks_the_newest_match_and_n_walks_around() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "slash", *"find_slot", "enter")
+        log = log_of(app)
+        assert len(log.buffer.matches()) == 4
+        assert log.match == log.buffer.matches()[-1]
+        await press(pilot, "N")
+        assert log.match == log.buffer.matches()[-2]
+        await press(pilot, "n", "n")
+        assert log.match == log.buffer.matches()[0]
+        assert "find_slot" in "\n".join("".join(part for part, _ in line) for line in log.lines[1:])
+        await press(pilot, "escape")
+        assert not log.buffer.needle
+
+
+async def test_a_filter_can_be_inverted_switched_off_and_called_off() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        log = log_of(app)
+        await press(pilot, "f", *"find_slot", "enter")
+        assert len(log.buffer.shown) == 4
+        await press(pilot, "exclamation_mark")
+        assert len(log.buffer.shown) == 36
+        await press(pilot, "F")
+        assert len(log.buffer.shown) == 40
+        await press(pilot, "f", "escape")
+        assert log.buffer.filter == "find_slot"
+        assert not app.query(Input)
+
+
+async def test_keys_typed_into_the_prompt_are_text_and_not_commands() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "slash", *"q1z w")
+        assert app.screen.query_one(Input).value == "q1z w"
+        assert app.overview.board.zoomed is None
+
+
+async def test_scrolling_up_leaves_the_end_and_new_lines_do_not_move_the_view() -> None:
+    state = FakeState()
+    app = dashboard(state)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "8", "8", "k", "k", "pageup")
+        seen = log_of(app).lines[1:]
+        state.lines += LOG_LINES
+        app.refresh_view()
+        assert log_of(app).lines[1:] == seen
+        await press(pilot, "G")
+        assert log_of(app).bottom is None
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50), (60, 15), (20, 4)], ids=str)
+async def test_every_scene_draws_at_every_size(scene: str, size: tuple[int, int]) -> None:
+    app = dashboard(FakeState(scene))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        for panel in app.overview.board.visible_panels():
+            for line in panel.lines:
+                assert "None" not in "".join(part for part, _ in line)
+    assert app._exception is None
+
+
+async def test_text_from_outside_is_never_markup_and_never_obeyed() -> None:
+    state = FakeState("hostile", lines=(HOSTILE, "[bold]x[/bold]", "x" * 10_000_000, "\x1b[2J" * 1000))
+    app = dashboard(state)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        whole = screen(app)
+        assert "[red]not markup[/red]" in whole
+        assert "[bold]x[/bold]" in whole
+        assert "\x1b" not in whole
+        app.export_screenshot().encode("utf-8")
+
+
+async def test_resizing_back_and_forth_keeps_working() -> None:
+    app = dashboard()
+    async with app.run_test(size=(80, 24)) as pilot:
+        for size in ((200, 50), (80, 24), (40, 10), (120, 36), (200, 50)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            await pilot.pause()
+        assert shown(app) == set(PanelId)
+        assert all(panel.lines for panel in app.overview.board.panels.values())
+
+
+async def test_below_80x24_the_screen_says_what_it_needs_and_keeps_the_figures() -> None:
+    app = dashboard(FakeState("down"))
+    async with app.run_test(size=(60, 15)) as pilot:
+        await pilot.pause()
+        notice = "\n".join("".join(part for part, _ in line) for line in app.overview.notice.lines)
+        assert "needs 80x24, this terminal is 60x15" in notice
+        assert "DOWN" in notice
+        assert "connection refused" in notice
+        assert "67.2 %" in notice
+
+
+async def test_a_tick_that_changes_nothing_repaints_nothing_but_the_clock() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        painted: list[str] = []
+        for panel in app.overview.board.panels.values():
+            original = panel.refresh
+
+            def spy(*regions: object, original: object = original, name: str = str(panel.id), **rest: object) -> object:
+                painted.append(name)
+                return original(*regions, **rest)  # type: ignore[operator]
+
+            panel.refresh = spy  # type: ignore[method-assign, assignment]
+        app.refresh_view()
+        assert painted == []
+
+
+async def test_without_colour_the_words_still_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = dashboard(FakeState("down"), theme=None)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert app.theme == "terminal"
+        assert app.no_color
+        assert "DOWN" in screen(app)
+
+
+async def test_ascii_mode_draws_nothing_but_ascii() -> None:
+    app = dashboard(FakeState("hostile"), ascii_only=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        for widget in (app.overview.header, app.overview.footer, *app.overview.board.panels.values()):
+            for y in range(widget.size.height):
+                assert widget.render_line(y).text.isascii(), widget.render_line(y).text
