@@ -66,6 +66,7 @@ class LogParser:
         self._continued = 0
         self._begun = False
         self._headers: dict[int | None, tuple[int, int]] = {}
+        self._headers_used: set[int | None] = set()
         self._clocks: dict[int | None, float] = {}
         self._replays: set[tuple[int | None, int]] = set()
         self._reset_batch()
@@ -223,10 +224,11 @@ class LogParser:
             slot, task = int(groups[0]), int(groups[1])
             groups = groups[2:]
         elif self._headers:
-            slot, task = self._headers.get(origin, (None, None))
+            slot, task = self._under_header(reading, origin)
         if reading.make is None:
             if slot is not None and task is not None:
                 self._headers[origin] = (slot, task)
+                self._headers_used.discard(origin)
             return True
         try:
             fact = reading.make(slot, task, groups, at, origin)
@@ -239,6 +241,14 @@ class LogParser:
             self._clocks[origin] = at
         self._facts.append(fact if reading.plain else self._in_context(fact))
         return True
+
+    def _under_header(self, reading: Reading, origin: int | None) -> tuple[int | None, int | None]:
+        """Slot and task of the timing block that the line belongs to; a block has one line on prefill, its first."""
+        if reading.line_class.id == "prompt_timing":
+            if origin in self._headers_used:
+                self._headers.pop(origin, None)
+            self._headers_used.add(origin)
+        return self._headers.get(origin, (None, None))
 
     def _watch_clock(
         self, reading: Reading, at: float | None, origin: int | None, found: list[Reading], index: int

@@ -190,11 +190,6 @@ MEMORY_LINES: tuple[LineClass, ...] = (
                 "- saving prompt with length {n:d}, total state size = {size:f} MiB",
                 event("prompt_cache_saved", "tokens", "size_mib"),
             ),
-            Form(
-                ANY,
-                "saving prompt with length {n:d}, total state size = {size:f} MiB",
-                event("prompt_cache_saved", "tokens", "size_mib"),
-            ),
         ),
     ),
     LineClass(

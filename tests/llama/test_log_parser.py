@@ -1,0 +1,381 @@
+"""Bytes in, facts out: whatever the prefix, the pieces, and the junk between the lines."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.core.log_facts import (
+    DecodeTiming,
+    LogBatch,
+    LogFact,
+    PromptTiming,
+    RequestAcceptance,
+    ServerEvent,
+    SpeculativeStatistics,
+    TaskCancelled,
+    TaskLaunched,
+    TaskReleased,
+    TotalTiming,
+    VerificationStep,
+)
+from specdash.llama.log_grammar import shape_of
+from specdash.llama.log_parser import MAX_LINE, LogParser
+from specdash.llama.log_reading import read_shape
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+TIMING = "prompt eval time =   19.23 ms /   122 tokens (    0.16 ms per token,  6345.90 tokens per second)"
+STORM = "0.57.309.308 W find_slot: non-consecutive token position 323 after 323 for sequence 0 with 376 new tokens"
+
+
+def parse(*lines: str) -> LogBatch:
+    return LogParser().feed("".join(f"{line}\n" for line in lines).encode())
+
+
+def counts(batch: LogBatch) -> dict[str, int]:
+    return {tally.warning: tally.count for tally in batch.warnings}
+
+
+def step(accepted: int, generated: int, *, slot: int = 0, restored: bool = False) -> str:
+    tail = " (restore checkpoint)" if restored else ""
+    return (
+        f"0.00.001.001 I slot   operator(): id  {slot} | task 0 | accepted  {accepted}/ {generated} draft tokens{tail}"
+    )
+
+
+class TestTheClock:
+    def test_is_minutes_without_bound(self) -> None:
+        (fact,) = parse("63.17.951.477 I slot launch_slot_: id  0 | task 15927 | processing task, is_child = 0").facts
+        assert fact == TaskLaunched(0, 15927, 63 * 60 + 17.951477)
+
+    def test_of_a_json_line_is_microseconds(self) -> None:
+        line = r'{"type":"log","time":1893,"level":"info","msg":"slot x: id  0 | task 1 | processing task\n"}'
+        assert parse(line).facts == (TaskLaunched(0, 1, 0.001893),)
+
+    def test_is_unknown_without_time_stamps(self) -> None:
+        assert parse("slot launch_slot_: id  0 | task 1 | processing task").facts == (TaskLaunched(0, 1, None),)
+
+    def test_that_goes_back_means_a_new_server(self) -> None:
+        batch = parse(
+            "9.00.000.000 I slot x: id  0 | task 5 | processing task",
+            "0.00.100.000 I slot x: id  0 | task 0 | processing task",
+        )
+        assert batch.restarted
+        assert batch.facts == (
+            TaskLaunched(0, 5, 540.0),
+            ServerEvent("restarted", (), 0.1),
+            TaskLaunched(0, 0, 0.1),
+        )
+
+    def test_may_be_out_of_order_by_milliseconds(self) -> None:
+        assert not parse(
+            "0.00.105.000 I slot x: id  0 | task 5 | processing task",
+            "0.00.100.000 I slot x: id  1 | task 6 | processing task",
+        ).restarted
+
+    def test_of_a_routers_child_is_its_own(self) -> None:
+        batch = parse(
+            "9.00.000.000 I slot x: id  0 | task 5 | processing task",
+            "[45995] 0.00.083.442 I slot launch_slot_: id  0 | task 1 | processing task, is_child = 0",
+        )
+        assert not batch.restarted
+        assert batch.facts[1] == TaskLaunched(0, 1, 0.083442, origin=45995)
+
+
+class TestARestart:
+    START = "0.00.005.000 I srv  llama_server: initializing ..."
+
+    def test_is_the_first_line_of_a_server_after_another_wrote(self) -> None:
+        assert parse("0.00.400.000 I srv  llama_server: model loaded", self.START).restarted
+
+    def test_is_seen_after_nothing_but_a_storm(self) -> None:
+        parser = LogParser()
+        parser.feed(f"{STORM}\n".encode())
+        assert parser.feed(f"{self.START}\n".encode()).restarted
+
+    def test_is_not_the_first_line_of_a_file(self) -> None:
+        early = (
+            "warn: LLAMA_ARG_SPEC_TYPE environment variable is set, but will be overwritten by command line argument"
+        )
+        assert not parse("# CMD: llama-server", early, self.START).restarted
+
+    def test_forgets_what_the_old_server_was_doing(self) -> None:
+        batch = parse(step(0, 8, restored=True), self.START, step(3, 8))
+        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False]
+
+
+class TestOldTimingBlocks:
+    def test_belong_to_the_header_before_them(self) -> None:
+        batch = parse(
+            "slot print_timing: id  3 | task 1366 |",
+            "prompt eval time =   31945.70 ms /   325 tokens (   98.29 ms per token,    10.17 tokens per second)",
+            "       eval time =   23513.62 ms /   128 tokens (  183.70 ms per token,     5.44 tokens per second)",
+            "      total time =   55459.32 ms /   453 tokens",
+            "slot print_timing: id  3 | task 1366 |",
+            "draft acceptance rate = 0.23026 (   70 accepted /   304 generated)",
+        )
+        assert batch.facts == (
+            PromptTiming(3, 1366, 31945.70, 325),
+            DecodeTiming(3, 1366, 23513.62, 128),
+            TotalTiming(3, 1366, 55459.32, 453),
+            RequestAcceptance(3, 1366, 70, 304),
+        )
+
+    def test_without_a_header_belong_to_nobody(self) -> None:
+        (fact,) = parse(TIMING).facts
+        assert fact == PromptTiming(None, None, 19.23, 122)
+
+    def test_do_not_take_the_header_of_the_block_before(self) -> None:
+        batch = parse("slot print_timing: id  3 | task 1366 |", TIMING, TIMING)
+        assert [fact.slot for fact in batch.facts if isinstance(fact, PromptTiming)] == [3, None]
+
+    def test_follow_each_other_each_with_its_header(self) -> None:
+        batch = parse("slot print_timing: id  3 | task 7 |", TIMING, "slot print_timing: id  0 | task 8 |", TIMING)
+        assert [fact.slot for fact in batch.facts if isinstance(fact, PromptTiming)] == [3, 0]
+
+    def test_end_when_the_slot_is_released(self) -> None:
+        batch = parse(
+            "slot print_timing: id  3 | task 7 |",
+            "slot      release: id  3 | task 7 | stop processing: n_past = 452, truncated = 1",
+            "draft acceptance rate = 0.5 (    1 accepted /     2 generated)",
+        )
+        assert batch.facts == (TaskReleased(3, 7, 452, True), RequestAcceptance(None, None, 1, 2))
+
+
+class TestVerificationSteps:
+    def test_after_a_restore_is_a_replay(self) -> None:
+        batch = parse(step(6, 8, restored=True), step(7, 7), step(5, 8))
+        steps = [fact for fact in batch.facts if isinstance(fact, VerificationStep)]
+        assert [(s.accepted, s.restored, s.replay) for s in steps] == [
+            (6, True, False),
+            (7, False, True),
+            (5, False, False),
+        ]
+
+    def test_replay_per_slot(self) -> None:
+        batch = parse(step(6, 8, slot=0, restored=True), step(2, 8, slot=1), step(7, 7, slot=0))
+        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False, True]
+
+    def test_of_the_next_request_are_no_replay(self) -> None:
+        batch = parse(step(6, 8, restored=True), "slot x: id  0 | task 1 | processing task", step(7, 8))
+        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False]
+
+    def test_are_not_the_debug_lines_that_look_like_them(self) -> None:
+        line = "0.00.066.798 D slot   operator(): id  0 | task 0 | accepted 6/8 draft tokens, new n_tokens = 129"
+        batch = parse(line)
+        assert batch.facts == ()
+        assert batch.unrecognised == 0
+
+
+class TestWarnings:
+    def test_are_counted_with_first_last_and_one_sample(self) -> None:
+        (tally,) = parse(STORM, STORM.replace("0.57.309", "1.02.000"), STORM.replace("0.57", "2.57")).warnings
+        assert (tally.warning, tally.count, tally.first_s, tally.last_s, tally.sample) == (
+            "find_slot_non_consecutive",
+            3,
+            57.309308,
+            177.309308,
+            STORM,
+        )
+
+    def test_count_whatever_the_prefix(self) -> None:
+        bare = STORM.removeprefix("0.57.309.308 W ")
+        batch = parse(
+            STORM, bare, f"May 22 01:30:52 host start.sh[1]: {STORM}", f"[4000] {STORM}", f"\x1b[33m{STORM}\x1b[0m"
+        )
+        assert counts(batch) == {"find_slot_non_consecutive": 5}
+
+    def test_that_are_facts_too_are_both(self) -> None:
+        batch = parse("0.01.958.684 W srv          stop: cancel task, id_task = 35")
+        assert counts(batch) == {"request_cancelled": 1}
+        assert batch.facts == (TaskCancelled(35, 1.958684),)
+
+    def test_count_every_way_of_erasing_a_checkpoint(self) -> None:
+        size = "(pos_min = 57, pos_max = 57, n_tokens = 58, n_swa = 0, pos_next = 0, size = 0.060 MiB)"
+        batch = parse(
+            f"0.00.001.001 W slot x: id  0 | task 3 | erasing old context checkpoint {size}",
+            f"0.00.001.001 I slot x: id  0 | task 3 | erased invalidated context checkpoint {size}",
+            f"0.00.001.001 I slot x: id  0 | task 3 | erasing context checkpoint too close to an earlier one {size}",
+        )
+        assert counts(batch) == {"checkpoint_erased": 3}
+
+    @pytest.mark.parametrize(("level", "warning"), [("W", "other_warning"), ("E", "other_error")])
+    def test_that_are_unknown_are_counted_and_not_understood(self, level: str, warning: str) -> None:
+        batch = parse(f"0.00.041.000 {level} srv  some_thing: the flux capacitor is empty")
+        assert counts(batch) == {warning: 1}
+        assert batch.unrecognised == 1
+        assert batch.unrecognised_samples == (f"0.00.041.000 {level} srv  some_thing: the flux capacitor is empty",)
+
+    def test_samples_hold_no_control_characters_and_are_cut(self) -> None:
+        (tally,) = parse("0.00.041.000 E srv  x: \x1b[31m\x07\x00\u202eevil" + "y" * 1000).warnings
+        assert tally.sample.startswith("0.00.041.000 E srv  x: evilyyy")
+        assert len(tally.sample) == 300
+
+
+class TestStatistics:
+    def test_have_the_current_name_of_the_type_and_the_printed_one(self) -> None:
+        batch = parse(
+            "statistics ngram_map_k: #calls(b,g,a) = 6 1690 26, #gen drafts = 26, #acc drafts = 26, "
+            "#gen tokens = 1248, #acc tokens = 968, dur(b,g,a) = 2.234, 1.427, 0.016 ms",
+            "statistics draft: #calls = 10, #gen drafts = 10, #acc drafts = 10, #gen tokens = 110, #acc tokens = 98",
+        )
+        assert batch.facts == (
+            SpeculativeStatistics(
+                "ngram-map-k", 26, 26, 1248, 968, (6, 1690, 26), None, None, (2.234, 1.427, 0.016),
+                printed_type="ngram_map_k",
+            ),
+            SpeculativeStatistics("draft-simple", 10, 10, 110, 98, (10,), printed_type="draft"),
+        )  # fmt: skip
+
+    def test_have_rates_by_position(self) -> None:
+        (fact,) = parse(
+            "0.00.463.443 I spec common_specu: statistics     draft-simple: #calls(b,g,a) =    1     18     18, "
+            "#gen drafts =     18, #acc drafts =    17, #gen tokens =    141, #acc tokens =   101, "
+            "#mean acc len = 6.61, #acc rate/pos = (0.944, 0.722), dur(b,g,a) = 0.025, 52.764, 0.018 ms"
+        ).facts
+        assert isinstance(fact, SpeculativeStatistics)
+        assert (fact.mean_accepted_length, fact.acceptance_per_position) == (6.61, (0.944, 0.722))
+
+
+class TestJsonLines:
+    def test_have_their_texts_unescaped(self) -> None:
+        line = r'{"type":"log","time":5,"level":"info","msg":"srv  load_model: loading model \u0027a\\b \"c\".gguf'
+        batch = parse(line.replace(r"\u0027", "'") + r"""'\n"}""")
+        assert batch.facts == (ServerEvent("model_loading", (("path", 'a\\b "c".gguf'),), 5e-6),)
+
+    def test_of_other_types_are_recognised(self) -> None:
+        assert parse('{"type":"fit_memory_breakdown","data":{"unit":"MiB","rows":[]}}').unrecognised == 0
+
+    def test_unknown_ones_count_by_their_level(self) -> None:
+        assert counts(parse(r'{"type":"log","time":5,"level":"error","msg":"srv  x: no idea\n"}')) == {"other_error": 1}
+
+
+class TestPieces:
+    def test_a_line_without_its_end_waits(self) -> None:
+        parser = LogParser()
+        assert parser.feed(b"0.00.001.001 I slot x: id 0 | task 4 | proc") == LogBatch()
+        assert parser.feed(b"essing task\n").facts == (TaskLaunched(0, 4, 0.001001),)
+
+    def test_close_takes_the_last_line_as_it_is(self) -> None:
+        parser = LogParser()
+        parser.feed(b"slot x: id 0 | task 4 | processing task")
+        assert parser.close().facts == (TaskLaunched(0, 4),)
+        assert parser.close() == LogBatch()
+
+    def test_the_tail_is_the_last_lines_cleaned(self) -> None:
+        batch = LogParser(tail_lines=2).feed(b"one\n\x1b[1mtwo\x1b[0m\tx\r\n\xffthree\x00" + b"z" * 600 + b"\n")
+        assert batch.tail == ("two x", "\N{REPLACEMENT CHARACTER}three" + "z" * 494)
+
+
+def outcome(batches: list[LogBatch]) -> tuple[object, ...]:
+    """All that batches say, however the log was cut into them."""
+    facts: list[LogFact] = []
+    warnings: dict[str, tuple[int, float | None, float | None, str]] = {}
+    for batch in batches:
+        facts += batch.facts
+        for tally in batch.warnings:
+            count, first, _, sample = warnings.get(tally.warning, (0, tally.first_s, None, tally.sample))
+            warnings[tally.warning] = (count + tally.count, first, tally.last_s, sample)
+    return (
+        sum(batch.lines for batch in batches),
+        sum(batch.unrecognised for batch in batches),
+        facts,
+        warnings,
+        any(batch.restarted for batch in batches),
+    )
+
+
+REAL_LINES = [line for path in sorted(LOGS.glob("*.log")) for line in set(path.read_bytes().split(b"\n"))]
+REMEMBERED = {shape_of(line): read_shape(shape_of(line)) for line in REAL_LINES if b"\x1b" not in line}
+JUNK = st.one_of(
+    st.binary(max_size=40),
+    st.text(alphabet="slot id task|:(){}[]'\"=/.-0123456789 IWED\t\r\0\x1b", max_size=60).map(str.encode),
+)
+PASSAGES = st.builds(
+    lambda path, start, count: b"\n".join(path.read_bytes().split(b"\n")[start : start + count]),
+    st.sampled_from(sorted(LOGS.glob("*.log"))),
+    st.integers(0, 400),
+    st.integers(1, 12),
+)
+LOG_TEXT = st.lists(st.one_of(st.sampled_from(REAL_LINES), PASSAGES, JUNK), max_size=40).map(b"\n".join)
+
+
+@given(LOG_TEXT, st.lists(st.integers(0, 4000), max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_how_the_bytes_are_cut_makes_no_difference(log: bytes, cuts: list[int]) -> None:
+    whole, pieces = LogParser(), LogParser()
+    edges = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+    split = [log[start:end] for start, end in pairwise(edges)]
+    expected = outcome([whole.feed(log), whole.close()])
+    assert outcome([*(pieces.feed(piece) for piece in split), pieces.close()]) == expected
+
+
+@given(LOG_TEXT)
+@settings(max_examples=150, deadline=None)
+def test_remembering_shapes_makes_no_difference(log: bytes) -> None:
+    quick, slow = LogParser(), LogParser(remember_shapes=False)
+    quick._known.update(REMEMBERED)
+    assert outcome([quick.feed(log + b"\n")]) == outcome([slow.feed(log + b"\n")])
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_real_logs_read_the_same_byte_by_byte_and_without_memory(path: Path) -> None:
+    data = path.read_bytes()[:60_000]
+    whole, slow, pieces = LogParser(), LogParser(remember_shapes=False), LogParser()
+    expected = outcome([whole.feed(data), whole.close()])
+    assert outcome([slow.feed(data), slow.close()]) == expected
+    assert outcome([*(pieces.feed(data[i : i + 977]) for i in range(0, len(data), 977)), pieces.close()]) == expected
+
+
+class TestHostileInput:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"x" * 10_000_000,
+            b"\0" * 200_000,
+            b"\xff\xfe" * 50_000,
+            b" " * 65_000,
+            b"slot" + b":" * 65_000,
+            b"slot x: id 0 | task 1 | " + b" " * 64_000 + b"accepted",
+            b"srv a:" * 10_000,
+            b"'" * 65_000,
+            b"0.00.001.001 I srv x: proxying request to model " + b" x" * 30_000 + b" on port x",
+            b"May 22 01:30:52 " + b": " * 30_000 + b"h[1]: x",
+            b"[" * 65_000,
+            b'{"type":"log","time":1,"level":"info","msg":"' + b"\\n" * 30_000,
+            b"\x1b[" + b"1;" * 30_000,
+            b"prompt eval time = " + b"9" * 60_000 + b".1 ms / 1 tokens (",
+            b"slot x: id 0 | task 1 | acc per pos = (" + b"1.1.1, " * 9000 + b")",
+        ],
+        ids=range(15),
+    )
+    def test_is_one_line_like_any_other(self, line: bytes) -> None:
+        parser = LogParser()
+        batch = parser.feed(line + b"\n" + STORM.encode() + b"\n")
+        assert batch.lines == 2
+        assert counts(batch)["find_slot_non_consecutive"] == 1
+        assert batch.facts == ()
+        assert all(len(text) <= 500 for text in (*batch.tail, *batch.unrecognised_samples))
+
+    def test_a_long_line_is_cut_alike_in_one_piece_and_in_many(self) -> None:
+        log = b"slot x: id 0 | task 1 | processing task" + b" " * MAX_LINE + b"junk\n" + STORM.encode() + b"\n"
+        whole, pieces = LogParser(), LogParser()
+        expected = outcome([whole.feed(log)])
+        assert outcome([pieces.feed(log[i : i + 1000]) for i in range(0, len(log), 1000)]) == expected
+        assert expected[2] == [TaskLaunched(0, 1)]
+
+    @pytest.mark.parametrize("number", ["9" * 30, "x", "", "1.2.3", "-"])
+    def test_numbers_that_are_none_make_no_fact(self, number: str) -> None:
+        batch = parse(f"slot x: id 0 | task 1 | stop processing: n_tokens = {number}, truncated = 0")
+        assert batch.facts == ()
+        assert batch.unrecognised == 1
+
+    def test_many_shapes_are_not_kept(self) -> None:
+        parser = LogParser()
+        letters = [chr(97 + i % 26) * (1 + i // 26) for i in range(12_000)]
+        assert parser.feed("\n".join(letters).encode() + b"\n").unrecognised == 12_000
+        assert len(parser._known) <= 4096
