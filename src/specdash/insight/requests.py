@@ -153,6 +153,8 @@ class RequestAssembler:
             self._end(key)
         elif len(self._open) >= _MAX_OPEN:
             self._end(next(iter(self._open)))
+        # Timings without a header are one block: they end where a slot has its say.
+        self._end((fact.origin, None))
         known = _Open(LoggedRequest(fact.slot, fact.task, fact.origin))
         self._open[key] = known
         return known

@@ -1,0 +1,67 @@
+"""`specdash parse-log`: says everything that a llama-server log file can tell."""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from specdash.core.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.insight.log_summary import LogSummary
+
+_PIECE_BYTES = 1024 * 1024
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("file", metavar="FILE", help="the log of a llama-server, of any build; - reads standard input")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object (docs/parse-log.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the file and print the report.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    # Here, so that `--help` and bad arguments do not pay for the grammar.
+    from specdash.export.log_report import json_lines, text_lines
+
+    summary = _read(args.file)
+    lines = json_lines(summary, args.file) if args.json else text_lines(summary, args.file)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # The log's text may hold what a terminal of another encoding cannot show.
+        sys.stdout.reconfigure(errors="replace")
+    for line in lines:
+        print(line)
+    sys.stdout.flush()
+    return ExitCode.OK
+
+
+def _read(name: str) -> LogSummary:
+    try:
+        if name == "-":
+            return _summarise(sys.stdin.buffer)
+        if Path(name).is_dir():
+            raise InputError(f"log file {name!r} is a directory; name the file in it")
+        with Path(name).open("rb") as file:
+            return _summarise(file)
+    except OSError as error:
+        raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
+
+
+def _summarise(file: BinaryIO) -> LogSummary:
+    from specdash.insight.log_summary import LogSummary
+    from specdash.llama.log_parser import LogParser
+
+    parser, summary = LogParser(tail_lines=0), LogSummary()
+    while data := file.read(_PIECE_BYTES):
+        summary.add(parser.feed(data))
+    summary.add(parser.close())
+    summary.close()
+    return summary

@@ -1,0 +1,339 @@
+"""What a log tells, as JSON and as text for people. docs/parse-log.md describes both.
+
+Requests can be many, so the JSON is written in pieces and never held as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from specdash.core.log_facts import ServerEvent
+    from specdash.insight.log_summary import LogSummary
+    from specdash.insight.requests import LoggedRequest
+
+SCHEMA = "specdash.parse-log/1"
+_SHOWN_REQUESTS = 10
+_SEVERITIES = ("error", "warning", "notice")
+
+
+def json_lines(summary: LogSummary, path: str) -> Iterator[str]:
+    """The report as one JSON object, in pieces that make lines; `requests` comes last."""
+    yield "{"
+    for key, value in _head(summary, path).items():
+        yield f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)},"
+    yield '"requests": ['
+    last = len(summary.requests) - 1
+    for index, request in enumerate(summary.requests):
+        yield json.dumps(_request(request), allow_nan=False) + ("," if index < last else "")
+    yield "]}"
+
+
+def _head(summary: LogSummary, path: str) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "file": path,
+        "lines": summary.lines,
+        "unrecognised": summary.unrecognised,
+        "unrecognised_samples": summary.unrecognised_samples,
+        "last_s": _seconds(summary.last_s),
+        "server": _server(summary),
+        "totals": _totals(summary),
+        "steps": {
+            "count": summary.steps,
+            "accepted": summary.steps_accepted,
+            "generated": summary.steps_generated,
+            "replays": summary.replays,
+        },
+        "statistics": _statistics(summary),
+        "warnings": _warnings(summary),
+        "checkpoints": _checkpoints(summary),
+        "prompt_cache": _prompt_cache(summary),
+    }
+
+
+def _seconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _request(request: LoggedRequest) -> dict[str, Any]:
+    return {
+        "slot": request.slot,
+        "task": request.task,
+        "origin": request.origin,
+        "started_s": _seconds(request.started_s),
+        "at_s": _seconds(request.at_s),
+        "prompt_total_tokens": request.prompt_total_tokens,
+        "prompt_cached": request.prompt_cached,
+        "prompt_tokens": request.prompt_tokens,
+        "prompt_ms": request.prompt_ms,
+        "decode_tokens": request.decode_tokens,
+        "decode_ms": request.decode_ms,
+        "total_ms": request.total_ms,
+        "draft_generated": request.draft_generated,
+        "draft_accepted": request.draft_accepted,
+        "mean_accepted_length": request.mean_accepted_length,
+        "acceptance_per_position": request.acceptance_per_position,
+        "decode_tokens_seen": request.decode_tokens_seen,
+        "steps": _request_steps(request),
+        "truncated": request.truncated,
+        "cancelled": request.cancelled,
+        "error": request.error,
+        "finished": request.finished,
+    }
+
+
+def _request_steps(request: LoggedRequest) -> dict[str, int] | None:
+    if not request.steps:
+        return None
+    return {
+        "count": request.steps,
+        "accepted": request.steps_accepted,
+        "generated": request.steps_generated,
+        "replays": request.replays,
+    }
+
+
+def _totals(summary: LogSummary) -> dict[str, Any]:
+    requests = summary.requests
+    generated, accepted = _sum(requests, "draft_generated"), _sum(requests, "draft_accepted")
+    return {
+        "requests": len(requests),
+        "completed": sum(1 for request in requests if request.completed),
+        "cancelled": sum(request.cancelled for request in requests),
+        "failed": sum(request.error is not None for request in requests),
+        "unfinished": sum(not request.finished for request in requests),
+        "prompt_tokens": _sum(requests, "prompt_tokens"),
+        "prompt_tokens_per_second": _rate(requests, "prompt_tokens", "prompt_ms"),
+        "decode_tokens": _sum(requests, "decode_tokens"),
+        "decode_tokens_per_second": _rate(requests, "decode_tokens", "decode_ms"),
+        "draft_generated": generated,
+        "draft_accepted": accepted,
+        "acceptance": accepted / generated if generated and accepted is not None else None,
+    }
+
+
+def _sum(requests: Iterable[LoggedRequest], field: str) -> float | None:
+    """The sum of what is known of a field, None when no request has it."""
+    values = [value for request in requests if (value := getattr(request, field)) is not None]
+    return sum(values) if values else None
+
+
+def _rate(requests: Iterable[LoggedRequest], tokens: str, ms: str) -> float | None:
+    """Tokens per second over all requests that have both."""
+    pairs = [(getattr(request, tokens), getattr(request, ms)) for request in requests]
+    known = [(count, time) for count, time in pairs if count is not None and time is not None]
+    total_ms = sum(time for _, time in known)
+    return sum(count for count, _ in known) * 1000.0 / total_ms if total_ms else None
+
+
+def _statistics(summary: LogSummary) -> dict[str, Any]:
+    return {
+        name if origin is None else f"{name}@{origin}": {
+            "printed_type": last.printed_type,
+            "calls": last.calls,
+            "drafts_generated": last.drafts_generated,
+            "drafts_accepted": last.drafts_accepted,
+            "tokens_generated": last.tokens_generated,
+            "tokens_accepted": last.tokens_accepted,
+            "mean_accepted_length": last.mean_accepted_length,
+            "acceptance_per_position": last.acceptance_per_position,
+            "durations_ms": last.durations_ms or None,
+            "at_s": _seconds(last.at_s),
+        }
+        for (name, origin), last in summary.statistics.items()
+    }
+
+
+def _warnings(summary: LogSummary) -> dict[str, Any]:
+    return {
+        name: {
+            "title": WARNING_CLASSES[name].title,
+            "severity": str(WARNING_CLASSES[name].severity),
+            "count": tally.count,
+            "first": _seconds(tally.first_s),
+            "last": _seconds(tally.last_s),
+            "sample": tally.sample,
+            "note": WARNING_CLASSES[name].note,
+        }
+        for name, tally in sorted(summary.warnings.items(), key=_gravity)
+    }
+
+
+def _gravity(item: tuple[str, Any]) -> tuple[int, int, str]:
+    name, tally = item
+    return _SEVERITIES.index(str(WARNING_CLASSES[name].severity)), -tally.count, name
+
+
+def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": kind,
+            "action": action,
+            "count": totals.count,
+            "total_mib": round(totals.total_mib, 3) if totals.sized else None,
+            "largest_mib": totals.largest_mib,
+        }
+        for (kind, action), totals in summary.checkpoints.items()
+    ]
+
+
+def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
+    state = summary.cache_state
+    known = [
+        (request.prompt_cached, request.prompt_total_tokens)
+        for request in summary.requests
+        if request.prompt_cached is not None and request.prompt_total_tokens
+    ]
+    total = sum(length for _, length in known)
+    cached = sum(tokens for tokens, _ in known)
+    return {
+        "prompts": state.prompts if state else None,
+        "size_mib": state.size_mib if state else None,
+        "limit_mib": state.limit_mib if state else None,
+        "limit_tokens": state.limit_tokens if state else None,
+        "saved": summary.event_counts["prompt_cache_saved"],
+        "hits": summary.event_counts["prompt_cache_hit"],
+        "updates": summary.event_counts["prompt_cache_updated"],
+        "update_ms": round(summary.cache_update_ms, 3),
+        "reused_tokens": cached if known else None,
+        "prompt_tokens": total if known else None,
+        "reused_share": cached / total if total else None,
+        "slots_selected": dict(summary.selections),
+    }
+
+
+def _server(summary: LogSummary) -> dict[str, Any]:
+    """The last server that wrote the log."""
+    events = {event.name: event for event in summary.events if event.origin is None}
+
+    def field(name: str, key: str) -> str | None:
+        return events[name].get(key) if name in events else None
+
+    return {
+        "starts": summary.starts,
+        "restarts": summary.restarts,
+        "build": field("build", "build") or field(SERVER_STARTING, "build"),
+        "commit": field("build", "commit") or field(SERVER_STARTING, "commit"),
+        "compiler": field("build", "compiler") or field(SERVER_STARTING, "compiler"),
+        "verbosity": field("verbosity", "verbosity"),
+        "model": field("model_loading", "path"),
+        "draft_model": field("draft_loading", "path"),
+        "url": field("listening", "url"),
+        "slots": field("slots_ready", "slots"),
+        "n_ctx_slot": field("slots_ready", "n_ctx_slot"),
+        "kv_unified": field("slots_ready", "kv_unified"),
+        "loaded": "model_loaded" in events,
+        "stopping": "stopping" in events,
+        "speculation": {
+            "types": [event.get("type") for event in summary.events if event.name == "spec_implementation"],
+            "parameters": [dict(event.fields) for event in summary.events if event.name == "spec_parameters"],
+            "ready": "spec_ready" in events,
+            "off": "spec_none" in events,
+            "uses_checkpoints": "spec_checkpoints" in events,
+            "synthetic": dict(events["spec_synthetic"].fields) if "spec_synthetic" in events else None,
+        },
+        "events": [_event(event) for event in summary.events],
+    }
+
+
+def _event(event: ServerEvent) -> dict[str, Any]:
+    return {"name": event.name, "at_s": _seconds(event.at_s), "origin": event.origin, "fields": dict(event.fields)}
+
+
+def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
+    """The report for people; only what the log tells."""
+    yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} not understood"
+    yield from _server_text(_server(summary))
+    yield from _requests_text(summary)
+    yield from _speculation_text(summary)
+    yield from _memory_text(summary)
+    yield from _warnings_text(summary)
+    for sample in islice(summary.unrecognised_samples, 5):
+        yield f"not understood: {sample[:160]}"
+
+
+def _server_text(server: dict[str, Any]) -> Iterator[str]:
+    known = [(key, server[key]) for key in ("build", "model", "draft_model", "url", "slots", "n_ctx_slot")]
+    if any(value for _, value in known):
+        yield "server: " + ", ".join(f"{key} {value}" for key, value in known if value)
+    if server["restarts"]:
+        yield f"server: restarted {server['restarts']} times within this log; its figures above are of the last one"
+    if server["speculation"]["types"]:
+        yield "speculation: " + ", ".join(filter(None, server["speculation"]["types"]))
+
+
+def _requests_text(summary: LogSummary) -> Iterator[str]:
+    totals = _totals(summary)
+    yield (
+        f"requests: {totals['requests']:,} ({totals['completed']:,} completed, {totals['cancelled']:,} cancelled, "
+        f"{totals['failed']:,} failed, {totals['unfinished']:,} unfinished)"
+    )
+    if not summary.requests:
+        return
+    yield (
+        f"  prefill {_number(totals['prompt_tokens'])} tokens at {_number(totals['prompt_tokens_per_second'])} tok/s, "
+        f"decode {_number(totals['decode_tokens'])} tokens at {_number(totals['decode_tokens_per_second'])} tok/s"
+    )
+    skipped = len(summary.requests) - _SHOWN_REQUESTS
+    if skipped > 0:
+        yield f"  the last {_SHOWN_REQUESTS} of them (all with --json):"
+    yield "  slot   task  prompt  prefill ms  decode  decode ms  accepted"
+    for request in summary.requests[-_SHOWN_REQUESTS:]:
+        drafts = _share(request.draft_accepted, request.draft_generated)
+        end = request.error or ("cancelled" if request.cancelled else drafts if request.finished else "unfinished")
+        prefill = f"{_number(request.prompt_tokens):>7} {_number(request.prompt_ms):>11}"
+        decode = f"{_number(request.decode_tokens):>7} {_number(request.decode_ms):>10}"
+        yield f"  {_number(request.slot):>4} {_number(request.task):>6} {prefill} {decode}  {end}"
+
+
+def _speculation_text(summary: LogSummary) -> Iterator[str]:
+    totals = _totals(summary)
+    if totals["draft_generated"]:
+        yield f"draft tokens: {_share(totals['draft_accepted'], totals['draft_generated'])} over the requests"
+    if summary.steps:
+        yield (
+            f"verification steps: {summary.steps:,}, {_share(summary.steps_accepted, summary.steps_generated)}, "
+            f"{summary.replays:,} replays"
+        )
+    for (name, _), last in summary.statistics.items():
+        drafts = _share(last.tokens_accepted, last.tokens_generated)
+        yield f"statistics {name}: {drafts}, {last.drafts_generated:,} drafts since the server's start"
+
+
+def _memory_text(summary: LogSummary) -> Iterator[str]:
+    for (kind, action), totals in summary.checkpoints.items():
+        size = f", {totals.total_mib:,.1f} MiB" if totals.sized else ""
+        yield f"checkpoints: {kind} {action} {totals.count:,}{size}"
+    cache = _prompt_cache(summary)
+    if cache["prompts"] is not None:
+        yield f"prompt cache: {cache['prompts']:,} prompts, {cache['size_mib']:,.1f} of {cache['limit_mib']:,.0f} MiB"
+    if cache["reused_share"] is not None:
+        yield f"prompt reuse: {_share(cache['reused_tokens'], cache['prompt_tokens'])} of the prompts' tokens"
+
+
+def _warnings_text(summary: LogSummary) -> Iterator[str]:
+    for name, tally in sorted(summary.warnings.items(), key=_gravity):
+        known = WARNING_CLASSES[name]
+        when = "" if tally.first_s is None else f", {tally.first_s:.3f} s to {tally.last_s or tally.first_s:.3f} s"
+        yield f"{known.severity}: {name} x{tally.count:,}{when}: {known.title}"
+        if known.severity != "notice":
+            yield f"  {known.note}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "--"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def _share(part: float | None, whole: float | None) -> str:
+    if part is None or not whole:
+        return "--"
+    return f"{part:,.0f}/{whole:,.0f} ({part / whole:.1%})"

@@ -1,0 +1,177 @@
+"""`specdash parse-log`, as it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdash.cli.main import main
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+
+
+def parse_log(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    assert main(["parse-log", *args, "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def specdash(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "specdash", *args]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+class TestJson:
+    def test_has_the_fields_of_the_contract(self, capsys: pytest.CaptureFixture[str]) -> None:
+        report = parse_log(capsys, str(LOGS / "mamba_draft75_lv3_trace1.log"))
+        assert report["schema"] == "specdash.parse-log/1"
+        assert (report["lines"], report["unrecognised"]) == (66, 0)
+        assert {key: report["steps"][key] for key in ("accepted", "generated", "replays")} == {
+            "accepted": 80,
+            "generated": 144,
+            "replays": 18,
+        }
+        first = report["requests"][0]
+        assert {key: first[key] for key in CONTRACT} == {
+            "slot": 0,
+            "task": 0,
+            "prompt_tokens": 122,
+            "prompt_ms": 31.41,
+            "decode_tokens": 60,
+            "decode_ms": 106.86,
+            "draft_generated": 72,
+            "draft_accepted": 40,
+            "cancelled": False,
+        }
+        assert first["steps"] == {"count": 9, "accepted": 40, "generated": 72, "replays": 9}
+        warning = report["warnings"]["trace_enabled"]
+        assert (warning["count"], warning["first"], warning["last"]) == (1, 0.046765, 0.046765)
+        assert warning["sample"] == "0.00.046.765 W srv    load_model: LLAMA_TRACE = 1"
+
+    def test_has_cumulative_statistics_by_type(self, capsys: pytest.CaptureFixture[str]) -> None:
+        statistics = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))["statistics"]
+        assert set(statistics) == {"draft-mtp", "ngram-mod"}
+        assert statistics["draft-mtp"]["tokens_generated"] == 261
+
+    def test_names_the_server(self, capsys: pytest.CaptureFixture[str]) -> None:
+        server = parse_log(capsys, str(LOGS / "llama_draft75_lv4.log"))["server"]
+        assert (server["model"], server["draft_model"]) == ("models/llama.gguf", "models/llama-draft-75.gguf")
+        assert (server["url"], server["slots"], server["verbosity"]) == ("http://127.0.0.1:18131", "1", "4")
+        assert server["speculation"]["types"] == ["draft-simple"]
+        assert server["speculation"]["parameters"][0] == {"n_max": "8", "n_min": "0", "p_min": "0.000000"}
+
+    def test_has_checkpoints_and_prompt_reuse(self, capsys: pytest.CaptureFixture[str]) -> None:
+        report = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))
+        created = next(
+            item for item in report["checkpoints"] if (item["kind"], item["action"]) == ("context", "created")
+        )
+        assert created["count"] == 7
+        assert report["prompt_cache"]["prompts"] == 4
+        assert report["prompt_cache"]["reused_tokens"] == 26
+        assert report["prompt_cache"]["reused_share"] == pytest.approx(26 / 341)
+
+    def test_says_null_for_what_the_log_does_not_tell(self, capsys: pytest.CaptureFixture[str]) -> None:
+        report = parse_log(capsys, str(LOGS / "cancel_and_sigterm.log"))
+        cancelled, unfinished = report["requests"]
+        assert (cancelled["cancelled"], cancelled["decode_ms"], cancelled["draft_accepted"]) == (True, None, None)
+        assert (unfinished["finished"], unfinished["cancelled"]) == (False, False)
+        assert report["totals"]["acceptance"] is None
+        assert report["server"]["build"] is None
+
+    def test_of_an_empty_file_has_no_lines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        empty = tmp_path / "empty.log"
+        empty.touch()
+        report = parse_log(capsys, str(empty))
+        assert (report["lines"], report["requests"], report["warnings"]) == (0, [], {})
+
+    @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+    def test_is_json_for_every_log(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        report = parse_log(capsys, str(path))
+        assert all(set(request) >= CONTRACT for request in report["requests"])
+        assert all({"count", "first", "last", "sample"} <= set(warning) for warning in report["warnings"].values())
+
+
+CONTRACT = {
+    "slot",
+    "task",
+    "prompt_tokens",
+    "prompt_ms",
+    "decode_tokens",
+    "decode_ms",
+    "draft_generated",
+    "draft_accepted",
+    "cancelled",
+}
+
+
+class TestText:
+    @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+    def test_is_short_and_printable_for_every_log(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["parse-log", str(path)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) < 60
+        assert all(line.isprintable() for line in lines)
+
+    def test_tells_requests_acceptance_and_warnings(self, capsys: pytest.CaptureFixture[str]) -> None:
+        main(["parse-log", str(LOGS / "llama_ctxshift_draft75.log")])
+        text = capsys.readouterr().out
+        assert "requests: 1 (1 completed, 0 cancelled, 0 failed, 0 unfinished)" in text
+        assert "507/711 (71.3%)" in text
+        assert "warning: context_shift x4, 0.473 s to 1.691 s" in text
+
+
+class TestInput:
+    def test_standard_input_is_a_file_too(self) -> None:
+        done = specdash("parse-log", "-", "--json", stdin=(LOGS / "router.log").read_bytes())
+        assert done.returncode == 0
+        assert json.loads(done.stdout)["lines"] == 70
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("nowhere.log", "No such file or directory"), (".", "is a directory")]
+    )
+    def test_that_cannot_be_read_is_one_clear_line(
+        self,
+        name: str,
+        reason: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert main(["parse-log", name]) == 3
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert error.startswith("specdash: log file ")
+        assert reason in error
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+    def test_that_may_not_be_read_is_one_clear_line(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret.log"
+        secret.touch(mode=0o000)
+        done = specdash("parse-log", str(secret))
+        assert done.returncode == 3
+        assert b"Permission denied" in done.stderr
+
+    def test_an_unknown_option_is_a_usage_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["parse-log", "x.log", "--jsn"]) == 2
+        assert "--jsn" in capsys.readouterr().err
+
+    def test_a_reader_that_goes_away_is_no_error(self) -> None:
+        command = f"{sys.executable} -m specdash parse-log {LOGS / 'http_misc.log'} --json | head -c 100"
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, timeout=60, check=False)
+        assert done.stderr == b""
+
+    def test_neither_textual_nor_http_is_loaded(self) -> None:
+        code = (
+            "import sys; from specdash.cli.main import main; "
+            f"main(['parse-log', {str(LOGS / 'router.log')!r}]); "
+            "print({'textual', 'httpx', 'pydantic', 'plotext'} & set(sys.modules), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+        assert done.stderr == b"set()\n"

@@ -1,0 +1,192 @@
+"""The summary of real logs agrees with what plain searching finds in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdash.core.log_facts import LogBatch, ServerEvent, WarningTally
+from specdash.insight.log_summary import LogSummary
+from specdash.llama.log_parser import LogParser
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+REAL = sorted(path for path in LOGS.glob("*.log") if path.stem != "field_samples_older_builds")
+BY_NAME = {path.stem: path for path in LOGS.glob("*.log")}
+
+SUBSTRINGS = {
+    "find_slot_non_consecutive": "non-consecutive token position",
+    "kv_no_free_space": "failed to find free space",
+    "context_shift": "slot context shift",
+    "checkpoint_erased": "erased invalidated context checkpoint",
+    "spec_init_failed": "failed to initialize speculative decoding context",
+    "draft_clamped": "clamping to",
+    "alloc_failed": "cudaMalloc failed",
+    "cuda_error": "CUDA error",
+    "request_cancelled": "cancel task, id_task",
+    "vocab_mismatch": "vocabs are not compatible",
+    "context_exceeded": "exceeds the available context size",
+    "unauthorized": "Invalid API Key",
+    "synth_enabled": "synthetic speculative acceptance is enabled",
+    "deprecated_argument": "DEPRECATED",
+    "full_reprocess": "forcing full prompt re-processing",
+    "ctx_other_missing": "requires ctx_other to be set",
+    "prompt_fully_cached": "need to evaluate at least",
+    "trace_enabled": "LLAMA_TRACE = ",
+    "ggml_assert": "GGML_ASSERT",
+}
+
+
+def summarise(path: Path) -> LogSummary:
+    parser, summary = LogParser(), LogSummary()
+    summary.add(parser.feed(path.read_bytes()))
+    summary.add(parser.close())
+    summary.close()
+    return summary
+
+
+def found(pattern: str, path: Path) -> list[tuple[str, ...]]:
+    return re.findall(pattern, path.read_text(errors="replace"))
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_requests_add_up_to_what_a_search_finds(path: Path) -> None:
+    requests = summarise(path).requests
+    prompts = found(r"prompt eval time =\s+([\d.]+) ms /\s+(\d+) tokens", path)
+    decodes = found(r"(?:\| |\s)\s{5,}eval time =\s+([\d.]+) ms /\s+(\d+) tokens", path)
+    drafts = found(r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated", path)
+    assert [(r.prompt_ms, r.prompt_tokens) for r in requests if r.prompt_ms is not None] == [
+        (float(ms), int(tokens)) for ms, tokens in prompts
+    ]
+    assert [(r.decode_ms, r.decode_tokens) for r in requests if r.decode_ms is not None] == [
+        (float(ms), int(tokens)) for ms, tokens in decodes
+    ]
+    assert [(r.draft_accepted, r.draft_generated) for r in requests if r.draft_generated is not None] == [
+        (int(accepted), int(generated)) for accepted, generated in drafts
+    ]
+    assert len(requests) == len(found(r"\| processing task", path))
+    assert sum(r.cancelled for r in requests) == len(found("cancel task, id_task", path))
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_warnings_are_as_many_as_a_search_finds(path: Path) -> None:
+    warnings = summarise(path).warnings
+    # A line of the collector's own may quote the server.
+    text = "".join(line for line in path.read_text(errors="replace").splitlines(keepends=True) if line[0] != "#")
+    counted = {name: warnings[name].count for name in SUBSTRINGS if name in warnings}
+    assert counted == {name: text.count(words) for name, words in SUBSTRINGS.items() if words in text}
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_lines_are_counted_and_understood(path: Path) -> None:
+    summary = summarise(path)
+    data = path.read_bytes()
+    assert summary.lines == data.count(b"\n") + (not data.endswith(b"\n"))
+    # This one log also holds five lines printed by the Python program that embedded the server.
+    assert summary.unrecognised == (5 if path.stem == "xllamacpp_b11549_draft75_lv4" else 0), (
+        summary.unrecognised_samples
+    )
+
+
+TRACED = [path for path in REAL if b"LLAMA_TRACE = 1" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("path", TRACED, ids=lambda path: path.stem)
+def test_steps_of_a_request_add_up_to_its_own_acceptance(path: Path) -> None:
+    requests = [request for request in summarise(path).requests if request.draft_generated is not None]
+    assert requests
+    for request in requests:
+        assert (request.steps_accepted, request.steps_generated) == (request.draft_accepted, request.draft_generated)
+
+
+def test_the_first_request_of_a_traced_checkpoint_model_is_40_of_72() -> None:
+    summary = summarise(BY_NAME["mamba_draft75_lv3_trace1"])
+    first = summary.requests[0]
+    assert (first.steps_accepted, first.steps_generated, first.replays) == (40, 72, 9)
+    assert (summary.steps_accepted, summary.steps_generated, summary.replays) == (80, 144, 18)
+
+
+def test_the_first_request_of_a_known_log() -> None:
+    first = summarise(BY_NAME["llama_draft75_lv4"]).requests[0]
+    assert (first.prompt_tokens, first.prompt_ms, first.decode_tokens, first.decode_ms) == (122, 19.23, 120, 335.11)
+    assert (first.draft_accepted, first.draft_generated, first.mean_accepted_length) == (101, 141, 6.61)
+    assert first.acceptance_per_position == (0.944, 0.944, 0.944, 0.722, 0.722, 0.667, 0.667, 0.0)
+    assert (first.prompt_total_tokens, first.prompt_cached, first.total_ms) == (122, 0, 354.34)
+    assert (first.started_s, first.at_s) == (0.10873, 0.463995)
+
+
+def test_json_lines_say_the_same_as_plain_ones(tmp_path: Path) -> None:
+    records = [json.loads(line) for line in BY_NAME["jsonl_draft75_lv4"].read_text().splitlines() if line[0] == "{"]
+    plain = tmp_path / "plain.log"
+    plain.write_text("".join(as_plain(record) for record in records if record["type"] == "log"))
+    as_json, as_text = summarise(BY_NAME["jsonl_draft75_lv4"]), summarise(plain)
+    assert as_json.requests == as_text.requests
+    assert len(as_json.requests) == 2
+    assert as_json.statistics == as_text.statistics
+    assert {name: tally.count for name, tally in as_json.warnings.items()} == {
+        name: tally.count for name, tally in as_text.warnings.items()
+    }
+    assert as_json.events == as_text.events
+
+
+def as_plain(record: dict[str, Any]) -> str:
+    minutes, micros = divmod(record["time"], 60_000_000)
+    seconds, rest = divmod(micros, 1_000_000)
+    stamp = f"{minutes}.{seconds:02}.{rest // 1000:03}.{rest % 1000:03}"
+    return f"{stamp} {record['level'][0].upper()} {record['msg']}"
+
+
+def test_statistics_are_the_last_ones() -> None:
+    last = summarise(BY_NAME["llama_draft75_lv4"]).statistics["draft-simple", None]
+    assert (last.tokens_accepted, last.tokens_generated, last.drafts_generated) == (202, 282, 36)
+
+
+def test_checkpoints_are_counted_with_their_sizes() -> None:
+    path = BY_NAME["mamba_draft75_lv5"]
+    checkpoints = summarise(path).checkpoints
+    pattern = r"created context checkpoint .* size = ([\d.]+) MiB"
+    sizes = [float(size) for size in re.findall(pattern, path.read_text(errors="replace"))]
+    assert checkpoints["context", "created"].count == len(sizes)
+    assert checkpoints["context", "created"].total_mib == pytest.approx(sum(sizes))
+    assert checkpoints["speculative", "created"].count == checkpoints["speculative", "restored"].count == 18
+    assert checkpoints["speculative", "restored"].largest_mib == pytest.approx(38988 / 2**20)
+
+
+def test_old_formats_are_understood() -> None:
+    summary = summarise(BY_NAME["field_samples_older_builds"])
+    known = {(r.slot, r.task, r.decode_tokens, r.draft_generated) for r in summary.requests}
+    assert {(3, 1366, 128, None), (0, 0, 424, None), (1, 90, None, 289)} <= known
+    assert set(summary.statistics) == {
+        (name, None) for name in ("ngram-simple", "draft-simple", "ngram-mod", "ngram-map-k")
+    }
+
+
+def test_the_children_of_a_router_are_told_apart() -> None:
+    (request,) = summarise(BY_NAME["router"]).requests
+    assert (request.origin, request.draft_accepted, request.draft_generated) == (45995, 42, 42)
+
+
+class TestWhatIsKept:
+    def test_warnings_add_up_over_batches(self) -> None:
+        summary = LogSummary()
+        summary.add(LogBatch(2, warnings=(WarningTally("context_shift", 2, 1.0, 2.0, "first"),)))
+        summary.add(LogBatch(1, warnings=(WarningTally("context_shift", 1, 9.0, 9.0, "later"),)))
+        assert summary.warnings["context_shift"] == WarningTally("context_shift", 3, 1.0, 9.0, "first")
+
+    def test_is_about_the_last_server(self) -> None:
+        summary = LogSummary()
+        old, new = (ServerEvent("model_loading", (("path", name),)) for name in ("old.gguf", "new.gguf"))
+        summary.add(LogBatch(facts=(old, ServerEvent("restarted"), ServerEvent("server_starting"), new)))
+        assert summary.restarts == 1
+        assert [event.get("path") for event in summary.events] == [None, "new.gguf"]
+
+    def test_is_bounded_but_for_the_requests(self) -> None:
+        summary = LogSummary()
+        for index in range(1000):
+            events = tuple(ServerEvent("listening", (("url", str(index)),)) for _ in range(3))
+            summary.add(LogBatch(3, 3, facts=events, unrecognised_samples=("a", "b")))
+        assert len(summary.events) <= 200
+        assert len(summary.unrecognised_samples) == 10
