@@ -1,0 +1,163 @@
+"""The real program in a real terminal on the real server: what an operator sees, types, and leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from support.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.tmux, pytest.mark.engine]
+SPECDASH = [sys.executable, "-m", "specdash"]
+
+
+def demo(tmp_path: Path, *options: str, columns: int = 120, rows: int = 36) -> Terminal:
+    env = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    return Terminal([*SPECDASH, "demo", *options], columns=columns, rows=rows, env=env)
+
+
+def percent(screen: str, label: str) -> float | None:
+    found = re.search(rf"{label}\s+([\d.]+)\s*%", screen)
+    return float(found[1]) if found else None
+
+
+def family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def assert_nothing_left(tmp_path: Path, processes: list[psutil.Process]) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        alive = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = list(tmp_path.glob("specdash-demo-*"))
+        if not alive and not left:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"left behind: {alive} {left}")
+
+
+def test_the_demo_shows_live_acceptance_prefill_and_decode(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        screen = terminal.wait_for("LIVE", "Acceptance", "Prefill", "Decode", within_s=40)
+        until = time.monotonic() + 40
+        while not ((percent(screen, "Acceptance") or 0) > 0 and re.search(r"Decode\s+[\d,.]+k? tok/s", screen)):
+            assert time.monotonic() < until, screen
+            time.sleep(0.3)
+            screen = terminal.screen
+        acceptance = percent(screen, "Acceptance")
+        assert acceptance is not None
+        assert 5 < acceptance <= 100
+        assert re.search(r"Prefill\s+[\d,.]+k? tok/s", screen)
+        processes = family(terminal.pid)
+        assert len(processes) >= 4, "dashboard, backend, server and traffic run"
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+        assert_nothing_left(tmp_path, processes)
+
+
+def test_every_key_an_operator_needs_works(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        terminal.press("Space")
+        terminal.wait_for("PAUSED")
+        terminal.press("Space")
+        terminal.wait_gone("PAUSED")
+        terminal.press("w")
+        terminal.wait_for("15m")
+        terminal.press("?")
+        terminal.wait_for("Freeze the display")
+        terminal.press("Escape")
+        terminal.wait_gone("Freeze the display")
+        terminal.press("8")
+        terminal.wait_gone("8 Log")
+        terminal.press("8")
+        terminal.wait_for("8 Log")
+        terminal.press("/")
+        terminal.press("-l", "idle")
+        terminal.press("Enter")
+        terminal.wait_for("idle")
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 36), (200, 50)])
+def test_the_essentials_are_on_screen_at_every_size(tmp_path: Path, columns: int, rows: int) -> None:
+    with demo(tmp_path, columns=columns, rows=rows) as terminal:
+        screen = terminal.wait_for("LIVE", "Acceptance", "Prefill", "Decode", "Warnings", within_s=40)
+        assert max(len(line) for line in screen.splitlines()) <= columns
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+
+
+def test_a_resize_while_running_keeps_the_essentials(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        terminal.resize(80, 24)
+        time.sleep(1.5)
+        assert "Acceptance" in terminal.wait_for("LIVE", "Acceptance")
+        terminal.resize(200, 50)
+        terminal.wait_for("LIVE", "Acceptance", "Requests", "Log")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_behind_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        processes = family(terminal.pid)
+        assert list(tmp_path.glob("specdash-demo-*"))
+        os.kill(terminal.pid, number)
+        terminal.wait_exit()
+        assert_nothing_left(tmp_path, processes)
+
+
+def test_a_server_found_by_itself_is_watched_through_its_restart(tmp_path: Path) -> None:
+    from e2e.test_fidelity import backend
+
+    with backend(tmp_path):
+        env = {"HOME": str(tmp_path)}
+        with Terminal(SPECDASH, env=env) as terminal:
+            terminal.wait_for("LIVE", "demo-target", within_s=20)
+            server = next(p for p in psutil.process_iter(["cmdline"]) if is_server_of(p, tmp_path))
+            server.terminate()
+            terminal.wait_for("DOWN", within_s=20)
+            terminal.press("q")
+            assert terminal.wait_exit() == 0
+
+
+def is_server_of(process: psutil.Process, home: Path) -> bool:
+    with contextlib.suppress(psutil.Error):
+        command = process.info["cmdline"] or []
+        return "run" in command and any(str(home) in word for word in command)
+    return False
+
+
+def test_without_a_server_the_page_says_how_to_connect(tmp_path: Path) -> None:
+    with Terminal(SPECDASH, env={"HOME": str(tmp_path)}) as terminal:
+        screen = terminal.wait_for("No llama-server found", within_s=20)
+        assert "specdash --url" in screen
+        assert "specdash demo" in screen
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+
+
+def test_the_temporary_directory_is_private(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        (directory,) = tmp_path.glob("specdash-demo-*")
+        assert directory.stat().st_mode & 0o077 == 0
+        assert tempfile.gettempdir() != str(tmp_path)
