@@ -72,9 +72,11 @@ class Dashboard(App[None]):
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
     ) -> None:
-        # Textual takes NO_COLOR out of the environment, so it has to be read before.
+        # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
+        # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
+        # colours black.
         chosen = theme if theme in PALETTES else default_theme(os.environ)
-        super().__init__()
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.animation_level = "none"
         self.state = state
         self.demo = demo

@@ -69,6 +69,16 @@ def compact(value: float | None) -> str:
     return f"{sign}{scaled:.{digits}f}{_SUFFIXES[index]}"
 
 
+def context(tokens: float | None) -> str:
+    """A context length in the field's binary thousands: 32768 is `32k`, 12904 is `12.6k`."""
+    if tokens is None:
+        return UNKNOWN
+    if tokens < 1000:
+        return f"{tokens:.0f}"
+    number = f"{tokens / 1024:.1f}" if tokens < 1024 * 1000 else f"{tokens / 1024:.0f}"
+    return number.removesuffix(".0") + "k"
+
+
 def count(value: float | None) -> str:
     """A count in full, grouped by thousands."""
     return UNKNOWN if value is None else f"{value:,.0f}"

@@ -89,7 +89,7 @@ class ConnectApp(App[FoundT], Generic[FoundT]):
         ascii_only: bool = False,
     ) -> None:
         chosen = theme if theme in PALETTES else default_theme(os.environ)
-        super().__init__()
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.animation_level = "none"
         for palette in PALETTES.values():
             self.register_theme(textual_theme(palette))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specdash.insight.picture import Measured, SpeculationPicture
     from specdash.tui.view import View
 
-_SIDE_WIDTH = 40
+_SIDE_WIDTH = 43
 _CHART_LEAST = 26
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Status
 from specdash.tui.formatting import bar, clean, percent, size_pair
+from specdash.tui.spans import wrap
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu
@@ -21,7 +22,9 @@ BAR_REST = 30
 def gpu_lines(picture: GpuPicture, width: int, *, ascii_only: bool) -> list[Line]:
     """Two lines a GPU; the second one says what limits it."""
     if not picture.gpus:
-        return [(("GPU  ", "dim"), (clean(picture.unavailable or "none found", 120), "dim"))]
+        reason = clean(picture.unavailable or "none found", 160).removeprefix("unavailable: ")
+        texts = wrap(reason, max(width - 5, 10), 2)
+        return [((("GPU  " if index == 0 else "     "), "dim"), (text, "dim")) for index, text in enumerate(texts)]
     stale = picture.status is Status.STALE
     lines: list[Line] = []
     for gpu in picture.gpus:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
 from specdash.insight.picture import BackendState
-from specdash.tui.formatting import age, clean, clock, compact, count, duration, fit, interval, percent, rate, window
+from specdash.tui.formatting import age, clean, clock, context, count, duration, fit, interval, percent, rate, window
 from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
@@ -147,8 +147,13 @@ def _speculation(view: View) -> list[Span]:
         off = speculation.active is False
         name = "+".join(clean(kind, 24) for kind in speculation.types)
         spans.append((name + (" (inactive)" if off else ""), "warn" if off else "accent"))
-    spans += [(f"{clean(key, 24)} {clean(value, 16)}", "dim") for key, value in speculation.parameters]
-    return spans
+    told = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
+    return spans + [(f"{_short(key)} {clean(value, 16)}", "dim") for key, value in told]
+
+
+def _short(key: str) -> str:
+    """`spec-draft-n-max` as `n-max`: beside the spec type, the prefix says nothing new."""
+    return clean(key, 40).removeprefix("spec-").removeprefix("draft-")
 
 
 def _tags(view: View, situation: Situation) -> list[Span]:
@@ -168,7 +173,7 @@ def _where(backend: BackendPicture, width: int) -> list[Span]:
     if backend.engine:
         spans.append(("  " + clean(backend.engine, 40 if width >= 100 else 24), "dim"))
     if backend.n_ctx and width >= 100:
-        spans.append((f"  ctx {compact(backend.n_ctx)}", "dim"))
+        spans.append((f"  ctx {context(backend.n_ctx)}", "dim"))
     return spans
 
 

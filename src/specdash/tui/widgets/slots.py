@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
 from specdash.insight.picture import SlotPhase, SlotPicture
-from specdash.tui.formatting import UNKNOWN, bar, compact, fit, percent, rate
+from specdash.tui.formatting import UNKNOWN, bar, compact, context, fit, percent, rate
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, Line, Span
 from specdash.tui.widgets.panel import Panel, message
@@ -90,7 +90,7 @@ def _slot_line(slot: SlotPicture, width: int, *, ascii_only: bool) -> Line:
     line += [(filled, role + track), (rest, "faint" + track), (fit(done, 6, right=True), plain)]
     line += [
         (fit("" if idle else rate(slot.tokens_per_second) + " ", 8, right=True), plain),
-        (fit(f"{compact(slot.context_used)}/{compact(slot.n_ctx)} ", 12, right=True), plain),
+        (fit(f"{context(slot.context_used)}/{context(slot.n_ctx)} ", 12, right=True), plain),
     ]
     if acceptance:
         line.append((fit("" if idle else percent(slot.acceptance) + " ", 6, right=True), plain))

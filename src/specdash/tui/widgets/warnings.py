@@ -40,8 +40,11 @@ class WarningsPanel(Panel):
 
     def aside(self, view: View) -> Line:
         """All classes together, per minute."""
-        now = sum(warning.per_minute for warning in view.picture.log.warnings)
-        return ((rate(now), "warn bold"), ("/min", "dim")) if now else ()
+        current = [warning for warning in view.picture.log.warnings if warning.per_minute]
+        if not current:
+            return ()
+        role = SEVERITY_ROLES.get(min(current, key=_severity).severity, "text")
+        return ((rate(sum(warning.per_minute for warning in current)), f"{role} bold"), ("/min", "dim"))
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The classes; where there is room, samples below the first ones."""
@@ -100,6 +103,6 @@ def _class_line(warning: WarningPicture, width: int, view: View) -> Line:
         (f"{mark} ", role),
         (title, role if fresh and warning.severity != "notice" else "text"),
         (total, "text bold"),
-        (speed, "warn" if warning.per_minute else "dim"),
+        (speed, role),
         (last, "dim"),
     )
