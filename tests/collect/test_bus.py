@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from specdash.collect.bus import Bus
 from specdash.core.readings import Reading, Source
+
+if TYPE_CHECKING:
+    import pytest
 
 READING: Reading[Any] = Reading.known(Source.HEALTH, 1.0, "fine")
 
@@ -22,7 +23,8 @@ def test_every_sink_gets_every_reading() -> None:
 
 
 def test_a_sink_can_come_and_go() -> None:
-    bus, got = Bus(), []
+    bus = Bus()
+    got: list[Reading[Any]] = []
     unsubscribe = bus.subscribe(got.append)
     bus.publish(READING)
     unsubscribe()

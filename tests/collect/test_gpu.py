@@ -81,7 +81,11 @@ class Bench:
         self.nvml = nvml
         self.readings: list[Reading[Gpus]] = []
         self.collector = GpuCollector(
-            self.readings.append, lambda: frozenset({10}), nvml=nvml, clock=lambda: self.now, name_of=lambda pid: f"p{pid}"
+            self.readings.append,
+            lambda: frozenset({10}),
+            nvml=nvml,
+            clock=lambda: self.now,
+            name_of=lambda pid: f"p{pid}",
         )
 
     def step(self, after: float = 0.0) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.core.observations import Slot, Slots
@@ -19,6 +19,7 @@ DATA = Path(__file__).parents[1] / "data" / "http"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
 )
 
 
@@ -106,6 +107,7 @@ def test_nothing_but_the_documented_error_is_raised_for_bytes(body: bytes) -> No
         parse_slots(body)
 
 
+@settings(max_examples=30)
 @given(
     st.lists(
         st.dictionaries(

@@ -188,7 +188,7 @@ class BackendPoller:
             known.slots = None
             self._wake(Source.PROPS)
         was_quiet = known.quiet
-        known.quiet = before is not None and _is_quiet(before, result)
+        known.quiet = _quiet(before, result)
         if known.quiet is False and (was_quiet or known.asleep):
             if known.asleep:
                 # Whoever sent it work has woken the server.
@@ -217,9 +217,11 @@ def _all_idle(slots: Slots) -> bool:
     return not any(slot.is_processing for slot in slots.slots)
 
 
-def _is_quiet(before: Counters, now: Counters) -> bool:
-    if now.requests_processing is None or now.requests_processing or now.requests_deferred:
+def _quiet(before: Counters | None, now: Counters) -> bool | None:
+    if now.requests_processing or now.requests_deferred:
         return False
+    if before is None or now.requests_processing is None:
+        return None
     return before is now or _without_gauges(before) == _without_gauges(now)
 
 

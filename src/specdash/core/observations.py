@@ -109,7 +109,7 @@ class Slot:
     n_prompt_tokens_processed: int | None = None
     n_prompt_tokens_cache: int | None = None
     speculative_types: tuple[str, ...] | None = None
-    """Speculative implementations of the slot's last task; empty when it had none, None when the server does not say."""
+    """Speculative implementations of the slot's last task; empty when it had none, None when unknown."""
 
 
 @dataclass(frozen=True, slots=True)

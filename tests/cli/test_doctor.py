@@ -1,0 +1,168 @@
+"""`specdash doctor` says what is reachable, what is missing, and which switch would light which panel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.main import main
+from support.fault_server import FaultServer, free_port, says
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DATA = Path(__file__).parents[1] / "data" / "http"
+DISABLED = says(501, '{"error":{"message":"disabled","code":501}}')
+DENIED = says(401, '{"error":{"message":"Invalid API Key","code":401}}')
+
+TRACED_LOG = """\
+0.00.001.000 I srv  llama_server: verbosity = 3 (adjust with the `-lv N` CLI arg)
+0.00.118.730 I slot   operator(): id  0 | task 0 | accepted  3/ 8 draft tokens
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No configuration and no run records of the machine under test."""
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in ("SPECDASH_URL", "SPECDASH_LOG", "SPECDASH_API_KEY_ENV", "SPECDASH_API_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    routes = {
+        "/health": says(200, '{"status":"ok"}'),
+        "/props": says(200, (DATA / "props.json").read_bytes()),
+        "/metrics": says(200, (DATA / "metrics_after_1.txt").read_bytes()),
+        "/slots": says(200, (DATA / "slots_fresh.json").read_bytes()),
+    }
+    with FaultServer(routes) as running:
+        yield running
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["doctor", "--json", *arguments])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def switches(found: dict[str, Any]) -> str:
+    return "\n".join(entry["switch"] for entry in found["missing"])
+
+
+def states(found: dict[str, Any]) -> dict[str, str]:
+    return {entry["path"]: entry["state"] for entry in found["endpoints"]}
+
+
+def test_a_server_with_everything_on(server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(TRACED_LOG.replace("= 3", "= 4"))
+    code, found = report(capsys, "--url", server.url, "--log", str(log))
+    assert code == 0
+    assert found["schema"] == 1
+    assert found["reachable"] is True
+    assert states(found) == {"/health": "ok", "/props": "ok", "/metrics": "ok", "/slots": "ok"}
+    assert all(entry["latency_ms"] > 0 for entry in found["endpoints"])
+    assert found["log"]["verbosity"] == 4
+    assert found["log"]["llama_trace"] is True
+    for flag in ("--metrics", "--no-slots", "--log-file", "LLAMA_TRACE", "-lv 4", "--api-key"):
+        assert flag not in switches(found)
+
+
+def test_everything_that_is_off_has_a_switch_and_names_its_panels(
+    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server.routes.update({"/metrics": DISABLED, "/slots": DISABLED})
+    log = tmp_path / "server.log"
+    log.write_text(TRACED_LOG.splitlines()[0] + "\n")
+    code, found = report(capsys, "--url", server.url, "--log", str(log))
+    assert code == 0
+    assert states(found)["/metrics"] == "disabled"
+    for flag in ("--metrics", "--no-slots", "LLAMA_TRACE=1", "-lv 4"):
+        assert flag in switches(found)
+    assert all(entry["lights"] for entry in found["missing"])
+
+
+def test_a_missing_log_has_a_switch(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = report(capsys, "--url", server.url)
+    assert found["log"]["path"] is None
+    assert "--log-file" in switches(found)
+
+
+def test_an_unreadable_log_is_said(server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, found = report(capsys, "--url", server.url, "--log", str(tmp_path / "no.log"))
+    assert "is not there yet" in found["log"]["failure"]
+
+
+def test_nothing_there_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = report(capsys, "--url", f"127.0.0.1:{free_port()}")
+    assert code == 4
+    assert found["reachable"] is False
+    assert set(states(found).values()) == {"connection refused"}
+
+
+def test_something_else_there_is_exit_code_4(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.routes = dict.fromkeys(server.routes, says(200, "<html>"))
+    code, found = report(capsys, "--url", server.url)
+    assert code == 4
+    assert set(states(found).values()) == {"not understood"}
+
+
+def test_a_missing_key_is_said_and_a_given_one_sent_and_never_shown(
+    server: FaultServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.routes.update({"/props": DENIED, "/metrics": DENIED, "/slots": DENIED})
+    code, found = report(capsys, "--url", server.url)
+    assert code == 0
+    assert "--api-key-env" in switches(found)
+    monkeypatch.setenv("MY_KEY", "hunter2")
+    assert main(["doctor", "--url", server.url, "--api-key-env", "MY_KEY"]) == 0
+    assert "hunter2" not in capsys.readouterr().out
+    assert "Bearer hunter2" in server.requests["/metrics"][-1][1]
+
+
+def test_a_key_file_for_everybody_is_warned_of(
+    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("K")
+    key.chmod(0o644)
+    _, found = report(capsys, "--url", server.url, "--api-key-file", str(key))
+    assert "chmod 600" in found["warnings"][0]
+
+
+def test_a_sleeping_server_is_not_woken(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.routes["/props"] = says(200, '{"is_sleeping":true}')
+    _, found = report(capsys, "--url", server.url)
+    assert states(found)["/slots"] == "server asleep"
+    assert server.count("/slots") == 0
+
+
+def test_a_router_needs_a_model(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.routes["/props"] = says(200, '{"role":"router"}')
+    _, found = report(capsys, "--url", server.url)
+    assert "--model NAME" in switches(found)
+
+
+def test_the_text_says_the_same(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.routes["/metrics"] = DISABLED
+    assert main(["doctor", "--url", server.url]) == 0
+    out = capsys.readouterr().out
+    assert server.url in out
+    assert "/metrics disabled" in out
+    assert "start llama-server with --metrics" in out
+    assert "2 slots, 2 of them speculate" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--url", "ftp://x"], 2), (["--nonsense"], 2), (["--api-key-env", "NO_SUCH_VARIABLE"], 3)]
+)
+def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int) -> None:
+    assert main(["doctor", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,217 @@
+"""Servers on this machine are found by their run records, their processes and their usual ports, in this order."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.collect.command_line import is_llama_server, server_arguments
+from specdash.collect.discover import answers_like_llama_server, discover, target_for_url
+from specdash.core.paths import run_records_dir
+from specdash.core.run_record import RunRecord
+from support.fault_server import FaultServer, hangs, says, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OK = '{"status":"ok"}'
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
+
+
+def record(env: dict[str, str], name: str = "1", **changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "pid": os.getpid(),
+        "pid_started": psutil.Process().create_time(),
+        "url": "http://127.0.0.1:18199",
+        "engine": "xllamacpp 1",
+        "log": "/var/log/llama.log",
+        "parameters": (("spec-type", "ngram-mod"),),
+    }
+    written = RunRecord(**{**fields, **changes})
+    folder = run_records_dir(env)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(written.to_json())
+    return written
+
+
+class TestRunRecords:
+    def test_a_live_record_tells_what_props_cannot(self, env: dict[str, str]) -> None:
+        record(env)
+        target = discover(env, ports=())[0]
+        assert target.url == "http://127.0.0.1:18199"
+        assert target.engine == "xllamacpp 1"
+        assert target.log == "/var/log/llama.log"
+        assert target.pid == os.getpid()
+        assert target.parameters == (("spec-type", "ngram-mod"),)
+        assert "run record" in target.origin
+
+    @pytest.mark.parametrize("changes", [{"pid": 2**22 + 5}, {"pid_started": 1.0}, {"url": "no address"}])
+    def test_a_record_of_another_life_is_void(self, env: dict[str, str], changes: dict[str, Any]) -> None:
+        record(env, **changes)
+        assert not [target for target in discover(env, ports=()) if "run record" in target.origin]
+
+    def test_a_damaged_record_hides_no_other(self, env: dict[str, str]) -> None:
+        record(env)
+        (run_records_dir(env) / "0.json").write_bytes(b"\xff{")
+        (run_records_dir(env) / "2.json").write_text('{"pid": 1')
+        assert "run record" in discover(env, ports=())[0].origin
+
+    def test_the_key_comes_from_the_variable_that_the_record_names(self, env: dict[str, str]) -> None:
+        record(env, api_key_env="LLAMA_API_KEY")
+        assert discover(env, ports=())[0].api_key is None
+        assert discover({**env, "LLAMA_API_KEY": "K1"}, ports=())[0].api_key == "K1"
+
+    def test_else_from_the_backends_own_env_file(self, env: dict[str, str], tmp_path: Path) -> None:
+        file = tmp_path / "llama.env"
+        file.write_text("LLAMA_API_KEY=K2\n")
+        record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
+        assert discover(env, ports=())[0].api_key == "K2"
+
+    def test_an_address_that_the_user_names_gains_what_is_known_of_it(self, env: dict[str, str]) -> None:
+        record(env)
+        target = target_for_url("http://localhost:18199", env, origin="--url")
+        assert target.url == "http://localhost:18199"
+        assert target.engine == "xllamacpp 1"
+        assert target.origin.startswith("--url; run record")
+
+    def test_an_address_of_which_nothing_is_known_stays_as_it_is(self, env: dict[str, str]) -> None:
+        record(env)
+        for url in ("http://127.0.0.1:18198", "http://box:18199"):
+            target = target_for_url(url, env)
+            assert (target.url, target.log, target.origin) == (url, None, "--url")
+
+
+@pytest.fixture
+def llama_process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process named llama-server with a command line and a standard error file like a real one."""
+    log = tmp_path / "stderr.log"
+    arguments = ["60", "--port", "18197", "--spec-type", "ngram-mod", "--api-key", "hunter2"]
+    with log.open("wb") as stderr:
+        # sh ignores further arguments of -c, so the process lives and shows them.
+        command = [str(tmp_path / "llama-server"), "-c", "read x", *arguments]
+        process = subprocess.Popen(command, executable="/bin/sh", stderr=stderr, stdin=subprocess.PIPE)
+    try:
+        yield process, log
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+class TestProcesses:
+    def test_a_running_server_is_found_with_all_that_its_command_line_tells(
+        self, env: dict[str, str], llama_process: tuple[subprocess.Popen[bytes], Path]
+    ) -> None:
+        process, log = llama_process
+        deadline = time.monotonic() + 10
+        while not (found := [t for t in discover(env, ports=()) if t.pid == process.pid]):
+            assert time.monotonic() < deadline
+        (target,) = found
+        assert target.url == "http://127.0.0.1:18197"
+        assert target.parameters == (("spec-type", "ngram-mod"),)
+        assert target.log == str(log)
+        assert target.api_key is None
+        assert "wants an API key" in target.origin
+        assert "hunter2" not in repr(target)
+
+    def test_run_records_go_first_and_a_server_is_named_once(
+        self, env: dict[str, str], llama_process: tuple[subprocess.Popen[bytes], Path]
+    ) -> None:
+        record(env, url="http://localhost:18197")
+        found = [target for target in discover(env, ports=()) if "18197" in target.url]
+        assert [target.origin.split()[0] for target in found] == ["run"]
+
+
+class TestCommandLines:
+    @pytest.mark.parametrize(
+        ("command", "is_one"),
+        [
+            (["/opt/llama-server", "-m", "x.gguf"], True),
+            (["llama-server-cuda"], True),
+            (["python", "-m", "specdash.backend.embedded"], True),
+            (["python", "llama-server.py"], False),
+            (["vim", "llama-server"], False),
+            ([], False),
+        ],
+    )
+    def test_what_is_a_llama_server(self, command: list[str], is_one: bool) -> None:
+        assert is_llama_server(command) is is_one
+
+    def test_flags_in_all_their_spellings(self) -> None:
+        arguments = server_arguments(
+            ["llama-server", "--host", "0.0.0.0", "--port=81", "--log_file", "a.log", "-md", "d.gguf", "--api-key-file",
+             "k", "--spec-draft-n-max", "8", "--no-spec-draft-backend-sampling", "-ngl", "-1", "--unknown", "7"],
+            cwd="/srv",
+        )  # fmt: skip
+        assert arguments.url() == "http://127.0.0.1:81"
+        assert arguments.log == "/srv/a.log"
+        assert arguments.needs_key
+        assert arguments.speculation == (
+            ("spec-draft-model", "d.gguf"),
+            ("spec-draft-n-max", "8"),
+            ("spec-draft-backend-sampling", "off"),
+        )
+
+    def test_the_command_line_goes_before_the_environment(self) -> None:
+        environment = {"LLAMA_ARG_PORT": "82", "LLAMA_ARG_HOST": "::", "LLAMA_ARG_SPEC_TYPE": "draft-mtp", "X": "1"}
+        assert server_arguments(["llama-server"], environment).url() == "http://[::1]:82"
+        arguments = server_arguments(["llama-server", "--port", "83", "--spec-type", "none"], environment)
+        assert arguments.port == 83
+        assert arguments.speculation == (("spec-type", "none"),)
+
+    @pytest.mark.parametrize("port", ["x", "", "0", "-1", "123456"])
+    def test_a_port_that_is_none_is_unknown(self, port: str) -> None:
+        assert server_arguments(["llama-server", "--port", port]).port is None
+
+    def test_a_flag_without_its_value_is_no_trap(self) -> None:
+        assert server_arguments(["llama-server", "--port"]).port is None
+
+    def test_a_socket_file_has_no_address(self) -> None:
+        assert server_arguments(["llama-server", "--host", "/run/llama.sock"]).url() is None
+
+
+class TestPorts:
+    @pytest.mark.parametrize(
+        ("behaviour", "is_one"),
+        [
+            (says(200, OK), True),
+            (says(503, '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'), True),
+            (says(200, "hello"), False),
+            (says(404, ""), False),
+            (writes(b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 15\r\n\r\n" + OK.encode()), False),
+            (writes(b"SSH-2.0 hi\r\n\r\n"), False),
+            (writes(b""), False),
+            (hangs(), False),
+        ],
+    )
+    def test_only_what_answers_like_llama_server_is_one(self, behaviour: Any, is_one: bool) -> None:
+        with FaultServer({"/health": behaviour}) as server:
+            assert answers_like_llama_server(server.port) is is_one
+
+    def test_a_usual_port_is_tried_when_nothing_better_is_known(self, env: dict[str, str]) -> None:
+        with FaultServer({"/health": says(200, OK)}) as server:
+            found = [t for t in discover(env, ports=(server.port,)) if t.url == server.url]
+        assert [target.origin for target in found] == [f"answers on port {server.port}"]
+
+    def test_a_closed_port_is_nothing(self) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            assert not answers_like_llama_server(unused.getsockname()[1])
+
+
+def test_discovery_is_light_enough_for_every_command() -> None:
+    heavy = {"httpx", "asyncio", "pydantic"}
+    code = f"import sys; import specdash.collect.discover; print(sorted({heavy} & set(sys.modules)))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert output.strip() == "[]"

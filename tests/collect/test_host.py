@@ -1,0 +1,223 @@
+"""The machine's figures, and the backend's process tree with its secrets masked; real processes throughout."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.collect.host import HostCollector, disk_figures, memory_figures
+from specdash.collect.processes import ProcessWatch, listening_pid, local_port
+from specdash.collect.secrets import MASK, masked_command
+from specdash.core.readings import Reading, Source, Status
+from specdash.core.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.core.observations import Host, ProcessTree
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+end = time.monotonic() + 0.3
+while time.monotonic() < end: pass
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[subprocess.Popen[str]]:
+    """A process that works for a moment, with one child, started with a secret."""
+    command = [sys.executable, "-c", PARENT, "--api-key", "hunter2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            yield parent
+        finally:
+            parent.kill()
+            psutil.Process(child).kill()
+
+
+def value_of(reading: Reading[Any]) -> Any:
+    assert reading.value is not None, reading.failure
+    return reading.value
+
+
+def collected(target: Target, steps: int = 1) -> dict[Source, list[Reading[Any]]]:
+    readings: dict[Source, list[Reading[Any]]] = {Source.HOST: [], Source.PROCESS: []}
+    collector = HostCollector(target, lambda reading: readings[reading.source].append(reading))
+    for step in range(steps):
+        if step:
+            time.sleep(0.1)
+        collector.step(1.0)
+    return readings
+
+
+class TestHost:
+    def test_the_machine_is_told_in_full(self) -> None:
+        host: Host = value_of(collected(Target("http://127.0.0.1:1"), steps=2)[Source.HOST][1])
+        assert host.cpu_count == os.cpu_count()
+        assert host.cpu_utilisation is not None
+        assert 0 <= host.cpu_utilisation <= 1
+        assert host.memory_total_bytes == psutil.virtual_memory().total
+        assert host.memory_used_bytes is not None
+        assert 0 < host.memory_used_bytes < host.memory_total_bytes
+        assert host.load_1m is not None
+        assert host.disk_free_bytes is not None
+        assert host.disk_total_bytes is not None
+        assert host.disk_free_bytes <= host.disk_total_bytes
+
+    def test_the_first_look_knows_no_utilisation_and_the_second_comes_soon(self) -> None:
+        readings: list[Reading[Any]] = []
+        collector = HostCollector(Target("http://127.0.0.1:1"), readings.append)
+        assert collector.step(5.0) < 1.0
+        assert value_of(readings[0]).cpu_utilisation is None
+        assert collector.step(5.0) == 5.0
+
+    def test_what_the_kernel_does_not_tell_is_left_out(self, tmp_path: Path) -> None:
+        meminfo = tmp_path / "meminfo"
+        assert memory_figures(meminfo) == {}
+        meminfo.write_text("MemTotal: 100 kB\nSwapTotal: 10 kB\nHugePages_Total: 0\nEmpty:\n")
+        assert memory_figures(meminfo) == {"memory_total_bytes": 102400, "swap_total_bytes": 10240}
+        meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\nSwapTotal: 10 kB\nSwapFree: 9 kB\n")
+        assert memory_figures(meminfo)["memory_used_bytes"] == 61440
+        assert memory_figures(meminfo)["swap_used_bytes"] == 1024
+        assert disk_figures("/no/such/place") == {}
+
+
+class TestProcess:
+    def test_a_tree_is_measured_together(self, family: subprocess.Popen[str]) -> None:
+        watch = ProcessWatch(family.pid)
+        first = watch.sample()
+        assert first is not None
+        assert first.cpu_cores is None
+        time.sleep(0.2)
+        tree = watch.sample()
+        assert tree is not None
+        assert tree.pid == tree.pids[0] == family.pid
+        assert tree.processes == len(tree.pids) == 2
+        assert tree.threads is not None
+        assert tree.threads >= 2
+        assert tree.memory_bytes is not None
+        assert tree.memory_bytes > 5_000_000
+        assert tree.cpu_cores is not None
+        assert tree.cpu_cores > 0.05
+        assert tree.started_wall == pytest.approx(time.time(), abs=30)
+
+    def test_its_command_holds_no_secret(self, family: subprocess.Popen[str]) -> None:
+        tree = ProcessWatch(family.pid).sample()
+        assert tree is not None
+        assert tree.command[-2:] == ("--api-key", MASK)
+
+    def test_an_ended_process_is_no_more(self) -> None:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            watch = ProcessWatch(process.pid)
+            assert watch.sample() is not None
+            process.communicate(b"\n", timeout=10)
+        assert watch.sample() is None
+
+    def test_a_zombie_has_ended(self) -> None:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            watch = ProcessWatch(process.pid)
+            process.kill()
+            deadline = time.monotonic() + 10
+            while watch.sample() is not None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert watch.sample() is None
+
+    def test_the_owner_of_a_port_is_found(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert listening_pid(port) == os.getpid()
+            tree: ProcessTree = value_of(collected(Target(f"http://127.0.0.1:{port}"))[Source.PROCESS][0])
+        assert tree.pid == os.getpid()
+
+    def test_the_pid_of_the_target_goes_before_the_port(self, family: subprocess.Popen[str]) -> None:
+        readings = collected(Target("http://127.0.0.1:1", pid=family.pid))
+        assert value_of(readings[Source.PROCESS][0]).pid == family.pid
+
+    def test_a_port_of_nobody_and_another_machine_say_so(self) -> None:
+        for url, words in (("http://127.0.0.1:1", "listens on port 1"), ("http://10.0.0.1:1", "another machine")):
+            reading = collected(Target(url))[Source.PROCESS][0]
+            assert reading.status is Status.UNKNOWN
+            assert reading.failure is not None
+            assert words in reading.failure.detail
+
+    def test_a_pid_that_ended_is_not_trusted_again_and_the_port_is_asked(self) -> None:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            readings: list[Reading[Any]] = []
+            now = [0.0]
+            asked: list[int] = []
+
+            def find_pid(port: int) -> int | None:
+                asked.append(port)
+                return os.getpid()
+
+            collector = HostCollector(
+                Target("http://127.0.0.1:7", pid=process.pid),
+                lambda reading: readings.append(reading) if reading.source is Source.PROCESS else None,
+                clock=lambda: now[0],
+                find_pid=find_pid,
+            )
+            collector.step(1.0)
+            assert collector.backend_pids() == {process.pid}
+            process.communicate(b"\n", timeout=10)
+        for _ in range(2):
+            now[0] += 1.0
+            collector.step(1.0)
+        assert [reading.value.pid if reading.value else None for reading in readings] == [
+            process.pid,
+            None,
+            os.getpid(),
+        ]
+        assert asked == [7]
+
+    def test_the_owner_of_a_port_is_not_sought_at_every_look(self) -> None:
+        now, asked = [0.0], []
+        collector = HostCollector(
+            Target("http://127.0.0.1:7"), lambda _: None, clock=lambda: now[0], find_pid=lambda port: asked.append(port)
+        )
+        for _ in range(11):
+            collector.step(1.0)
+            now[0] += 1.0
+        assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://127.0.0.1:8080", 8080),
+        ("http://localhost", 80),
+        ("https://[::1]", 443),
+        ("http://127.0.5.1:3", 3),
+        ("http://box:8080", None),
+    ],
+)
+def test_which_addresses_are_on_this_machine(url: str, port: int | None) -> None:
+    assert local_port(url) == port
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("--api-key", "K1", "--port", "1"), ("--api-key", MASK, "--port", "1")),
+        (("--api_key=K1",), (f"--api_key={MASK}",)),
+        (("-hft", "K1"), ("-hft", MASK)),
+        (("--hf-token",), ("--hf-token",)),
+        (("--note", "hf_abcdefghijkl"), ("--note", MASK)),
+        (("--model-url", "https://me:pw@host/x"), ("--model-url", f"https://{MASK}@host/x")),
+        (("--api-key-file", "/run/key"), ("--api-key-file", "/run/key")),
+    ],
+)
+def test_secrets_in_a_command_are_masked(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    assert masked_command(command) == shown

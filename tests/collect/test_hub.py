@@ -1,0 +1,149 @@
+"""The hub watches everything of one target, and ends within a second whatever hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.collect import gpu
+from specdash.collect.hub import Hub
+from specdash.core.errors import UsageError
+from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.target import Target
+from support.fault_server import FaultServer, hangs, says
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE_S = 15.0
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    routes = {
+        "/health": says(200, '{"status":"ok"}'),
+        "/props": says(200, '{"total_slots":1}'),
+        "/metrics": says(200, "llamacpp:n_decode_total 5\n"),
+        "/slots": says(200, '[{"id":0,"is_processing":false}]'),
+    }
+    with FaultServer(routes) as running:
+        yield running
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.readings: list[Reading[Any]] = []
+
+    def take(self, reading: Reading[Any]) -> None:
+        self.readings.append(reading)
+
+    def of(self, source: Source) -> list[Reading[Any]]:
+        return [reading for reading in self.readings if reading.source is source]
+
+    def wait_for(self, *sources: Source) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(self.of(source) for source in sources):
+            assert time.monotonic() < deadline, f"only {sorted({str(r.source) for r in self.readings})}"
+            time.sleep(0.005)
+
+
+def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("0.00.001.000 I srv  llama_server: model loaded\n")
+    seen = Seen()
+    with Hub(Target(server.url, log=str(log)), [seen.take]):
+        seen.wait_for(*Source)
+    for source in (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.LOG, Source.HOST, Source.PROCESS):
+        assert seen.of(source)[-1].status is Status.KNOWN, seen.of(source)[-1].failure
+
+
+def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
+        seen.wait_for(Source.HEALTH, Source.SLOTS, Source.LOG)
+        time.sleep(0.1)
+    assert not seen.of(Source.GPU)
+    assert not seen.of(Source.HOST)
+
+
+def test_without_a_log_the_reason_is_said(server: FaultServer) -> None:
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
+        seen.wait_for(Source.LOG)
+    failure = seen.of(Source.LOG)[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NOT_CONFIGURED
+
+
+def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> None:
+    before = threading.active_count()
+    with pytest.raises(UsageError):
+        Hub(Target("ftp://x")).start()
+    assert threading.active_count() == before
+
+
+def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultServer) -> None:
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take]):
+        seen.wait_for(Source.HEALTH, Source.HOST, Source.GPU)
+    count = len(seen.readings)
+    time.sleep(0.4)
+    assert len(seen.readings) == count
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("specdash-")]
+
+
+def test_the_end_comes_within_a_second_though_everything_hangs(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.routes = dict.fromkeys(server.routes, hangs())
+    released = threading.Event()
+    monkeypatch.setattr(gpu.GpuCollector, "step", lambda *_: released.wait(30) and 1.0)
+    hub = Hub(Target(server.url), [lambda _: None])
+    hub.start()
+    time.sleep(0.2)
+    started = time.monotonic()
+    hub.stop()
+    took = time.monotonic() - started
+    released.set()
+    # The bound is the promise itself.
+    assert took < 1.0
+
+
+def test_stopping_at_once_or_twice_or_without_a_start_is_fine(server: FaultServer) -> None:
+    Hub(Target(server.url)).stop()
+    hub = Hub(Target(server.url))
+    hub.start()
+    hub.stop()
+    hub.stop()
+
+
+def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> float:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gpu.GpuCollector, "step", broken)
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take]):
+        seen.wait_for(Source.GPU, Source.HEALTH, Source.HOST)
+    failure = seen.of(Source.GPU)[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.ERROR
+    assert "ZeroDivisionError" in failure.detail
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_new_interval_reaches_all_collectors(server: FaultServer) -> None:
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take], interval_s=5.0, gpu=False) as hub:
+        seen.wait_for(Source.HEALTH, Source.HOST)
+        hub.set_interval(0.25)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(seen.of(Source.HEALTH)) < 5 or len(seen.of(Source.HOST)) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -1,0 +1,172 @@
+"""The transport speaks as much HTTP/1.1 as servers and reverse proxies use for a GET, and believes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdash.core.readings import Failure, FailureKind
+from specdash.llama.transport import Answer, Transport
+from support.fault_server import FaultServer, says, writes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as running:
+        yield running
+
+
+async def got(server: FaultServer | str, data: bytes = b"", path: str = "/x") -> Answer | Failure:
+    url = server if isinstance(server, str) else server.url
+    if isinstance(server, FaultServer) and data:
+        server.routes[path] = writes(data)
+    asking = Transport(url, None, 0.5)
+    try:
+        return await asking.get(path, 2.0)
+    finally:
+        asking.close()
+
+
+class TestFraming:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            b"HTTP/1.0 200 OK\r\ncontent-length:5\r\n\r\nhello",
+            b"HTTP/1.1 200\r\nConnection: close\r\n\r\nhello",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;note=1\r\nllo\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nhello\r\n0\r\nTrailer: 1\r\n\r\n",
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        ],
+    )
+    async def test_a_body_however_it_is_framed(self, server: FaultServer, data: bytes) -> None:
+        answer = await got(server, data)
+        assert isinstance(answer, Answer)
+        assert (answer.status, answer.body) == (200, b"hello")
+
+    async def test_an_answer_without_a_body(self, server: FaultServer) -> None:
+        answer = await got(server, b"HTTP/1.1 204 No Content\r\n\r\n")
+        assert isinstance(answer, Answer)
+        assert answer.body == b""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"hello\r\n\r\n",
+            b"HTTP/2 200\r\n\r\n",
+            b"HTTP/1.1 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\nhello",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 100_000,
+        ],
+    )
+    async def test_what_is_not_http_is_garbage(self, server: FaultServer, data: bytes) -> None:
+        failure = await got(server, data)
+        assert isinstance(failure, Failure)
+        assert failure.kind is FailureKind.GARBAGE
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n",
+        ],
+    )
+    async def test_a_size_beyond_the_bound_is_refused_by_its_announcement(
+        self, server: FaultServer, data: bytes
+    ) -> None:
+        failure = await got(server, data)
+        assert isinstance(failure, Failure)
+        assert failure.kind is FailureKind.TOO_LARGE
+
+    async def test_a_chunk_cut_short_is_a_broken_connection(self, server: FaultServer) -> None:
+        failure = await got(server, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
+        assert failure == Failure(FailureKind.RESET, "connection closed within the answer")
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        st.binary(max_size=60),
+        st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"]),
+    )
+    def test_any_bytes_end_in_an_answer_or_a_failure(self, server: FaultServer, data: bytes, head: bytes) -> None:
+        assert isinstance(asyncio.run(got(server, head + data + b" ")), Answer | Failure)
+
+
+class TestConnections:
+    async def test_a_connection_is_used_again_unless_the_server_says_otherwise(self, server: FaultServer) -> None:
+        asking = Transport(server.url, None)
+        server.routes = {"/keep": says(200, "x"), "/close": says(200, "x", "Connection: close")}
+        for path in ("/keep", "/keep", "/close", "/keep"):
+            assert isinstance(await asking.get(path, 2.0), Answer)
+        asking.close()
+        assert server.connections == 2
+
+    async def test_questions_at_the_same_time_have_a_connection_each(self, server: FaultServer) -> None:
+        server.routes["/x"] = says(200, "x")
+        asking = Transport(server.url, None)
+        for _ in range(3):
+            answers = await asyncio.gather(*(asking.get("/x", 2.0) for _ in range(4)))
+            assert all(isinstance(answer, Answer) for answer in answers)
+        asking.close()
+        assert server.connections == 4
+
+    async def test_connections_that_the_server_closed_meanwhile_are_replaced(self, server: FaultServer) -> None:
+        server.routes["/x"] = says(200, "x")
+        asking = Transport(server.url, None)
+        for _ in range(3):
+            assert isinstance(await asking.get("/x", 2.0), Answer)
+            server.drop_connections()
+        asking.close()
+        assert server.connections == 3
+
+    async def test_a_prefix_of_the_address_goes_before_the_path(self, server: FaultServer) -> None:
+        await got(f"{server.url}/llama", path="/health")
+        assert server.count("/llama/health") == 1
+
+    async def test_localhost_is_tried_on_both_of_its_addresses(self) -> None:
+        with socket.socket(socket.AF_INET6) as probe:
+            try:
+                probe.bind(("::1", 0))
+            except OSError:
+                pytest.skip("no IPv6 here")
+            probe.listen()
+            threading.Thread(target=_answer_once, args=(probe,), daemon=True).start()
+            answer = await got(f"http://localhost:{probe.getsockname()[1]}")
+        assert isinstance(answer, Answer)
+
+    async def test_a_name_that_does_not_resolve_cannot_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unknown(*_: object, **__: object) -> list[object]:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
+        failure = await got("http://no.such.host:1")
+        assert failure == Failure(FailureKind.UNREACHABLE, "no.such.host: Name or service not known")
+
+    async def test_a_resolver_that_hangs_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        released = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: released.wait(20) and [])
+        failure = await got("http://slow.host:1")
+        released.set()
+        assert failure == Failure(FailureKind.UNREACHABLE, "no connection within 0.5 s")
+
+    async def test_tls_to_a_server_without_it_is_a_failure(self, server: FaultServer) -> None:
+        failure = await got(server.url.replace("http:", "https:"))
+        assert isinstance(failure, Failure)
+
+
+def _answer_once(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
