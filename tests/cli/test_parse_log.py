@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from specdash.cli.main import main
+from specdash.llama.log_grammar import WARNING_CLASSES
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -175,3 +177,11 @@ class TestInput:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
         assert done.stderr == b"set()\n"
+
+
+def test_the_manual_names_every_warning_class_and_field(capsys: pytest.CaptureFixture[str]) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "parse-log.md").read_text()
+    report = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))
+    names = [*WARNING_CLASSES, *report, *report["requests"][0], *report["prompt_cache"], *report["totals"]]
+    names += [*report["server"], *report["statistics"]["draft-mtp"]]
+    assert [name for name in names if not re.search(rf"`{name}(`|\[\]|\{{)", manual)] == []
