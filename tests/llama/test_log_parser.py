@@ -189,6 +189,10 @@ class TestWarnings:
         )
         assert counts(batch) == {"find_slot_non_consecutive": 5}
 
+    def test_of_mixed_prefixes_have_the_first_and_last_of_all(self) -> None:
+        (tally,) = parse(STORM, f"[4000] {STORM}", STORM.replace("0.57", "0.59")).warnings
+        assert (tally.count, tally.first_s, tally.last_s) == (3, 57.309308, 59.309308)
+
     def test_that_are_facts_too_are_both(self) -> None:
         batch = parse("0.01.958.684 W srv          stop: cancel task, id_task = 35")
         assert counts(batch) == {"request_cancelled": 1}
@@ -373,6 +377,15 @@ class TestHostileInput:
         batch = parse(f"slot x: id 0 | task 1 | stop processing: n_tokens = {number}, truncated = 0")
         assert batch.facts == ()
         assert batch.unrecognised == 1
+
+    def test_many_origins_are_not_kept(self) -> None:
+        parser = LogParser()
+        slot = "0.00.001.001 I slot x: id  0 | task 1 |"
+        for port in range(1000):
+            parser.feed(f"[{port}] {slot}\n[{port}] {TIMING}\n[{5000 + port}] {slot} processing task\n".encode())
+        assert len(parser._headers) <= 256
+        assert len(parser._headers_used) <= 256
+        assert len(parser._clocks) <= 256
 
     def test_many_shapes_are_not_kept(self) -> None:
         parser = LogParser()

@@ -227,8 +227,7 @@ class LogParser:
             slot, task = self._under_header(reading, origin)
         if reading.make is None:
             if slot is not None and task is not None:
-                self._headers[origin] = (slot, task)
-                self._headers_used.discard(origin)
+                self._open_header(origin, slot, task)
             return True
         try:
             fact = reading.make(slot, task, groups, at, origin)
@@ -242,11 +241,18 @@ class LogParser:
         self._facts.append(fact if reading.plain else self._in_context(fact))
         return True
 
+    def _open_header(self, origin: int | None, slot: int, task: int) -> None:
+        if len(self._headers) >= _MAX_ORIGINS:
+            self._headers.clear()
+            self._headers_used.clear()
+        self._headers[origin] = (slot, task)
+        self._headers_used.discard(origin)
+
     def _under_header(self, reading: Reading, origin: int | None) -> tuple[int | None, int | None]:
         """Slot and task of the timing block that the line belongs to; a block has one line on prefill, its first."""
-        if reading.line_class.id == "prompt_timing":
+        if reading.line_class.id == "prompt_timing" and origin in self._headers:
             if origin in self._headers_used:
-                self._headers.pop(origin, None)
+                del self._headers[origin]
             self._headers_used.add(origin)
         return self._headers.get(origin, (None, None))
 
@@ -276,10 +282,10 @@ class LogParser:
 
     def _in_context(self, fact: LogFact) -> LogFact:
         """The fact with what only earlier lines tell: whether a verification step repeats tokens counted already."""
-        if isinstance(fact, (TaskLaunched, TaskReleased)):
-            self._headers.pop(fact.origin, None)
-            self._replays.discard((fact.origin, fact.slot))
         if not isinstance(fact, VerificationStep):
+            if isinstance(fact, (TaskLaunched, TaskReleased)):
+                self._headers.pop(fact.origin, None)
+                self._replays.discard((fact.origin, fact.slot))
             return fact
         key = (fact.origin, fact.slot)
         replay = key in self._replays
@@ -295,27 +301,27 @@ class LogParser:
         )
 
     def _tally(self, lines: list[bytes], found: list[Reading]) -> None:
-        counts = Counter(found)
         backwards = found[::-1]
-        for reading, count in counts.items():
+        spans: dict[str, tuple[int, int, int]] = {}
+        for reading, count in Counter(found).items():
             self._begun = self._begun or reading.begins
             if reading.unknown:
                 self._unrecognised += count
             if reading.line_class.severity is None:
                 continue
-            first = lines[found.index(reading)]
-            last = lines[-1 - backwards.index(reading)]
-            self._add_tally(reading, count, first, last)
-
-    def _add_tally(self, reading: Reading, count: int, first: bytes, last: bytes) -> None:
-        """Add to the class's tally of this batch; several readings may be of one class."""
-        name = reading.line_class.id
-        first_s, last_s = seconds_of(reading.prefix, first), seconds_of(reading.prefix, last)
-        known = self._tallies.get(name)
-        if known is None:
-            self._tallies[name] = WarningTally(name, count, first_s, last_s, clean_line(first, SAMPLE_CHARACTERS))
-        else:
-            self._tallies[name] = replace(known, count=known.count + count, last_s=last_s)
+            first, last = found.index(reading), len(found) - 1 - backwards.index(reading)
+            known = spans.get(reading.line_class.id, (0, first, last))
+            spans[reading.line_class.id] = (known[0] + count, min(known[1], first), max(known[2], last))
+        for name, (count, first, last) in spans.items():
+            last_s = seconds_of(found[last].prefix, lines[last])
+            tally = self._tallies.get(name)
+            if tally is not None:
+                self._tallies[name] = replace(tally, count=tally.count + count, last_s=last_s)
+                continue
+            first_s = seconds_of(found[first].prefix, lines[first])
+            self._tallies[name] = WarningTally(
+                name, count, first_s, last_s, clean_line(lines[first], SAMPLE_CHARACTERS)
+            )
 
 
 def _unescaped(groups: tuple[bytes, ...]) -> tuple[bytes, ...]:
