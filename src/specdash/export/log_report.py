@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "specdash.parse-log/1"
 _SHOWN_REQUESTS = 10
+_encode = json.JSONEncoder(allow_nan=False).encode
 _SEVERITIES = ("error", "warning", "notice")
 
 
@@ -27,11 +28,11 @@ def json_lines(summary: LogSummary, path: str) -> Iterator[str]:
     """The report as one JSON object, in pieces that make lines; `requests` comes last."""
     yield "{"
     for key, value in _head(summary, path).items():
-        yield f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)},"
+        yield f"{_encode(key)}: {_encode(value)},"
     yield '"requests": ['
     last = len(summary.requests) - 1
     for index, request in enumerate(summary.requests):
-        yield json.dumps(_request(request), allow_nan=False) + ("," if index < last else "")
+        yield _encode(_request(request)) + ("," if index < last else "")
     yield "]}"
 
 
@@ -251,8 +252,9 @@ def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
     """The report for people; only what the log tells."""
     yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} not understood"
     yield from _server_text(_server(summary))
-    yield from _requests_text(summary)
-    yield from _speculation_text(summary)
+    totals = _totals(summary)
+    yield from _requests_text(summary, totals)
+    yield from _speculation_text(summary, totals)
     yield from _memory_text(summary)
     yield from _warnings_text(summary)
     for sample in islice(summary.unrecognised_samples, 5):
@@ -269,8 +271,7 @@ def _server_text(server: dict[str, Any]) -> Iterator[str]:
         yield "speculation: " + ", ".join(filter(None, server["speculation"]["types"]))
 
 
-def _requests_text(summary: LogSummary) -> Iterator[str]:
-    totals = _totals(summary)
+def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
     yield (
         f"requests: {totals['requests']:,} ({totals['completed']:,} completed, {totals['cancelled']:,} cancelled, "
         f"{totals['failed']:,} failed, {totals['unfinished']:,} unfinished)"
@@ -293,8 +294,7 @@ def _requests_text(summary: LogSummary) -> Iterator[str]:
         yield f"  {_number(request.slot):>4} {_number(request.task):>6} {prefill} {decode}  {end}"
 
 
-def _speculation_text(summary: LogSummary) -> Iterator[str]:
-    totals = _totals(summary)
+def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
     if totals["draft_generated"]:
         yield f"draft tokens: {_share(totals['draft_accepted'], totals['draft_generated'])} over the requests"
     if summary.steps:

@@ -149,7 +149,7 @@ def line_pattern(template: str) -> str:
         parts.append(f"({pattern})" if field[1] else f"(?:{pattern})")
         end = field.end()
     _append_literal(parts, template[end:])
-    return "".join(parts)
+    return "".join(parts).removesuffix("(?:.*)")
 
 
 def _append_literal(parts: list[str], literal: str) -> None:
