@@ -106,7 +106,7 @@ class Dashboard(App[None]):
         else:
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
-        self.call_after_refresh(self.refresh_view)
+        self.overview.prime(self._view(), self._situation())
 
     def _load_charts(self) -> None:
         plot.load()
@@ -122,8 +122,11 @@ class Dashboard(App[None]):
         if self.paused_at is not None and self.overview.view is not None:
             self.overview.show_situation(self._situation())
             return
+        self.overview.show(self._view(), self._situation())
+
+    def _view(self) -> View:
         picture = self.state.picture(self._clock(), self._wall(), self.window_s)
-        self.overview.show(View(picture, self.state, self._glyphs, self.interval_s), self._situation())
+        return View(picture, self.state, self._glyphs, self.interval_s)
 
     def _situation(self) -> Situation:
         paused = None if self.paused_at is None else self._clock() - self.paused_at

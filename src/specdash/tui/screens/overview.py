@@ -60,6 +60,14 @@ class OverviewScreen(Screen[None], inherit_bindings=False):
         for widget in widgets:
             widget.repaint(palette)
 
+    def prime(self, view: View, situation: Situation) -> None:
+        """Hand out the first view before anything has a size: every widget draws it as soon as it gets one, so that the
+        first paint is already the whole picture."""
+        self.view, self._situation = view, situation
+        self.footer.glyphs = view.glyphs
+        self.header.show(view, situation)
+        self.board.prime(view)
+
     def show(self, view: View, situation: Situation) -> None:
         """Draw this view."""
         self.view, self._situation = view, situation

@@ -83,6 +83,12 @@ class Board(Widget):
         places = arrange(*self.size, self.choices, self.zoomed)
         return (panel for panel_id, panel in self.panels.items() if panel_id in places)
 
+    def prime(self, view: View) -> None:
+        """Give every panel a view to draw once it has a size."""
+        self.log_panel.take_new_lines(view)
+        for panel in self.panels.values():
+            panel.show(view)
+
     def show(self, view: View) -> None:
         """Draw this view in every visible panel."""
         self.log_panel.take_new_lines(view)
