@@ -3,8 +3,8 @@
     python benchmarks/parse_log.py [--lines N] [--dir DIR] [--json]
 
 Every row is a process of its own, interpreter start included: wall and CPU seconds, lines per second of wall time, and
-the peak of its memory (never below this program's own, about 17 MiB). The peers are `grep -c`, which only counts, and a plain Python loop with one compiled regex per
-kind of line, as a script for the purpose would be written.
+the peak of its memory (never below this program's own, about 17 MiB). The peers are `grep -c`, which only counts, and a
+plain Python loop with one compiled regex per kind of line, as a script for the purpose would be written.
 """
 
 from __future__ import annotations
