@@ -39,10 +39,22 @@ def test_prefill_is_the_growth_of_processed_prompt_tokens_before_the_first_token
 
 
 def test_ended_requests_are_rated_by_their_own_seconds_times_the_busy_slots() -> None:
-    before = Counters(prompt_tokens=0, prompt_seconds=0, predicted_tokens=0, predicted_seconds=0, decode_calls=0,
-        busy_slots_per_decode=0)  # fmt: skip
-    after = Counters(prompt_tokens=500, prompt_seconds=0.25, predicted_tokens=400, predicted_seconds=8, decode_calls=100,
-        busy_slots_per_decode=2)  # fmt: skip
+    before = Counters(
+        prompt_tokens=0,
+        prompt_seconds=0,
+        predicted_tokens=0,
+        predicted_seconds=0,
+        decode_calls=0,
+        busy_slots_per_decode=0,
+    )
+    after = Counters(
+        prompt_tokens=500,
+        prompt_seconds=0.25,
+        predicted_tokens=400,
+        predicted_seconds=8,
+        decode_calls=100,
+        busy_slots_per_decode=2,
+    )
     assert counter_rates(Scrape(0, before), Scrape(10, after)) == (2000.0, 100.0)
 
 

@@ -163,8 +163,10 @@ def to_text(picture: Picture) -> str:
         ("speculation", f"{active}  {','.join(speculation.types or ()) or '--'}  {speculation.problem}".rstrip()),
         (
             "acceptance",
-            f"window {_percent(acceptance.window)}  lifetime {_percent(acceptance.lifetime)}"
-            f"  live {_percent(acceptance.live)}  mean length {_number(speculation.mean_accepted_length, 2)}",
+            (
+                f"window {_percent(acceptance.window)}  lifetime {_percent(acceptance.lifetime)}"
+                f"  live {_percent(acceptance.live)}  mean length {_number(speculation.mean_accepted_length, 2)}"
+            ),
         ),
         ("per position", _positions(speculation)),
         ("prefill", f"{_number(backend.prefill.value)} tok/s {_aside(backend.prefill)}"),
