@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -89,6 +90,8 @@ class Terminal:
         return screen
 
     def _run(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run([*self._tmux, *words], capture_output=True, text=True, timeout=20, check=False)
+        # pytest pins COLUMNS and LINES, which programs believe more than their terminal.
+        env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "TMUX")}
+        done = subprocess.run([*self._tmux, *words], env=env, capture_output=True, text=True, timeout=20, check=False)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout

@@ -58,7 +58,7 @@ class Phase:
 
 def _coding(rng: random.Random) -> Prompt:
     index = rng.randrange(len(_TASKS))
-    return Prompt(f"Write the function def {_NAMES[index]}_{rng.randrange(100)}(self, name): {_TASKS[index]}", 320, 0.7)
+    return Prompt(f"Write the function def {_NAMES[index]}_{rng.randrange(100)}(self, name): {_TASKS[index]}", 192)
 
 
 def _pattern(rng: random.Random) -> Prompt:

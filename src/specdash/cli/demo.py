@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
-from specdash.core.config import SCREEN_SETTINGS, WINDOWS_S
+from specdash.core.config import SCREEN_SETTINGS, WINDOWS_S, Resolved
 from specdash.core.errors import SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 START_DEADLINE_S = 60.0
 DEFAULT_HEADLESS_S = 20.0
+FIRST_WINDOW = "1m"
+"""A demo is young: in a longer window its charts would be empty."""
 LOAD_ENDS_BEFORE_S = 1.5
 """Headless, the load stops this long before the snapshot, so that the last requests are in the counters."""
 BACKEND, TRAFFIC = "backend", "traffic"
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli.watch import open_dashboard
 
         _start_traffic(supervisor, target, args.record)
+        if settings["window"].origin == "default":
+            settings["window"] = Resolved(FIRST_WINDOW, "demo")
         return open_dashboard(target, settings, demo=True, seconds=args.seconds)
 
 

@@ -40,20 +40,29 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
     return resolve(given, os.environ, text, str(path))
 
 
+def bare_target(settings: Mapping[str, Resolved]) -> Target:
+    """The server at the address that the settings name, with nothing but what they say of it."""
+    from specdash.collect.api_key import resolve_api_key
+    from specdash.core.target import Target
+    from specdash.llama.address import normalise_url
+
+    log = settings["log"].value
+    if log is not None and Path(log).is_dir():
+        raise UsageError(f"log {log} ({settings['log'].origin}) is a directory; name the server's log file")
+    key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
+    url, origin = settings["url"].value or "", settings["url"].origin
+    return Target(normalise_url(url), api_key=key, log=log, model=settings["model"].value, origin=origin)
+
+
 def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
     """The servers that the settings name or, without an address, those found on this machine, best first."""
     from specdash.collect import discover
-    from specdash.collect.api_key import resolve_api_key
-    from specdash.llama.address import normalise_url
 
-    key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
-    log = settings["log"].value
-    if log is not None and settings["log"].origin.startswith("command line") and Path(log).is_dir():
-        raise UsageError(f"--log {log} is a directory; name the server's log file")
     if settings["url"].value is not None:
-        named = discover.target_for_url(normalise_url(settings["url"].value), os.environ, origin=settings["url"].origin)
-        return [_with(named, log, key, settings["model"].value)]
-    return [_with(target, log, key, settings["model"].value) for target in discover.discover(os.environ)]
+        named = bare_target(settings)
+        return [_with(discover.target_for_url(named.url, os.environ, origin=named.origin), named)]
+    anywhere = bare_target({**settings, "url": Resolved("http://127.0.0.1", "default")})
+    return [_with(target, anywhere) for target in discover.discover(os.environ)]
 
 
 def one_target(settings: Mapping[str, Resolved]) -> Target:
@@ -66,8 +75,9 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
     return targets[0]
 
 
-def _with(target: Target, log: str | None, key: str | None, model: str | None) -> Target:
+def _with(found: Target, named: Target) -> Target:
+    """What was found, overruled by what the user named."""
     from dataclasses import replace
 
-    changes: dict[str, Any] = {"log": log, "api_key": key, "model": model}
-    return replace(target, **{name: value for name, value in changes.items() if value is not None})
+    changes: dict[str, Any] = {"log": named.log, "api_key": named.api_key, "model": named.model}
+    return replace(found, **{name: value for name, value in changes.items() if value is not None})

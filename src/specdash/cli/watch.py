@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, find_targets, resolved_settings
+from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
 from specdash.core.config import SCREEN_SETTINGS, TARGET_SETTINGS
-from specdash.core.errors import ExitCode, UsageError
+from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
 
+    from specdash.collect.hub import Hub
     from specdash.core.config import Resolved
     from specdash.core.target import Target
+    from specdash.insight.state import TargetState
     from specdash.tui.app import Dashboard
 
 
@@ -29,6 +33,9 @@ def run(args: argparse.Namespace) -> int:
     """Open the dashboard; without a server, the page that says how to connect."""
     need_terminal("watch", "use `specdash snapshot` in scripts")
     settings = resolved_settings(args)
+    if settings["url"].value is not None:
+        # What this machine knows of a named server takes time to find out; the screen is drawn meanwhile.
+        return open_dashboard(bare_target(settings), settings, complete=lambda: find_targets(settings)[0])
     targets = find_targets(settings)
     target = targets[0] if targets else _wait_for_server(settings)
     return open_dashboard(target, settings) if target is not None else ExitCode.OK
@@ -61,20 +68,28 @@ def need_terminal(command: str, instead: str) -> None:
 
 
 def open_dashboard(
-    target: Target, settings: Mapping[str, Resolved], *, demo: bool = False, seconds: float | None = None
+    target: Target,
+    settings: Mapping[str, Resolved],
+    *,
+    complete: Callable[[], Target] | None = None,
+    demo: bool = False,
+    seconds: float | None = None,
 ) -> int:
-    """Watch one server until the user quits, or for `seconds`."""
-    from specdash.collect.hub import Hub
+    """Watch one server until the user quits, or for `seconds`.
+
+    Collecting begins after the first paint; `complete` then finds out what else is known of the target.
+    """
     from specdash.core import paths
     from specdash.core.config import WINDOWS_S
     from specdash.insight.state import TargetState
     from specdash.tui.app import Dashboard
 
     state = TargetState(target)
-    hub = Hub(target, [state.apply], interval_s=settings["refresh"].value)
+    collecting = _Collecting(state, complete, settings["refresh"].value)
     app = Dashboard(
         state,
-        on_interval=hub.set_interval,
+        on_interval=collecting.set_interval,
+        on_ready=collecting.start,
         demo=demo,
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
@@ -82,9 +97,72 @@ def open_dashboard(
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
-    with hub, _ending(app, seconds):
-        app.run()
+    with _orderly_end(), _ending(app, seconds):
+        try:
+            app.run()
+        finally:
+            collecting.stop()
     return app.return_code or ExitCode.OK
+
+
+class _Collecting:
+    """The collectors of one dashboard, started in a thread so that their imports never hold up the screen."""
+
+    def __init__(self, state: TargetState, complete: Callable[[], Target] | None, interval_s: float) -> None:
+        self._state = state
+        self._complete = complete
+        self._interval_s = interval_s
+        self._hub: Hub | None = None
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin, without waiting."""
+        threading.Thread(target=self._begin, name="specdash-start", daemon=True).start()
+
+    def set_interval(self, interval_s: float) -> None:
+        """Follow the screen's refresh interval."""
+        with self._lock:
+            self._interval_s = interval_s
+            if self._hub is not None:
+                self._hub.set_interval(interval_s)
+
+    def stop(self) -> None:
+        """End, within a second."""
+        with self._lock:
+            self._ended = True
+            hub, self._hub = self._hub, None
+        if hub is not None:
+            hub.stop()
+
+    def _begin(self) -> None:
+        from specdash.collect.hub import Hub
+
+        if self._complete is not None:
+            # The address alone is enough to watch; the rest is a convenience.
+            with suppress(SpecdashError, OSError):
+                self._state.retarget(self._complete())
+        with self._lock:
+            if not self._ended:
+                self._hub = Hub(self._state.target, [self._state.apply], interval_s=self._interval_s)
+                self._hub.start()
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave the dashboard as `q` does, with the terminal as it was; unless somebody handles them."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(int(ExitCode.INTERRUPTED))
+
+    for number in numbers:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from specdash.insight.picture import (
     WarningPicture,
 )
 from specdash.insight.rates import lifetime_rates
-from specdash.llama.log_grammar import WARNING_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -204,6 +203,11 @@ def _log(state: TargetState, now: float) -> LogPicture:
 
 
 def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
+    if Source.LOG not in state.last_known:
+        return ()
+    # The tables of the grammar cost start-up time, and a server without a log has no use for them.
+    from specdash.llama.log_grammar import WARNING_CLASSES
+
     pictures = []
     for view in state.log.storms.view(now):
         known = WARNING_CLASSES[view.warning]

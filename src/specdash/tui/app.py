@@ -45,7 +45,8 @@ class Dashboard(App[None]):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
-    interval in seconds, so that collectors can follow it. `clock` is monotonic, `wall` Unix time.
+    interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. `clock` is
+    monotonic, `wall` Unix time.
     """
 
     TITLE = "specdash"
@@ -71,6 +72,7 @@ class Dashboard(App[None]):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
+        on_ready: Callable[[], None] | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -87,6 +89,7 @@ class Dashboard(App[None]):
         self._glyphs = ASCII if ascii_only else UNICODE
         self._clock, self._wall = clock, wall
         self._on_interval = on_interval
+        self._on_ready = on_ready
         self._screenshots = screenshots
         self._timer: Timer | None = None
         self._last_panel = PanelId.ACCEPTANCE
@@ -107,6 +110,15 @@ class Dashboard(App[None]):
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
+
+    def _fatal_error(self) -> None:
+        """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
+        from rich.segment import Segments
+        from rich.traceback import Traceback
+
+        report = Traceback(show_locals=False, width=None)
+        self._exit_renderables.append(Segments(self.console.render(report, self.console.options)))
+        self._close_messages_no_wait()
 
     def _load_charts(self) -> None:
         plot.load()

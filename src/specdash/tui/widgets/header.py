@@ -28,6 +28,8 @@ STATE_ROLES = {
     BackendState.UNKNOWN: "dim",
 }
 _BANNER_LINES = 3
+_WIDE = 100
+_LEAST_ENGINE = 12
 _SILENT = (BackendState.DOWN, BackendState.STALE, BackendState.RESTARTED)
 _LAST_WORDS_S = 600.0
 
@@ -57,9 +59,10 @@ class Header(LinesWidget):
 def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     """The whole header."""
     backend = view.picture.backend
+    tags, how = _tags(view, situation), _how(view, situation)
     lines = [
-        spread(_what_runs(view, width), _tags(view, situation), width),
-        spread(_where(backend, width), _how(view, situation), width),
+        spread(_what_runs(view, width - line_width(tags) - 1), tags, width),
+        spread(_where(backend, width - line_width(how) - 1, wide=width >= _WIDE), how, width),
     ]
     loud = trouble(view)
     if loud is not None:
@@ -122,17 +125,16 @@ def _last_words(view: View) -> str:
 
 
 def _what_runs(view: View, width: int) -> list[Span]:
+    """State, model and speculation, as much as fits; what the tags on the right need has been taken off `width`."""
     backend, glyphs = view.picture.backend, view.glyphs
     badge = f" {state_glyph(backend.state, glyphs)} {state_words(backend, view)} "
     role = STATE_ROLES[backend.state]
     spans: list[Span] = [(badge, f"banner.{role}"), (" ", "text")]
-    left = width - line_width(spans) - 22
-    spans.append(
-        (fit(clean(backend.model or "--", 60), min(len(clean(backend.model or "--", 60)), max(left, 8))), "text bold")
-    )
+    model = clean(backend.model or "--", 60)
+    spans.append((fit(model, min(len(model), max(width - line_width(spans), 8))), "text bold"))
     speculation = backend.speculation
     for text, tone in _speculation(view):
-        if line_width(spans) + len(text) + 2 > width - (18 if width >= 100 else 12):
+        if line_width(spans) + len(text) + 2 > width:
             break
         spans.append(("  " + text, tone))
     if speculation.active is False and not speculation.types:
@@ -168,11 +170,16 @@ def _tags(view: View, situation: Situation) -> list[Span]:
     return spans
 
 
-def _where(backend: BackendPicture, width: int) -> list[Span]:
-    spans: list[Span] = [(" " + clean(backend.url, 60), "dim")]
-    if backend.engine:
-        spans.append(("  " + clean(backend.engine, 40 if width >= 100 else 24), "dim"))
-    if backend.n_ctx and width >= 100:
+def _where(backend: BackendPicture, width: int, *, wide: bool) -> list[Span]:
+    """Address and engine, as much as fits."""
+    spans: list[Span] = [
+        (" " + fit(clean(backend.url, 60), min(len(clean(backend.url, 60)), max(width - 1, 8))), "dim")
+    ]
+    engine = clean(backend.engine, 60) if backend.engine else ""
+    room = width - line_width(spans) - 2
+    if engine and room >= _LEAST_ENGINE:
+        spans.append(("  " + fit(engine, min(len(engine), room)), "dim"))
+    if backend.n_ctx and wide and width - line_width(spans) >= _LEAST_ENGINE:
         spans.append((f"  ctx {context(backend.n_ctx)}", "dim"))
     return spans
 
