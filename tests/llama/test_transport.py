@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdash.core.readings import Failure, FailureKind
-from specdash.llama.transport import Answer, Transport
-from support.fault_server import FaultServer, says, writes
+from specdash.llama.transport import MAX_BODY_BYTES, Answer, Transport
+from support.fault_server import FaultServer, floods, hangs, says, writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +25,17 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
-async def got(server: FaultServer | str, data: bytes = b"", path: str = "/x") -> Answer | Failure:
+async def got(
+    server: FaultServer | str, data: bytes = b"", path: str = "/x", deadline_s: float = 2.0
+) -> Answer | Failure:
     url = server if isinstance(server, str) else server.url
     if isinstance(server, FaultServer) and data:
         server.routes[path] = writes(data)
     asking = Transport(url, None, 0.5)
     try:
-        return await asking.get(path, 2.0)
+        return await asking.get(path, deadline_s)
     finally:
-        asking.close()
+        await asking.aclose()
 
 
 class TestFraming:
@@ -68,7 +70,7 @@ class TestFraming:
             b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
-            b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 100_000,
+            b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 200_000,
         ],
     )
     async def test_what_is_not_http_is_garbage(self, server: FaultServer, data: bytes) -> None:
@@ -76,23 +78,33 @@ class TestFraming:
         assert isinstance(failure, Failure)
         assert failure.kind is FailureKind.GARBAGE
 
-    @pytest.mark.parametrize(
-        "data",
-        [
-            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n",
-        ],
-    )
-    async def test_a_size_beyond_the_bound_is_refused_by_its_announcement(
-        self, server: FaultServer, data: bytes
-    ) -> None:
-        failure = await got(server, data)
+    async def test_a_size_beyond_the_bound_is_refused_by_its_announcement(self, server: FaultServer) -> None:
+        failure = await got(server, b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
         assert isinstance(failure, Failure)
         assert failure.kind is FailureKind.TOO_LARGE
+
+    async def test_a_chunk_beyond_the_bound_is_cut_when_the_bound_has_come(self, server: FaultServer) -> None:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n"
+        server.routes["/x"] = floods(head, b"x" * 65536, 4096)
+        failure = await got(server)
+        assert isinstance(failure, Failure)
+        assert failure.kind is FailureKind.TOO_LARGE
+        assert server.sent < 4 * MAX_BODY_BYTES
 
     async def test_a_chunk_cut_short_is_a_broken_connection(self, server: FaultServer) -> None:
         failure = await got(server, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
         assert failure == Failure(FailureKind.RESET, "connection closed within the answer")
+
+    async def test_a_greeting_of_another_protocol_is_garbage_without_waiting_for_more(
+        self, server: FaultServer
+    ) -> None:
+        server.routes["/x"] = hangs(b"-ERR unknown command\r\n")
+        assert await got(server) == Failure(FailureKind.GARBAGE, "the answer is not HTTP")
+
+    async def test_silence_within_the_head_is_an_answer_that_is_not_complete(self, server: FaultServer) -> None:
+        server.routes["/x"] = hangs(b"HTTP/1.1 200 OK\r\n")
+        failure = await got(server, deadline_s=0.3)
+        assert failure == Failure(FailureKind.TIMEOUT, "the answer was not complete within 0.3 s")
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
@@ -109,7 +121,7 @@ class TestConnections:
         server.routes = {"/keep": says(200, "x"), "/close": says(200, "x", "Connection: close")}
         for path in ("/keep", "/keep", "/close", "/keep"):
             assert isinstance(await asking.get(path, 2.0), Answer)
-        asking.close()
+        await asking.aclose()
         assert server.connections == 2
 
     async def test_questions_at_the_same_time_have_a_connection_each(self, server: FaultServer) -> None:
@@ -118,7 +130,7 @@ class TestConnections:
         for _ in range(3):
             answers = await asyncio.gather(*(asking.get("/x", 2.0) for _ in range(4)))
             assert all(isinstance(answer, Answer) for answer in answers)
-        asking.close()
+        await asking.aclose()
         assert server.connections == 4
 
     async def test_connections_that_the_server_closed_meanwhile_are_replaced(self, server: FaultServer) -> None:
@@ -127,8 +139,19 @@ class TestConnections:
         for _ in range(3):
             assert isinstance(await asking.get("/x", 2.0), Answer)
             server.drop_connections()
-        asking.close()
+        await asking.aclose()
         assert server.connections == 3
+
+    async def test_a_used_connection_that_breaks_within_an_answer_is_no_reason_to_ask_again(
+        self, server: FaultServer
+    ) -> None:
+        server.routes = {"/x": says(200, "x"), "/cut": writes(b"HTTP/1.1 2")}
+        asking = Transport(server.url, None)
+        await asking.get("/x", 2.0)
+        failure = await asking.get("/cut", 2.0)
+        await asking.aclose()
+        assert failure == Failure(FailureKind.RESET, "connection closed within the answer")
+        assert server.count("/cut") == 1
 
     async def test_a_prefix_of_the_address_goes_before_the_path(self, server: FaultServer) -> None:
         await got(f"{server.url}/llama", path="/health")

@@ -80,7 +80,7 @@ class LlamaClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        self._transport.close()
+        await self._transport.aclose()
 
     async def _ask(self, path: str, parse: Callable[[bytes], T], deadline_s: float) -> T | Failure:
         answer = await self.get(path, deadline_s)
