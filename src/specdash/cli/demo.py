@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli.watch import need_terminal
 
         need_terminal("demo", "use `specdash demo --headless` in scripts")
-    with _private_directory() as directory, Supervisor() as supervisor:
-        target = _start_backend(supervisor, directory, spec_types, args.engine)
+    with private_directory() as directory, Supervisor() as supervisor:
+        target = start_backend(supervisor, directory, spec_types, args.engine)
         if headless:
             picture = _headless(supervisor, target, args.record, args.seconds or DEFAULT_HEADLESS_S)
             from specdash.cli.snapshot import exit_code, print_snapshot
@@ -76,14 +76,15 @@ def run(args: argparse.Namespace) -> int:
             return exit_code(picture)
         from specdash.cli.watch import open_dashboard
 
-        _start_traffic(supervisor, target, args.record)
+        start_traffic(supervisor, target, args.record)
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         return open_dashboard(target, settings, demo=True, seconds=args.seconds)
 
 
 @contextmanager
-def _private_directory() -> Iterator[Path]:
+def private_directory() -> Iterator[Path]:
+    """A directory of mode 0700 that is gone afterwards, even when this process is killed."""
     directory = Path(tempfile.mkdtemp(prefix="specdash-demo-"))
     janitor = subprocess.Popen(
         ["/bin/sh", "-c", _JANITOR, "sh", str(directory)],
@@ -101,7 +102,8 @@ def _private_directory() -> Iterator[Path]:
         janitor.wait(10)
 
 
-def _start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str, ...], engine: str) -> Target:
+def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str, ...], engine: str) -> Target:
+    """Start the bundled models under the supervisor and wait until they answer; raises `SpecdashError`."""
     from specdash.backend.launch import free_port, plan_from_file
     from specdash.control.supervisor import Restart, Service
     from specdash.core.target import Target
@@ -144,7 +146,8 @@ def _healthy(port: int) -> bool:
         connection.close()
 
 
-def _start_traffic(supervisor: Supervisor, target: Target, record: Path | None) -> None:
+def start_traffic(supervisor: Supervisor, target: Target, record: Path | None) -> None:
+    """Start the workload; with `record`, every request\'s timings go to that file."""
     from specdash.control.supervisor import Restart, Service
 
     argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
@@ -162,7 +165,7 @@ def _headless(supervisor: Supervisor, target: Target, record: Path | None, secon
     ends = time.monotonic() + seconds
     with Hub(target, [state.apply]):
         time.sleep(min(0.5, seconds / 4))
-        _start_traffic(supervisor, target, record)
+        start_traffic(supervisor, target, record)
         time.sleep(max(0.0, ends - time.monotonic() - min(LOAD_ENDS_BEFORE_S, seconds / 4)))
         supervisor.stop(TRAFFIC)
         time.sleep(max(0.0, ends - time.monotonic()))

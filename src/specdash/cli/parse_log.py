@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # The log's text may hold what a terminal of another encoding cannot show.
         sys.stdout.reconfigure(errors="replace")
-    for line in lines:
-        print(line)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
     return ExitCode.OK
 

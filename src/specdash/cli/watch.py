@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from specdash.collect.hub import Hub
     from specdash.core.config import Resolved
     from specdash.core.target import Target
+    from specdash.insight.charts import Metric
+    from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
     from specdash.tui.app import Dashboard
 
@@ -81,13 +83,11 @@ def open_dashboard(
     """
     from specdash.core import paths
     from specdash.core.config import WINDOWS_S
-    from specdash.insight.state import TargetState
     from specdash.tui.app import Dashboard
 
-    state = TargetState(target)
-    collecting = _Collecting(state, complete, settings["refresh"].value)
+    collecting = Collecting(target, complete, settings["refresh"].value)
     app = Dashboard(
-        state,
+        collecting,
         on_interval=collecting.set_interval,
         on_ready=collecting.start,
         demo=demo,
@@ -105,16 +105,36 @@ def open_dashboard(
     return app.return_code or ExitCode.OK
 
 
-class _Collecting:
-    """The collectors of one dashboard, started in a thread so that their imports never hold up the screen."""
+class Collecting:
+    """The collectors of one dashboard and the state they fill.
 
-    def __init__(self, state: TargetState, complete: Callable[[], Target] | None, interval_s: float) -> None:
-        self._state = state
+    Both are imported and started in a thread, after the first paint; until then nothing is known, and says so.
+    """
+
+    def __init__(self, target: Target, complete: Callable[[], Target] | None, interval_s: float) -> None:
+        self._target = target
         self._complete = complete
         self._interval_s = interval_s
+        self._state: TargetState | None = None
         self._hub: Hub | None = None
         self._ended = False
         self._lock = threading.Lock()
+
+    def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
+        """See `TargetState.picture`."""
+        if self._state is not None:
+            return self._state.picture(now, wall, window_s)
+        from specdash.insight.picture import BackendPicture, Picture
+
+        return Picture(now, wall, window_s, BackendPicture(self._target.url, reason="no answer yet"))
+
+    def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
+        """See `TargetState.columns`."""
+        return self._state.columns(metric, now, window_s, count) if self._state is not None else [None] * count
+
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+        """See `TargetState.log_lines`."""
+        return self._state.log_lines(after, limit) if self._state is not None else (0, ())
 
     def start(self) -> None:
         """Begin, without waiting."""
@@ -137,14 +157,16 @@ class _Collecting:
 
     def _begin(self) -> None:
         from specdash.collect.hub import Hub
+        from specdash.insight.state import TargetState
 
         if self._complete is not None:
             # The address alone is enough to watch; the rest is a convenience.
             with suppress(SpecdashError, OSError):
-                self._state.retarget(self._complete())
+                self._target = self._complete()
         with self._lock:
             if not self._ended:
-                self._hub = Hub(self._state.target, [self._state.apply], interval_s=self._interval_s)
+                self._state = TargetState(self._target)
+                self._hub = Hub(self._target, [self._state.apply], interval_s=self._interval_s)
                 self._hub.start()
 
 

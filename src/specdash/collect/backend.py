@@ -46,6 +46,8 @@ class Pace:
 
     props: float = 30.0
     props_asleep: float = 5.0
+    health_quiet: float = 4.0
+    """At most, while an idle server answers /metrics."""
     first_retry: float = 2.0
     last_retry: float = 5.0
     settled: float = 30.0
@@ -142,6 +144,9 @@ class BackendPoller:
             return self._pause_after(result.kind, endpoint)
         if endpoint.source is Source.PROPS:
             return self._pace.props_asleep if self._known.asleep else self._pace.props
+        if endpoint.source is Source.HEALTH and self._known.quiet:
+            # /metrics has just answered, which says as much; it asks for /health again when it fails.
+            return max(self._interval, min(2 * self._interval, self._pace.health_quiet))
         return self._interval
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
@@ -181,6 +186,8 @@ class BackendPoller:
         result = await self._client.metrics(self._deadlines[Source.METRICS])
         known = self._known
         if isinstance(result, Failure):
+            if known.quiet is not None:
+                self._wake(Source.HEALTH)
             known.quiet = None
             return result
         before, known.counters = known.counters, result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.collect.gpu import GpuCollector
 from specdash.collect.tail import LogTail
-from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationStep
+from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
 from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
 from specdash.core.readings import Failure, FailureKind, Reading
 from specdash.llama.client import LlamaClient
@@ -164,7 +164,7 @@ def check_log(path: str | None) -> LogCheck:
             for fact in batch.facts:
                 if isinstance(fact, ServerEvent) and fact.name == "verbosity":
                     verbosity = _whole(fact.get("verbosity"))
-                traced = traced or isinstance(fact, VerificationStep)
+                traced = traced or isinstance(fact, VerificationSteps)
                 detailed = detailed or isinstance(fact, SpeculativeStatistics)
     finally:
         tail.close()

@@ -85,11 +85,6 @@ class TargetState:
             elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
                 self._absent_since = reading.at
 
-    def retarget(self, target: Target) -> None:
-        """Learn more about the same server."""
-        with self._lock:
-            self.target = target
-
     def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds."""
         with self._lock:

@@ -110,6 +110,8 @@ class Dashboard(App[None]):
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
+        if self._on_ready is not None:
+            self.call_after_refresh(self._on_ready)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""

@@ -150,7 +150,7 @@ def _speculation(view: View) -> list[Span]:
         name = "+".join(clean(kind, 24) for kind in speculation.types)
         spans.append((name + (" (inactive)" if off else ""), "warn" if off else "accent"))
     told = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
-    return spans + [(f"{_short(key)} {clean(value, 16)}", "dim") for key, value in told]
+    return spans + [(f"{_short(key)} {clean(value.rsplit('/', 1)[-1], 24)}", "dim") for key, value in told]
 
 
 def _short(key: str) -> str:
