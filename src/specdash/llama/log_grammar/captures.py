@@ -15,8 +15,10 @@ MAX_TEXT = 300
 
 def text(captured: bytes) -> str:
     """Captured text, with anything unprintable shown as a replacement character, and cut to `MAX_TEXT`."""
-    decoded = captured[: 4 * MAX_TEXT].decode(errors="replace").strip()
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded[:MAX_TEXT])
+    decoded = captured[: 4 * MAX_TEXT].decode(errors="replace").strip()[:MAX_TEXT]
+    if decoded.isprintable():
+        return decoded
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded)
 
 
 def rates(captured: bytes) -> tuple[float, ...]:
