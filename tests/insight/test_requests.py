@@ -22,7 +22,7 @@ from specdash.core.log_facts import (
     TaskLaunched,
     TaskReleased,
     TotalTiming,
-    VerificationStep,
+    VerificationSteps,
 )
 from specdash.insight.requests import LoggedRequest, RequestAssembler
 
@@ -53,8 +53,8 @@ def test_a_request_has_all_that_its_lines_say() -> None:
         PromptReused(0, 7, 100),
         PromptReused(0, 7, 2048),
         DecodeProgress(0, 7, 105, 40.0),
-        VerificationStep(0, 7, 6, 8, restored=True),
-        VerificationStep(0, 7, 7, 7, replay=True),
+        VerificationSteps(0, 7, 1, 6, 8, restored=1),
+        VerificationSteps(0, 7, 0, 0, 0, replays=1),
         *timings(0, 7, 22),
         AcceptancePerPosition(0, 7, (0.9, 0.5)),
         TaskReleased(0, 7, 241, True, 2.5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from specdash.core.log_facts import (
     TaskLaunched,
     TaskReleased,
     TotalTiming,
-    VerificationStep,
+    VerificationSteps,
 )
 from specdash.llama.log_grammar import shape_of
 from specdash.llama.log_parser import MAX_LINE, LogParser
@@ -38,6 +40,13 @@ def parse(*lines: str) -> LogBatch:
 
 def counts(batch: LogBatch) -> dict[str, int]:
     return {tally.warning: tally.count for tally in batch.warnings}
+
+
+def steps(*lines: str) -> list[VerificationSteps]:
+    """The steps of these lines one by one, since a batch adds them up."""
+    parser = LogParser()
+    batches = [parser.feed(f"{line}\n".encode()) for line in lines]
+    return [fact for batch in batches for fact in batch.facts if isinstance(fact, VerificationSteps)]
 
 
 def step(accepted: int, generated: int, *, slot: int = 0, restored: bool = False) -> str:
@@ -104,8 +113,10 @@ class TestARestart:
         assert not parse("# CMD: llama-server", early, self.START).restarted
 
     def test_forgets_what_the_old_server_was_doing(self) -> None:
-        batch = parse(step(0, 8, restored=True), self.START, step(3, 8))
-        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False]
+        lines = (step(0, 8, restored=True), self.START, step(3, 8))
+        assert [fact.replays for fact in steps(*lines)] == [0, 0]
+        batch = parse(*lines)
+        assert [fact.replays for fact in batch.facts if isinstance(fact, VerificationSteps)] == [0, 0]
 
 
 class TestOldTimingBlocks:
@@ -148,21 +159,63 @@ class TestOldTimingBlocks:
 
 class TestVerificationSteps:
     def test_after_a_restore_is_a_replay(self) -> None:
-        batch = parse(step(6, 8, restored=True), step(7, 7), step(5, 8))
-        steps = [fact for fact in batch.facts if isinstance(fact, VerificationStep)]
-        assert [(s.accepted, s.restored, s.replay) for s in steps] == [
-            (6, True, False),
-            (7, False, True),
-            (5, False, False),
+        lines = (step(6, 8, restored=True), step(7, 7), step(5, 8))
+        assert [(s.steps, s.accepted, s.generated, s.restored, s.replays) for s in steps(*lines)] == [
+            (1, 6, 8, 1, 0),
+            (0, 0, 0, 0, 1),
+            (1, 5, 8, 0, 0),
         ]
 
     def test_replay_per_slot(self) -> None:
-        batch = parse(step(6, 8, slot=0, restored=True), step(2, 8, slot=1), step(7, 7, slot=0))
-        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False, True]
+        lines = (step(6, 8, slot=0, restored=True), step(2, 8, slot=1), step(7, 7, slot=0))
+        assert [fact.replays for fact in steps(*lines)] == [0, 0, 1]
 
     def test_of_the_next_request_are_no_replay(self) -> None:
-        batch = parse(step(6, 8, restored=True), "slot x: id  0 | task 1 | processing task", step(7, 8))
-        assert [fact.replay for fact in batch.facts if isinstance(fact, VerificationStep)] == [False, False]
+        lines = (step(6, 8, restored=True), "slot x: id  0 | task 1 | processing task", step(7, 8))
+        assert [fact.replays for fact in steps(*lines)] == [0, 0]
+        batch = parse(*lines)
+        assert [fact.replays for fact in batch.facts if isinstance(fact, VerificationSteps)] == [0, 0]
+
+    def test_of_a_slot_are_added_up(self) -> None:
+        batch = parse(
+            step(6, 8, restored=True),
+            step(7, 7).replace("0.00.001", "0.00.301"),
+            step(5, 8).replace("0.00.001", "0.00.601"),
+        )
+        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001),)
+
+    def test_of_several_slots_are_added_up_apart_in_the_order_of_their_last(self) -> None:
+        batch = parse(step(6, 8, slot=0), step(2, 8, slot=1), step(3, 8, slot=1), step(1, 7, slot=0))
+        assert batch.facts == (
+            VerificationSteps(1, 0, 2, 5, 16, 0, 0, 0.001001, 0.001001),
+            VerificationSteps(0, 0, 2, 7, 15, 0, 0, 0.001001, 0.001001),
+        )
+
+    def test_with_something_else_between_them_are_not_added_up(self) -> None:
+        release = "0.00.001.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
+        before, between, after = parse(step(6, 8), step(1, 8), release, step(3, 8)).facts
+        assert (before, after) == (
+            VerificationSteps(0, 0, 2, 7, 16, 0, 0, 0.001001, 0.001001),
+            VerificationSteps(0, 0, 1, 3, 8, 0, 0, 0.001001, 0.001001),
+        )
+        assert between == TaskReleased(1, 3, 5, False, 0.001001)
+
+    def test_of_another_task_of_the_slot_are_not_added_up(self) -> None:
+        batch = parse(step(6, 8), step(1, 8).replace("task 0", "task 9"))
+        assert [(fact.task, fact.accepted) for fact in batch.facts if isinstance(fact, VerificationSteps)] == [
+            (0, 6),
+            (9, 1),
+        ]
+
+    def test_are_added_up_over_a_second_at_most(self) -> None:
+        lines = [step(1, 8).replace("0.00.001", f"0.{half // 2:02}.{half % 2 * 500:03}") for half in range(10)]
+        runs = [fact for fact in parse(*lines).facts if isinstance(fact, VerificationSteps)]
+        assert [(run.steps, run.first_s, run.at_s) for run in runs] == [
+            (3, 0.000001, 1.000001),
+            (3, 1.500001, 2.500001),
+            (3, 3.000001, 4.000001),
+            (1, 4.500001, 4.500001),
+        ]
 
     def test_are_not_the_debug_lines_that_look_like_them(self) -> None:
         line = "0.00.066.798 D slot   operator(): id  0 | task 0 | accepted 6/8 draft tokens, new n_tokens = 129"
@@ -275,15 +328,37 @@ class TestPieces:
         assert batch.tail == ("two x", "\N{REPLACEMENT CHARACTER}three" + "z" * 494)
 
 
+def joined(first: VerificationSteps, then: VerificationSteps) -> VerificationSteps:
+    """One run of steps that two batches have a part of each."""
+    return replace(
+        then,
+        steps=first.steps + then.steps,
+        accepted=first.accepted + then.accepted,
+        generated=first.generated + then.generated,
+        replays=first.replays + then.replays,
+        restored=first.restored + then.restored,
+        first_s=first.first_s,
+    )
+
+
 def outcome(batches: list[LogBatch]) -> tuple[object, ...]:
     """All that batches say, however the log was cut into them."""
     facts: list[LogFact] = []
+    steps: dict[tuple[int | None, int, int], VerificationSteps] = {}
     warnings: dict[str, tuple[int, float | None, float | None, str]] = {}
     for batch in batches:
-        facts += batch.facts
+        for fact in batch.facts:
+            if not isinstance(fact, VerificationSteps):
+                facts += [*steps.values(), fact]
+                steps.clear()
+                continue
+            key = (fact.origin, fact.slot, fact.task)
+            known = steps.pop(key, None)
+            steps[key] = fact if known is None else joined(known, fact)
         for tally in batch.warnings:
             count, first, _, sample = warnings.get(tally.warning, (0, tally.first_s, None, tally.sample))
             warnings[tally.warning] = (count + tally.count, first, tally.last_s, sample)
+    facts += steps.values()
     return (
         sum(batch.lines for batch in batches),
         sum(batch.unrecognised for batch in batches),
@@ -295,6 +370,14 @@ def outcome(batches: list[LogBatch]) -> tuple[object, ...]:
 
 REAL_LINES = [line for path in sorted(LOGS.glob("*.log")) for line in set(path.read_bytes().split(b"\n"))]
 REMEMBERED = {shape_of(line): read_shape(shape_of(line)) for line in REAL_LINES if b"\x1b" not in line}
+LAYOUTS = LogParser()
+LAYOUTS.feed(b"\n".join(REAL_LINES) + b"\n")
+DIGIT = re.compile(rb"\d")
+OTHER_NUMBERS = st.builds(
+    lambda line, digits: DIGIT.sub(lambda _: b"%d" % digits.randrange(10), line),
+    st.sampled_from(REAL_LINES),
+    st.randoms(use_true_random=False),
+)
 JUNK = st.one_of(
     st.binary(max_size=40),
     st.text(alphabet="slot id task|:(){}[]'\"=/.-0123456789 IWED\t\r\0\x1b", max_size=60).map(str.encode),
@@ -305,7 +388,7 @@ PASSAGES = st.builds(
     st.integers(0, 400),
     st.integers(1, 12),
 )
-LOG_TEXT = st.lists(st.one_of(st.sampled_from(REAL_LINES), PASSAGES, JUNK), max_size=40).map(b"\n".join)
+LOG_TEXT = st.lists(st.one_of(st.sampled_from(REAL_LINES), PASSAGES, OTHER_NUMBERS, JUNK), max_size=40).map(b"\n".join)
 
 
 @given(LOG_TEXT, st.lists(st.integers(0, 4000), max_size=8))
@@ -320,9 +403,10 @@ def test_how_the_bytes_are_cut_makes_no_difference(log: bytes, cuts: list[int]) 
 
 @given(LOG_TEXT)
 @settings(max_examples=150, deadline=None)
-def test_remembering_shapes_makes_no_difference(log: bytes) -> None:
+def test_remembering_shapes_and_layouts_makes_no_difference(log: bytes) -> None:
     quick, slow = LogParser(), LogParser(remember_shapes=False)
     quick._known.update(REMEMBERED)
+    quick._cutters.update(LAYOUTS._cutters)
     assert outcome([quick.feed(log + b"\n")]) == outcome([slow.feed(log + b"\n")])
 
 
@@ -392,3 +476,10 @@ class TestHostileInput:
         letters = [chr(97 + i % 26) * (1 + i // 26) for i in range(12_000)]
         assert parser.feed("\n".join(letters).encode() + b"\n").unrecognised == 12_000
         assert len(parser._known) <= 4096
+
+    def test_many_layouts_are_not_kept(self) -> None:
+        parser = LogParser()
+        widths = [(" " * (1 + i % 30), " " * (1 + i // 30 % 30), " " * (1 + i // 900)) for i in range(12_000)]
+        lines = [f"slot x:{a}id{b}1 | task{c}1 | processing task\n" for a, b, c in widths]
+        assert len(parser.feed("".join(lines).encode()).facts) == 12_000
+        assert 0 < len(parser._cutters) <= 4096

@@ -1,10 +1,10 @@
 """What a llama-server log can say, as data: the facts that the log parser makes and everything above reads.
 
-A *batch* is what one read of the log yielded. Lines that carry numbers become facts, in file order; lines that may
-come by the million (warnings) are tallied instead, so that a storm costs one small object per batch and not one per
-line. `at_s` is the line's own time stamp: seconds since the server's start, None when the log has no time stamps.
-`origin` is the port of the child server whose line a router repeated, None for the server's own lines: slot and task
-numbers, and time stamps, count per origin.
+A *batch* is what one read of the log yielded. Lines that carry numbers become facts, in file order. Those that may come
+by the million are added up: verification steps to one fact for many, warnings to one tally per batch, so that a storm
+costs one small object. `at_s` is the line's own time stamp: seconds since the server's start, None when the log has no
+time stamps. `origin` is the port of the child server whose line a router repeated, None for the server's own lines:
+slot and task numbers, and time stamps, count per origin.
 """
 
 from __future__ import annotations
@@ -178,18 +178,23 @@ class AcceptancePerPosition:
 
 
 @fact
-class VerificationStep:
-    """One verification step from `LLAMA_TRACE=1`: draft tokens accepted of those generated.
+class VerificationSteps:
+    """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
-    `replay` marks the step that follows a checkpoint restore; it repeats tokens already counted and must not be added.
+    The steps come one after the other, with no fact about anything but steps between them, and within a second where
+    the log has time stamps. `accepted` draft tokens of `generated` belong to `steps`. A step that follows a checkpoint
+    restore repeats tokens already counted: it is one of `replays`, and no part of the sums. `restored` says how many of
+    them all, replays included, were followed by a restore.
     """
 
     slot: int
     task: int
+    steps: int
     accepted: int
     generated: int
-    restored: bool = False
-    replay: bool = False
+    replays: int = 0
+    restored: int = 0
+    first_s: float | None = None
     at_s: float | None = None
     origin: int | None = None
 
@@ -302,7 +307,7 @@ LogFact = (
     | TotalTiming
     | RequestAcceptance
     | AcceptancePerPosition
-    | VerificationStep
+    | VerificationSteps
     | SpeculativeStatistics
     | CheckpointEvent
     | PromptCacheState

@@ -13,7 +13,7 @@ from specdash.core.log_facts import (
     ServerEvent,
     SlotSelected,
     SpeculativeStatistics,
-    VerificationStep,
+    VerificationSteps,
     WarningTally,
 )
 from specdash.insight.requests import LoggedRequest, RequestAssembler
@@ -73,7 +73,7 @@ class LogSummary:
         self.event_counts: Counter[str] = Counter()
         self._assembler = RequestAssembler()
         self._handlers: dict[type, Callable[[Any], None]] = {
-            VerificationStep: self._step,
+            VerificationSteps: self._steps,
             SpeculativeStatistics: self._statistics,
             CheckpointEvent: self._checkpoint,
             PromptCacheState: self._cache_state,
@@ -109,11 +109,9 @@ class LogSummary:
         else:
             self.warnings[tally.warning] = replace(known, count=known.count + tally.count, last_s=tally.last_s)
 
-    def _step(self, fact: VerificationStep) -> None:
-        if fact.replay:
-            self.replays += 1
-            return
-        self.steps += 1
+    def _steps(self, fact: VerificationSteps) -> None:
+        self.replays += fact.replays
+        self.steps += fact.steps
         self.steps_accepted += fact.accepted
         self.steps_generated += fact.generated
 

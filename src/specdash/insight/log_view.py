@@ -14,7 +14,7 @@ from specdash.core.log_facts import (
     PromptTiming,
     RequestAcceptance,
     ServerEvent,
-    VerificationStep,
+    VerificationSteps,
 )
 from specdash.insight.acceptance import ExactWindow
 from specdash.insight.counter_log import KEEP_S
@@ -33,12 +33,18 @@ FRESH_S = 5.0
 
 @dataclass(slots=True)
 class SlotSteps:
-    """Verification steps of a slot's current task."""
+    """Verification steps of a slot's current task, replays not counted.
+
+    `first_s` and `last_s` are the time stamps of its first and last step in the log, replays included, in seconds since
+    the server's start; None where the log has none.
+    """
 
     task: int
     generated: int = 0
     accepted: int = 0
     steps: int = 0
+    first_s: float | None = None
+    last_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -118,19 +124,19 @@ class LogView:
         self.prefill.clear()
         self.events.clear()
 
-    def _step(self, at: float, step: VerificationStep) -> None:
-        self.steps_exact.add(at, step.generated, step.accepted, 1)
-        live = self.slot_steps.get(step.slot)
-        if live is None or live.task != step.task:
-            live = self.slot_steps[step.slot] = SlotSteps(step.task)
-        live.generated += step.generated
-        live.accepted += step.accepted
-        live.steps += 1
+    def _steps(self, at: float, steps: VerificationSteps) -> None:
+        self.steps_exact.add(at, steps.generated, steps.accepted, steps.steps)
+        live = self.slot_steps.get(steps.slot)
+        if live is None or live.task != steps.task:
+            live = self.slot_steps[steps.slot] = SlotSteps(steps.task, first_s=steps.first_s)
+        live.generated += steps.generated
+        live.accepted += steps.accepted
+        live.steps += steps.steps
+        live.last_s = steps.at_s
 
     def _fact(self, at: float, fact: LogFact) -> None:
-        if isinstance(fact, VerificationStep):
-            if not fact.replay:
-                self._step(at, fact)
+        if isinstance(fact, VerificationSteps):
+            self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
             self.requests_exact.add(at, fact.generated, fact.accepted)
         elif isinstance(fact, PrefillProgress):
@@ -157,10 +163,9 @@ def _age(now_s: float | None, at_s: float | None) -> float:
 
 
 def _note(fresh: Fresh, fact: LogFact) -> None:
-    if isinstance(fact, VerificationStep):
-        if not fact.replay:
-            fresh.generated += fact.generated
-            fresh.accepted += fact.accepted
+    if isinstance(fact, VerificationSteps):
+        fresh.generated += fact.generated
+        fresh.accepted += fact.accepted
     elif isinstance(fact, PromptTiming):
         fresh.prompt_tokens += fact.tokens
         fresh.prompt_ms += fact.ms

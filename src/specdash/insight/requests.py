@@ -28,7 +28,7 @@ from specdash.core.log_facts import (
     TaskLaunched,
     TaskReleased,
     TotalTiming,
-    VerificationStep,
+    VerificationSteps,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class RequestAssembler:
             PromptReused: self._prompt_reused,
             PrefillProgress: self._prefill,
             DecodeProgress: self._decode,
-            VerificationStep: self._step,
+            VerificationSteps: self._steps,
             PromptTiming: self._prompt_timing,
             DecodeTiming: self._decode_timing,
             TotalTiming: self._total_timing,
@@ -213,13 +213,11 @@ class RequestAssembler:
     def _decode(self, fact: DecodeProgress) -> None:
         self._early(fact).decode_tokens_seen = fact.n_decoded
 
-    def _step(self, fact: VerificationStep) -> None:
+    def _steps(self, fact: VerificationSteps) -> None:
         request = self._find(fact).request
         request.at_s = fact.at_s
-        if fact.replay:
-            request.replays += 1
-            return
-        request.steps += 1
+        request.replays += fact.replays
+        request.steps += fact.steps
         request.steps_generated += fact.generated
         request.steps_accepted += fact.accepted
 

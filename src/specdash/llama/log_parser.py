@@ -1,8 +1,9 @@
 """Bytes of a llama-server log in, facts out.
 
 Built for storms: a log may hold a million warnings, so the work per line is a look-up. A block of lines is reduced to
-shapes (see `log_grammar.forms`) in one pass, every shape is looked up among those already known, and only lines that
-carry numbers are matched with a regex. Warnings are counted per block, not one by one. What is remembered is bounded.
+shapes (see `log_grammar.forms`) in one pass, and every shape is looked up among those already known. Only lines that
+carry numbers are looked at one by one, and matched with a regex if their layout (see `log_reading`) is new. Warnings
+are counted per block. What is remembered is bounded.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import re
 from collections import Counter, deque
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specdash.core.log_facts import (
     LogBatch,
     LogFact,
     ServerEvent,
-    TaskLaunched,
-    TaskReleased,
-    VerificationStep,
     WarningTally,
 )
 from specdash.llama.log_grammar import DROPPED
-from specdash.llama.log_prefix import ANSI, Clock, json_message_end, seconds_of
-from specdash.llama.log_reading import CONTINUATION, MALFORMED, Reading, read_shape
+from specdash.llama.log_prefix import ANSI, Clock, json_message_end, seconds_of, whole_microseconds
+from specdash.llama.log_reading import CONTINUATION, LAYOUT, MALFORMED, Reading, cutter, read_shape
+from specdash.llama.log_steps import StepAdder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_LINE: Final = 64 * 1024
 """Bytes of a line that are looked at; the rest of a longer line is skipped."""
@@ -34,10 +36,10 @@ SAMPLE_CHARACTERS: Final = 300
 _BLOCK = 256 * 1024
 _MAX_SHAPES = 4096
 _MAX_SHAPE = 1024
+_MAX_LAYOUTS = 4096
 _MAX_SAMPLES = 5
 _MAX_CONTINUATION = 500
 _MAX_ORIGINS = 256
-_MAX_SLOTS = 1024
 _BACKWARDS_S = 1.0
 """Time stamps of several threads may be out of order by milliseconds; going back further means a new server."""
 
@@ -53,12 +55,14 @@ def clean_line(line: bytes, characters: int) -> str:
 class LogParser:
     """Turns the bytes of one log, in pieces of any size, into batches of facts.
 
-    How the bytes are cut into pieces makes no difference to the facts and counts. A line without its newline waits for
-    the next piece. `remember_shapes` is for tests: without it every line is classified anew, with the same outcome.
+    How the bytes are cut into pieces makes no difference to the facts and counts, but that steps are added up within a
+    piece only. A line without its newline waits for the next piece. `remember_shapes` is for tests: without it every
+    line is classified and matched anew, with the same outcome.
     """
 
     def __init__(self, *, tail_lines: int = 200, remember_shapes: bool = True) -> None:
         self._known: dict[bytes, Reading] = {}
+        self._cutters: dict[bytes, Callable[[bytes], tuple[bytes, ...]]] = {}
         self._remember = remember_shapes
         self._held = bytearray()
         self._tail: deque[bytes] = deque(maxlen=tail_lines)
@@ -68,7 +72,7 @@ class LogParser:
         self._headers: dict[int | None, tuple[int, int]] = {}
         self._headers_used: set[int | None] = set()
         self._clocks: dict[int | None, float] = {}
-        self._replays: set[tuple[int | None, int]] = set()
+        self._steps = StepAdder()
         self._reset_batch()
 
     def feed(self, data: bytes) -> LogBatch:
@@ -114,7 +118,7 @@ class LogParser:
         batch = LogBatch(
             self._lines,
             self._unrecognised,
-            tuple(self._facts),
+            tuple(self._steps.added_up(self._facts)),
             tuple(self._tallies.values()),
             tuple(clean_line(line, TAIL_CHARACTERS) for line in self._tail),
             self._restarted,
@@ -163,25 +167,45 @@ class LogParser:
         `_capture` does it; everything out of the ordinary about such a line is left to `_capture`.
         """
         keep = self._facts.append
+        known = self._cutters.get
         clock = self._clocks.get(None, inf)
         for index, reading in enumerate(found):
             if not reading.busy:
                 continue
-            make = reading.make
-            if reading.common and make is not None and (match := reading.match(lines[index])) is not None:
-                groups = match.groups()
-                at = int(groups[0]) * 60 + float(groups[1] + groups[2])
-                if at >= clock - _BACKWARDS_S:
-                    try:
-                        fact = make(int(groups[3]), int(groups[4]), groups[5:], at, None)
-                    except ValueError:
-                        pass
-                    else:
-                        keep(fact if reading.plain else self._in_context(fact))
-                        self._clocks[None] = clock = at
-                        continue
-            self._handle(index, lines[index], found)
+            make, line = reading.make_common, lines[index]
+            if make is not None:
+                cut = known(line.translate(LAYOUT))
+                groups = cut(line) if cut is not None else self._fields(reading, line)
+                if groups is not None:
+                    at = (whole_microseconds(groups[0]) + int(groups[1] + groups[2])) / 1e6
+                    if at >= clock - _BACKWARDS_S:
+                        try:
+                            fact = make(int(groups[3]), int(groups[4]), groups[5:], at, None)
+                        except ValueError:
+                            pass
+                        else:
+                            keep(fact)
+                            if reading.ends_header:
+                                self._headers.pop(None, None)
+                            self._clocks[None] = clock = at
+                            continue
+            self._handle(index, line, found)
             clock = self._clocks.get(None, inf)
+
+    def _fields(self, reading: Reading, line: bytes) -> tuple[bytes, ...] | None:
+        """What the line's pattern captures; None if the values are not what its shape promised."""
+        layout = line.translate(LAYOUT)
+        cut = self._cutters.get(layout)
+        if cut is not None:
+            return cut(line)
+        match = reading.match(line if reading.clock is not Clock.JSON else line[: json_message_end(line)])
+        if match is None:
+            return None
+        if self._remember and reading.any_digits and len(line) <= _MAX_SHAPE:
+            if len(self._cutters) >= _MAX_LAYOUTS:
+                self._cutters.clear()
+            self._cutters[layout] = cutter(match, len(line))
+        return match.groups()
 
     def _handle(self, index: int, line: bytes, found: list[Reading]) -> None:
         reading = found[index]
@@ -206,16 +230,15 @@ class LogParser:
     def _capture(self, reading: Reading, line: bytes, found: list[Reading], index: int) -> bool:
         """Take the values out of a line; False if they are not what its shape promised."""
         clock = reading.clock
-        match = reading.match(line if clock is not Clock.JSON else line[: json_message_end(line)])
-        if match is None:
+        groups = self._fields(reading, line)
+        if groups is None:
             return False
-        groups = match.groups()
         at = origin = slot = task = None
         if reading.routed:
             origin = int(groups[0])
             groups = groups[1:]
         if clock is Clock.STAMP:
-            at = int(groups[0]) * 60 + float(groups[1] + groups[2])
+            at = (whole_microseconds(groups[0]) + int(groups[1] + groups[2])) / 1e6
             groups = groups[3:]
         elif clock is Clock.JSON:
             at = int(groups[0]) / 1e6
@@ -238,7 +261,9 @@ class LogParser:
             self._watch_clock(reading, at, origin, found, index)
         else:
             self._clocks[origin] = at
-        self._facts.append(fact if reading.plain else self._in_context(fact))
+        self._facts.append(fact)
+        if reading.ends_header:
+            self._headers.pop(origin, None)
         return True
 
     def _open_header(self, origin: int | None, slot: int, task: int) -> None:
@@ -275,30 +300,8 @@ class LogParser:
         if origin is None:
             self._restarted = True
             self._headers.clear()
-            self._replays.clear()
         self._headers.pop(origin, None)
-        self._replays = {key for key in self._replays if key[0] != origin}
         self._facts.append(ServerEvent("restarted", (), at, origin))
-
-    def _in_context(self, fact: LogFact) -> LogFact:
-        """The fact with what only earlier lines tell: whether a verification step repeats tokens counted already."""
-        if not isinstance(fact, VerificationStep):
-            if isinstance(fact, (TaskLaunched, TaskReleased)):
-                self._headers.pop(fact.origin, None)
-                self._replays.discard((fact.origin, fact.slot))
-            return fact
-        key = (fact.origin, fact.slot)
-        replay = key in self._replays
-        if not fact.restored:
-            self._replays.discard(key)
-        elif len(self._replays) < _MAX_SLOTS:
-            self._replays.add(key)
-        if not replay:
-            return fact
-        # Spelt out because dataclasses.replace takes longer than all the rest of the line.
-        return VerificationStep(
-            fact.slot, fact.task, fact.accepted, fact.generated, fact.restored, True, fact.at_s, fact.origin
-        )
 
     def _tally(self, lines: list[bytes], found: list[Reading]) -> None:
         backwards = found[::-1]

@@ -54,7 +54,7 @@ FOREIGN: tuple[Foreign, ...] = (
 _ROUTER_SHAPE = r"(\[\])?"
 _ROUTER_TEXT = r"\[(\d{1,9})\]\s*"
 _STAMP_SHAPE = r"\.\.\.([DIWE])"
-_STAMP_TEXT = r"(\d{1,9})\.(\d{1,9}\.\d{3})\.(\d{3}) *[DIWE] *"
+_STAMP_TEXT = r"(\d{1,9}\.\d{1,9})\.(\d{3})\.(\d{3}) *[DIWE] *"
 _JSON_SHAPE = r'\{"type":"log","time":,"level":"([a-z])[a-z]*","msg":"'
 _JSON_TEXT = (
     r'\{\s*"type"\s*:\s*"log"\s*,\s*"time"\s*:\s*(\d{1,18})\s*,\s*"level"\s*:\s*"[a-z]*"\s*,\s*"msg"\s*:\s*"\s*'
@@ -95,7 +95,16 @@ def seconds_of(prefix: Prefix, line: bytes) -> float | None:
     if match is None:
         return None
     parts = match.groups()[1:] if prefix.routed else match.groups()
-    return int(parts[0]) / 1e6 if prefix.clock is Clock.JSON else int(parts[0]) * 60 + float(parts[1] + parts[2])
+    if prefix.clock is Clock.JSON:
+        return int(parts[0]) / 1e6
+    return (whole_microseconds(parts[0]) + int(parts[1] + parts[2])) / 1e6
+
+
+@lru_cache(maxsize=256)
+def whole_microseconds(stamp: bytes) -> int:
+    """The minutes and seconds with which a time stamp begins (`63.17`), in microseconds."""
+    minutes, seconds = stamp.split(b".")
+    return (int(minutes) * 60 + int(seconds)) * 1_000_000
 
 
 def json_message_end(line: bytes) -> int:

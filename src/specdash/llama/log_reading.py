@@ -1,9 +1,16 @@
-"""What the shape of a log line means: worked out once per shape, used for every line that has it."""
+"""What the shape of a log line means: worked out once per shape, used for every line that has it.
+
+A shape, which has no numbers and blanks, tells what a line is, but not where its values stand. A line's *layout* does:
+the line with every digit written as 0. Patterns do not tell one digit from another (but for the few forms that have
+digits themselves), so values stand at the same places in all lines of one layout, and one match finds them for all.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Final
 
 from specdash.llama.log_grammar import (
     LINE_CLASSES,
@@ -16,6 +23,11 @@ from specdash.llama.log_grammar import (
 )
 from specdash.llama.log_prefix import Clock, Prefix, split_shape
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LAYOUT: Final = bytes.maketrans(b"123456789", b"000000000")
+"""Translates a line to its layout."""
 _UNKNOWN_LEVEL = {"D": "debug", "W": "other_warning", "E": "other_error"}
 _UNKNOWN = frozenset({"unrecognised", "other_warning", "other_error"})
 _BEFORE_START = _UNKNOWN | {
@@ -23,8 +35,8 @@ _BEFORE_START = _UNKNOWN | {
     "debug",
 }  # fmt: skip
 """Classes whose lines may come before the line with which a server starts."""
-_CONTEXTUAL = frozenset({"verification_step", "task_launched", "task_released"})
-"""Classes whose facts depend on earlier lines of their slot, or whose lines end what earlier lines began."""
+_ENDS_HEADER = frozenset({"task_launched", "task_released"})
+"""Classes after whose lines a timing header is about another request."""
 _SLOT_TEXT = r"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *"
 _FUNCTIONS_TEXT = r"(?:[\w()~<>+ -]{1,160}: *){0,3}?"
 
@@ -37,8 +49,8 @@ class Reading:
     """What a shape means: its class and form behind which prefix, and the regex that captures its values."""
 
     __slots__ = (
-        "begins", "busy", "captures", "clock", "common", "in_slot", "line_class", "make", "match", "plain", "prefix",
-        "routed", "starts", "unknown",
+        "any_digits", "begins", "busy", "captures", "clock", "ends_header", "in_slot", "line_class", "make",
+        "make_common", "match", "prefix", "routed", "starts", "unknown",
     )  # fmt: skip
 
     def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix) -> None:
@@ -51,11 +63,13 @@ class Reading:
         self.unknown = line_class.id in _UNKNOWN
         self.in_slot = form is not None and form.context is Context.SLOT
         self.make = form.make if form is not None else None
-        self.plain = line_class.id not in _CONTEXTUAL
+        self.ends_header = line_class.id in _ENDS_HEADER
         self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
         self.match = _pattern(form, prefix).match if form is not None and self.captures else _no_match
         self.busy = self.captures or self.unknown or line_class.id == "blank"
-        self.common = self.make is not None and self.in_slot and self.clock is Clock.STAMP and not self.routed
+        self.any_digits = form is not None and not form.has_digits
+        common = self.in_slot and self.clock is Clock.STAMP and not self.routed
+        self.make_common = self.make if common else None
 
     @property
     def may_continue(self) -> bool:
@@ -80,6 +94,16 @@ def read_shape(shape: bytes) -> Reading:
     prefix = ways[0][0]
     kind = "unrecognised" if prefix.level is None else _UNKNOWN_LEVEL.get(prefix.level, "unrecognised")
     return Reading(LINE_CLASSES[kind], None, prefix)
+
+
+def cutter(match: re.Match[bytes], length: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Cuts the captured fields out of any line that has the same layout as the one matched, of `length` bytes."""
+    parts = []
+    end = 0
+    for start, stop in match.regs[1:]:
+        parts.append(f"{start - end}x{stop - start}s")
+        end = stop
+    return Struct(f"{''.join(parts)}{length - end}x").unpack
 
 
 CONTINUATION = Reading(LINE_CLASSES["continuation"], None, Prefix())

@@ -62,6 +62,11 @@ class Form:
     template: str
     make: Maker | None = None
 
+    @property
+    def has_digits(self) -> bool:
+        """Whether a digit is part of the form itself, as in `tg_3s`, so that lines differ by more than their values."""
+        return any(character.isdigit() for character in _FIELD.sub("", self.template))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineClass:

@@ -7,7 +7,7 @@ from specdash.core.log_facts import (
     LogFact,
     RequestAcceptance,
     SpeculativeStatistics,
-    VerificationStep,
+    VerificationSteps,
 )
 from specdash.llama.log_grammar.captures import event, pairs, rates
 from specdash.llama.log_grammar.forms import Context, Form, Groups, LineClass, Maker
@@ -37,11 +37,11 @@ def _per_position(slot: Id, task: Id, g: Groups, at: Seconds, origin: Id) -> Log
 
 
 def _step(slot: int, task: int, g: Groups, at: Seconds, origin: Id) -> LogFact:
-    return VerificationStep(slot, task, int(g[0]), int(g[1]), False, False, at, origin)
+    return VerificationSteps(slot, task, 1, int(g[0]), int(g[1]), 0, 0, at, at, origin)
 
 
 def _restored_step(slot: int, task: int, g: Groups, at: Seconds, origin: Id) -> LogFact:
-    return VerificationStep(slot, task, int(g[0]), int(g[1]), True, False, at, origin)
+    return VerificationSteps(slot, task, 1, int(g[0]), int(g[1]), 0, 1, at, at, origin)
 
 
 def _statistics(calls: int, *, mean: bool, durations: bool) -> Maker:
