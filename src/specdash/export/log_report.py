@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 SCHEMA = "specdash.parse-log/1"
 _SHOWN_REQUESTS = 10
 _encode = json.JSONEncoder(allow_nan=False).encode
+_REQUEST_FIELDS = (
+    "slot", "task", "origin", "started_s", "at_s", "prompt_total_tokens", "prompt_cached", "prompt_tokens", "prompt_ms",
+    "decode_tokens", "decode_ms", "total_ms", "draft_generated", "draft_accepted", "mean_accepted_length",
+    "acceptance_per_position", "decode_tokens_seen", "steps", "truncated", "cancelled", "error", "finished",
+)  # fmt: skip
+_STEPS_AT = _REQUEST_FIELDS.index("steps")
+_REQUEST = "{" + ", ".join(f'"{name}": %s' for name in _REQUEST_FIELDS) + "}"
+_values_of = attrgetter(*(name for name in _REQUEST_FIELDS if name != "steps"))
+_NUMBERS = frozenset({int, float})
+_WORDS = {None: "null", True: "true", False: "false"}
 _SEVERITIES = ("error", "warning", "notice")
 
 
@@ -32,7 +43,7 @@ def json_lines(summary: LogSummary, path: str) -> Iterator[str]:
     yield '"requests": ['
     last = len(summary.requests) - 1
     for index, request in enumerate(summary.requests):
-        yield _encode(_request(request)) + ("," if index < last else "")
+        yield _request(request) + ("," if index < last else "")
     yield "]}"
 
 
@@ -43,7 +54,7 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
         "lines": summary.lines,
         "unrecognised": summary.unrecognised,
         "unrecognised_samples": summary.unrecognised_samples,
-        "last_s": _seconds(summary.last_s),
+        "last_s": summary.last_s,
         "server": _server(summary),
         "totals": _totals(summary),
         "steps": {
@@ -59,40 +70,16 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
     }
 
 
-def _seconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
+def _request(request: LoggedRequest) -> str:
+    """A request as JSON. There may be a hundred thousand, so only what is neither number nor word is left to `json`."""
+    values = [
+        value if type(value) in _NUMBERS else _WORDS.get(value) or _encode(value) for value in _values_of(request)
+    ]
+    values.insert(_STEPS_AT, _encode(_steps(request)) if request.steps else "null")
+    return _REQUEST % tuple(values)
 
 
-def _request(request: LoggedRequest) -> dict[str, Any]:
-    return {
-        "slot": request.slot,
-        "task": request.task,
-        "origin": request.origin,
-        "started_s": _seconds(request.started_s),
-        "at_s": _seconds(request.at_s),
-        "prompt_total_tokens": request.prompt_total_tokens,
-        "prompt_cached": request.prompt_cached,
-        "prompt_tokens": request.prompt_tokens,
-        "prompt_ms": request.prompt_ms,
-        "decode_tokens": request.decode_tokens,
-        "decode_ms": request.decode_ms,
-        "total_ms": request.total_ms,
-        "draft_generated": request.draft_generated,
-        "draft_accepted": request.draft_accepted,
-        "mean_accepted_length": request.mean_accepted_length,
-        "acceptance_per_position": request.acceptance_per_position,
-        "decode_tokens_seen": request.decode_tokens_seen,
-        "steps": _request_steps(request),
-        "truncated": request.truncated,
-        "cancelled": request.cancelled,
-        "error": request.error,
-        "finished": request.finished,
-    }
-
-
-def _request_steps(request: LoggedRequest) -> dict[str, int] | None:
-    if not request.steps:
-        return None
+def _steps(request: LoggedRequest) -> dict[str, int]:
     return {
         "count": request.steps,
         "accepted": request.steps_accepted,
@@ -122,14 +109,13 @@ def _totals(summary: LogSummary) -> dict[str, Any]:
 
 def _sum(requests: Iterable[LoggedRequest], field: str) -> float | None:
     """The sum of what is known of a field, None when no request has it."""
-    values = [value for request in requests if (value := getattr(request, field)) is not None]
+    values = [value for value in map(attrgetter(field), requests) if value is not None]
     return sum(values) if values else None
 
 
 def _rate(requests: Iterable[LoggedRequest], tokens: str, ms: str) -> float | None:
     """Tokens per second over all requests that have both."""
-    pairs = [(getattr(request, tokens), getattr(request, ms)) for request in requests]
-    known = [(count, time) for count, time in pairs if count is not None and time is not None]
+    known = [pair for pair in map(attrgetter(tokens, ms), requests) if None not in pair]
     total_ms = sum(time for _, time in known)
     return sum(count for count, _ in known) * 1000.0 / total_ms if total_ms else None
 
@@ -146,7 +132,7 @@ def _statistics(summary: LogSummary) -> dict[str, Any]:
             "mean_accepted_length": last.mean_accepted_length,
             "acceptance_per_position": last.acceptance_per_position,
             "durations_ms": last.durations_ms or None,
-            "at_s": _seconds(last.at_s),
+            "at_s": last.at_s,
         }
         for (name, origin), last in summary.statistics.items()
     }
@@ -158,8 +144,8 @@ def _warnings(summary: LogSummary) -> dict[str, Any]:
             "title": WARNING_CLASSES[name].title,
             "severity": str(WARNING_CLASSES[name].severity),
             "count": tally.count,
-            "first": _seconds(tally.first_s),
-            "last": _seconds(tally.last_s),
+            "first": tally.first_s,
+            "last": tally.last_s,
             "sample": tally.sample,
             "note": WARNING_CLASSES[name].note,
         }
@@ -245,7 +231,7 @@ def _server(summary: LogSummary) -> dict[str, Any]:
 
 
 def _event(event: ServerEvent) -> dict[str, Any]:
-    return {"name": event.name, "at_s": _seconds(event.at_s), "origin": event.origin, "fields": dict(event.fields)}
+    return {"name": event.name, "at_s": event.at_s, "origin": event.origin, "fields": dict(event.fields)}
 
 
 def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
