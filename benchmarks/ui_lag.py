@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,41 +19,29 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from benchmarks.tmux import pane  # noqa: E402
 
-from tui.fake_state import LOG_LINES, FakeState  # noqa: E402
-
 BEAT_S = 0.01
 
 
-class StormState(FakeState):
-    """A state whose log a thread fills."""
-
-    def __init__(self, lines_per_second: float) -> None:
-        super().__init__("storm", moving=True)
-        self._recent: deque[str] = deque(maxlen=10_000)
-        self._newest = 0
-        self._lock = threading.Lock()
-        self._rate = lines_per_second
-        threading.Thread(target=self._produce, daemon=True).start()
-
-    def _produce(self) -> None:
-        start = time.monotonic()
-        while True:
-            time.sleep(0.02)
-            due = int((time.monotonic() - start) * self._rate) - self._newest
-            batch = [f"{LOG_LINES[(self._newest + i) % len(LOG_LINES)]} #{self._newest + i}" for i in range(due)]
-            with self._lock:
-                self._recent.extend(batch)
-                self._newest += due
-
-    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
-        """The last lines."""
-        with self._lock:
-            wanted = min(self._newest - after, limit, len(self._recent))
-            return self._newest, tuple(self._recent)[-wanted:] if wanted > 0 else ()
+def pour(path: Path, lines_per_second: float, stop: threading.Event) -> None:
+    """Append a storm to a log file, in the benchmark's own process, until told to stop."""
+    start, written = time.monotonic(), 0
+    with path.open("ab", buffering=0) as log:
+        while not stop.wait(0.02):
+            due = int((time.monotonic() - start) * lines_per_second) - written
+            stamp = time.monotonic() - start
+            batch = "".join(
+                f"{int(stamp // 60)}.{stamp % 60:06.3f}.{n % 1000:03d} W find_slot: non-consecutive token position "
+                f"{300 + n % 900} after {299 + n % 700} for sequence {n % 4} with {n % 500 + 1} new tokens\n"
+                for n in range(written, written + due)
+            )
+            log.write(batch.encode())
+            written += due
 
 
-def inner(seconds: float, rate: float, out: Path) -> None:
-    """Run the dashboard and write the lags, in milliseconds."""
+def inner(seconds: float, log: Path, out: Path) -> None:
+    """Run the whole program on the log and write the lags, in milliseconds."""
+    from specdash.cli.watch import Collecting
+    from specdash.core.target import Target
     from specdash.tui.app import Dashboard
 
     lags: list[float] = []
@@ -68,10 +55,13 @@ def inner(seconds: float, rate: float, out: Path) -> None:
         app.exit()
 
     class Measured(Dashboard):
-        def on_ready(self) -> None:
+        def on_mount(self) -> None:
+            super().on_mount()
             self.run_worker(beat(self))
 
-    Measured(StormState(rate)).run()
+    collecting = Collecting(Target("http://127.0.0.1:9", log=str(log)), None, 1.0)
+    Measured(collecting, on_ready=collecting.start).run()
+    collecting.stop()
     out.write_text(json.dumps(lags), encoding="utf-8")
 
 
@@ -80,10 +70,12 @@ def main() -> None:
     numbers = [float(argument) for argument in sys.argv[1:]]
     seconds, rate = numbers[0] if numbers else 20.0, numbers[1] if len(numbers) > 1 else 5000.0
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "lags.json"
-        with pane(
-            [sys.executable, str(Path(__file__).resolve()), "--inner", str(seconds), str(rate), str(out)]
-        ) as running:
+        out, log, stop = Path(folder) / "lags.json", Path(folder) / "server.log", threading.Event()
+        log.touch()
+        writer = threading.Thread(target=pour, args=(log, rate, stop), daemon=True)
+        writer.start()
+        command = [sys.executable, str(Path(__file__).resolve()), "--inner", str(seconds), str(log), str(out)]
+        with pane(command) as running:
             running.wait_for("Acceptance")
             running.cpu_percent(3.0)
             cpu, rss = running.cpu_percent(seconds - 2), running.rss_mb()
@@ -91,6 +83,8 @@ def main() -> None:
             while not out.exists() and time.perf_counter() < deadline:
                 time.sleep(0.05)
             time.sleep(0.2)
+        stop.set()
+        writer.join()
         lags = sorted(json.loads(out.read_text(encoding="utf-8")))
     at = {f"p{p}": round(lags[min(int(len(lags) * p / 100), len(lags) - 1)], 1) for p in (50, 95, 99)}
     print(
@@ -109,6 +103,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if "--inner" in sys.argv:
-        inner(float(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))
+        inner(float(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
     else:
         main()

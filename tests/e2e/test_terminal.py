@@ -78,7 +78,7 @@ def test_every_key_an_operator_needs_works(tmp_path: Path) -> None:
         terminal.press("Space")
         terminal.wait_gone("PAUSED")
         terminal.press("w")
-        terminal.wait_for("15m")
+        terminal.wait_for("5m window")
         terminal.press("?")
         terminal.wait_for("Freeze the display")
         terminal.press("Escape")

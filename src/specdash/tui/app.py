@@ -89,7 +89,7 @@ class Dashboard(App[None]):
         self._glyphs = ASCII if ascii_only else UNICODE
         self._clock, self._wall = clock, wall
         self._on_interval = on_interval
-        self._on_ready = on_ready
+        self._when_ready = on_ready
         self._screenshots = screenshots
         self._timer: Timer | None = None
         self._last_panel = PanelId.ACCEPTANCE
@@ -110,8 +110,8 @@ class Dashboard(App[None]):
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
-        if self._on_ready is not None:
-            self.call_after_refresh(self._on_ready)
+        if self._when_ready is not None:
+            self.call_after_refresh(self._when_ready)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
