@@ -90,7 +90,7 @@ def test_every_key_an_operator_needs_works(tmp_path: Path) -> None:
         terminal.press("/")
         terminal.press("-l", "idle")
         terminal.press("Enter")
-        terminal.wait_for("idle")
+        terminal.wait_for("find “idle”")
         terminal.press("q")
         assert terminal.wait_exit() == 0
 

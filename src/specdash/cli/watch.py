@@ -84,6 +84,11 @@ def open_dashboard(
     from specdash.core import paths
     from specdash.core.config import WINDOWS_S
     from specdash.tui.app import Dashboard
+    from specdash.tui.themes import THEME_NAMES
+
+    theme = settings["theme"]
+    if theme.value is not None and theme.value not in THEME_NAMES:
+        raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(THEME_NAMES)}")
 
     collecting = Collecting(target, complete, settings["refresh"].value)
     app = Dashboard(

@@ -89,7 +89,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model", _text, None, "model to watch when the server is a router", "NAME"),
     Setting("window", _window, "5m", "window of charts and windowed figures: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
-    Setting("theme", _text, None, "colour theme", "NAME"),
+    Setting("theme", _text, None, "colour theme: night, day, contrast or terminal", "NAME"),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
 )
 TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model")

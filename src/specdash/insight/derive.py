@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.core.observations import Props, Slot
+    from specdash.insight.log_view import SlotSteps
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
@@ -161,9 +162,16 @@ def _slot(state: TargetState, slot: Slot) -> SlotPicture:
         decoded=slot.n_decoded if slot.is_processing else None,
         remaining=slot.n_remain,
         progress=progress,
-        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id),
+        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id) or (_step_rate(steps) if live else None),
         acceptance=steps.accepted / steps.generated if steps is not None and live else None,
     )
+
+
+def _step_rate(steps: SlotSteps | None) -> float | None:
+    """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
+    if steps is None or steps.first_s is None or steps.last_s is None or steps.last_s <= steps.first_s:
+        return None
+    return (steps.accepted + steps.steps) / (steps.last_s - steps.first_s)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:

@@ -24,10 +24,9 @@ class Prompt(Input):
         self.cursor_blink = False
         self._done = done
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
-        event.stop()
-        self._done(event.value)
+    async def action_submit(self) -> None:
+        """Enter: answer at once, so that a key typed right behind it is not taken for part of the text."""
+        self._done(self.value)
 
     def action_cancel(self) -> None:
         """Escape."""

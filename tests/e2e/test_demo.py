@@ -1,0 +1,99 @@
+"""`specdash demo` without the screen: a real server, a true snapshot, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.engines import engine_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.engine
+ENGINES = ["xllamacpp", pytest.param("llama-server", marks=pytest.mark.llama_server)]
+
+
+def demo(tmp_path: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "specdash", "demo", "--headless", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path), **(env or {})},
+        check=False,
+    )
+
+
+def snapshot(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_prints_what_the_real_server_did(tmp_path: Path, engine: str) -> None:
+    record = tmp_path / "timings.jsonl"
+    chosen = engine_env(engine)
+    done = demo(tmp_path, "--seconds", "25", "--json", "--engine", engine, "--record", str(record), env=chosen)
+    seen = snapshot(done)
+    backend, speculation = seen["backend"], seen["backend"]["speculation"]
+    assert seen["schema"] == "specdash.snapshot/1"
+    assert backend["state"] == "live"
+    assert engine in backend["engine"]
+    assert speculation["active"] is True
+    assert speculation["types"] == ["draft-simple"]
+    assert backend["prefill"]["tokens_per_second"] > 0
+    assert backend["decode"]["tokens_per_second"] > 0
+    assert 1 < speculation["mean_accepted_length"] <= 5
+    assert len(speculation["accepted_per_position"]) >= 4
+    assert len(backend["slots"]) == 4
+    assert seen["log"]["unrecognised"] == 0
+    assert seen["host"]["cpu_count"] == os.cpu_count()
+    assert "unavailable" in seen["gpu"] or len(seen["gpu"]) >= 1
+    timings = [json.loads(line)["timings"] for line in record.read_text().splitlines()]
+    accepted = sum(t.get("draft_n_accepted", 0) for t in timings)
+    generated = sum(t.get("draft_n", 0) for t in timings)
+    # The request that the end of the load cut off is in the counters and not in the record.
+    assert speculation["acceptance"]["window"] == pytest.approx(accepted / generated, abs=0.03)
+    assert speculation["acceptance"]["lifetime"] > 0.3
+    assert list(tmp_path.glob("specdash-demo-*")) == []
+
+
+def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
+    seen = snapshot(demo(tmp_path, "--seconds", "8", "--json", "--spec-type", "none"))["backend"]
+    assert seen["speculation"]["active"] is False
+    assert seen["speculation"]["acceptance"] == {"window": None, "lifetime": None, "live": None, "held": None}
+    assert seen["speculation"]["mean_accepted_length"] is None
+    assert seen["decode"]["tokens_per_second"] > 0
+    assert seen["speculation"]["tokens_per_decode"] <= 1.0
+
+
+@pytest.mark.parametrize("spec_type", ["ngram-mod", "ngram-simple", "draft-simple,ngram-mod"])
+def test_other_ways_to_speculate_run_too(tmp_path: Path, spec_type: str) -> None:
+    seen = snapshot(demo(tmp_path, "--seconds", "10", "--json", "--spec-type", spec_type))["backend"]["speculation"]
+    assert seen["active"] is True
+    assert set(seen["types"]) == set(spec_type.split(","))
+    assert seen["draft_tokens_total"] > 0
+
+
+def test_the_text_form_is_for_people(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--seconds", "6")
+    assert done.returncode == 0, done.stderr
+    assert "LIVE" in done.stdout
+    assert "acceptance" in done.stdout
+
+
+def test_an_engine_that_cannot_start_is_one_clear_line(tmp_path: Path) -> None:
+    env = {"LLAMA_BIN": str(tmp_path / "no-such-server")}
+    done = demo(tmp_path, "--engine", "llama-server", env=env)
+    assert done.returncode == 5
+    assert "no-such-server" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.glob("specdash-demo-*")) == []
