@@ -29,7 +29,7 @@ class DraftWindow:
     @property
     def rate(self) -> float | None:
         """Acceptance rate 0 to 1; None when nothing was drafted, which is not an acceptance of zero."""
-        return min(1.0, self.accepted / self.generated) if self.generated > 0 else None
+        return min(1.0, max(0.0, self.accepted / self.generated)) if self.generated > 0 else None
 
     @property
     def mean_accepted_length(self) -> float | None:

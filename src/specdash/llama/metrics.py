@@ -50,7 +50,10 @@ _POSITION = re.compile(r'(?:^|[,\s])position\s*=\s*"(\d{1,6})"', re.ASCII)
 
 
 def parse_metrics(body: bytes | str) -> Counters:
-    """The counters of one scrape, NaN and infinities being unknown. Raises ParseError without any `llamacpp:` line."""
+    """The counters of one scrape; what is not finite, or is negative, is unknown.
+
+    Raises ParseError without any `llamacpp:` line.
+    """
     exposition = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     fields: dict[str, Any] = {}
     positions: dict[int, int] = {}
@@ -73,7 +76,7 @@ def _number(written: str) -> float | None:
         value = float(written)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def _count_position(positions: dict[int, int], labels: str, written: str) -> None:

@@ -1,0 +1,195 @@
+"""The state of a target: whatever the readings say, the picture is true, complete, and can be printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.core.observations import Counters, Gpu, Gpus, Health, HealthStatus, Host, ProcessTree, Props, Slot, Slots
+from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.target import Target
+from specdash.export.snapshot import to_json, to_text
+from specdash.insight.charts import Metric
+from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.state import TargetState
+from specdash.llama.log_parser import LogParser
+from specdash.llama.metrics import parse_metrics
+from specdash.llama.slots import parse_slots
+
+DATA = Path(__file__).parents[1] / "data"
+OK = Health(HealthStatus.OK)
+
+
+def state(**readings: tuple[float, object]) -> TargetState:
+    """A state that was told each source's value at a time."""
+    told = TargetState(Target("http://127.0.0.1:8080"))
+    for source, (at, value) in readings.items():
+        told.apply(Reading.known(Source(source), at, value))
+    return told
+
+
+def test_a_real_scrape_becomes_lifetime_figures() -> None:
+    counters = parse_metrics((DATA / "http" / "metrics_after_1.txt").read_bytes())
+    slots = parse_slots((DATA / "http" / "slots_busy_1.json").read_bytes())
+    backend = state(health=(1.0, OK), metrics=(1.0, counters), slots=(1.0, slots)).picture(1.5, 0.0).backend
+    assert backend.state is BackendState.LIVE
+    assert backend.speculation.acceptance.lifetime.value == pytest.approx(1465 / 1492)
+    assert backend.speculation.mean_accepted_length == pytest.approx(1 + 1465 / 34)
+    assert backend.speculation.types == ("draft-simple", "ngram-mod")
+    assert backend.decode.value == pytest.approx(1500 / 1.47132)
+    assert backend.decode.basis == "lifetime"
+    assert backend.slots is not None
+    assert [slot.phase for slot in backend.slots] == [SlotPhase.IDLE, SlotPhase.DECODE]
+    assert backend.slots[1].progress == pytest.approx(732 / 1500)
+
+
+def test_nothing_is_known_before_anything_was_seen() -> None:
+    document = to_json(TargetState(Target("http://127.0.0.1:8080")).picture(5.0, 0.0))
+    backend = document["backend"]
+    assert backend["state"] == "unknown"
+    assert backend["prefill"]["tokens_per_second"] is None
+    assert backend["decode"]["tokens_per_second"] is None
+    assert backend["slots"] is None
+    assert backend["speculation"]["active"] is None
+    assert set(backend["speculation"]["acceptance"].values()) == {None}
+    assert document["gpu"]["unavailable"]
+    assert document["host"] is None
+
+
+def test_an_idle_window_holds_the_last_acceptance_and_says_so() -> None:
+    told = state(health=(0.0, OK), metrics=(0.0, Counters(draft_tokens=0, accepted_tokens=0)))
+    told.apply(Reading.known(Source.METRICS, 10.0, Counters(draft_tokens=100, accepted_tokens=60)))
+    assert told.picture(10.0, 0.0, 60.0).backend.speculation.acceptance.window.value == 0.6
+    for second in (30.0, 60.0, 90.0, 120.0):
+        told.apply(Reading.known(Source.METRICS, second, Counters(draft_tokens=100, accepted_tokens=60)))
+    held = told.picture(120.0, 0.0, 60.0).backend.speculation.acceptance.window
+    assert (held.value, held.status, held.basis) == (0.6, Status.STALE, "held")
+    document = to_json(told.picture(120.0, 0.0, 60.0))["backend"]["speculation"]["acceptance"]
+    assert document["window"] is None
+    assert document["held"] == 0.6
+
+
+def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_counters() -> None:
+    told = state(metrics=(0.0, Counters(draft_tokens=5.00001e6, accepted_tokens=3e6)))
+    told.apply(Reading.known(Source.METRICS, 1.0, Counters(draft_tokens=5.00002e6, accepted_tokens=3.00001e6)))
+    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    told.apply(Reading.known(Source.LOG, 1.0, LogParser().feed(line)))
+    assert told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window.value == 0.75
+
+
+def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:
+    text = (DATA / "logs" / "mamba_draft75_lv3_trace1.log").read_bytes()
+    told = state(health=(1000.0, OK), process=(1000.0, ProcessTree(1, started_wall=0.0)))
+    told.apply(Reading.known(Source.LOG, 1000.0, LogParser().feed(text)))
+    fresh = told.picture(1000.0, 1000.0).backend.speculation.acceptance.live
+    assert fresh.value is not None, "without a known age the newest line counts as now"
+    later = told.picture(1060.0, 1060.0).backend.speculation.acceptance.live
+    assert later.value is None
+
+
+def test_a_real_log_gives_requests_warnings_and_lines() -> None:
+    told = TargetState(Target("http://127.0.0.1:8080", log="server.log"))
+    parser = LogParser()
+    told.apply(Reading.known(Source.LOG, 1.0, parser.feed((DATA / "logs" / "llama_draft75_lv4.log").read_bytes())))
+    picture = told.picture(1.0, 0.0).log
+    first = picture.requests[-1]
+    assert (first.prompt_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
+    assert (first.draft_accepted, first.draft_generated) == (101, 141)
+    assert picture.lines > 100
+    newest, lines = told.log_lines(0, 10)
+    assert len(lines) == 10
+    assert told.log_lines(newest, 10) == (newest, ())
+
+
+def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
+    told = state(health=(1.0, OK), metrics=(1.0, Counters(draft_tokens=10, accepted_tokens=5)))
+    told.apply(Reading.unknown(Source.METRICS, 2.0, FailureKind.TIMEOUT, "no answer within 3.0 s"))
+    backend = told.picture(2.0, 0.0).backend
+    assert backend.state is BackendState.BUSY
+    assert backend.speculation.draft_tokens_total == 10
+    (source,) = [s for s in backend.sources if s.source is Source.METRICS]
+    assert (source.status, source.reason) == (Status.STALE, "no answer in time: no answer within 3.0 s")
+
+
+def test_charts_have_gaps_where_nothing_was_measured() -> None:
+    told = state(metrics=(0.0, Counters(predicted_tokens=0, predicted_seconds=0)))
+    told.apply(Reading.known(Source.METRICS, 30.0, Counters(predicted_tokens=100, predicted_seconds=2)))
+    columns = told.columns(Metric.DECODE, 30.0, 60.0, 60)
+    assert columns[-1] == 50.0
+    assert set(columns[:-1]) == {None}
+
+
+numbers = st.one_of(st.none(), st.floats(0, 1e12))
+counters = st.builds(
+    Counters,
+    prompt_tokens=numbers,
+    prompt_seconds=numbers,
+    predicted_tokens=numbers,
+    predicted_seconds=numbers,
+    decode_calls=numbers,
+    draft_tokens=numbers,
+    accepted_tokens=numbers,
+    verification_steps=numbers,
+    accepted_per_position=st.one_of(st.none(), st.lists(st.integers(0, 10**9), max_size=8).map(tuple)),
+    requests_processing=numbers,
+    busy_slots_per_decode=numbers,
+)
+whole = st.one_of(st.none(), st.integers(-1, 10**9))
+slots = st.builds(
+    Slots,
+    st.lists(
+        st.builds(
+            Slot,
+            id=st.integers(0, 8),
+            is_processing=st.booleans(),
+            n_decoded=whole,
+            n_remain=whole,
+            task=whole,
+            speculative=st.one_of(st.none(), st.booleans()),
+            n_prompt_tokens_processed=whole,
+        ),
+        max_size=4,
+    ).map(tuple),
+)
+log_text = st.lists(
+    st.sampled_from((DATA / "logs" / "mamba_draft75_lv5.log").read_bytes().splitlines(keepends=True)), max_size=30
+).map(b"".join)
+values = st.one_of(
+    st.tuples(st.just(Source.METRICS), counters),
+    st.tuples(st.just(Source.SLOTS), slots),
+    st.tuples(st.just(Source.LOG), log_text.map(lambda text: LogParser().feed(text))),
+    st.tuples(st.just(Source.HEALTH), st.builds(Health, st.sampled_from(HealthStatus))),
+    st.tuples(st.just(Source.PROPS), st.builds(Props, build_info=st.one_of(st.none(), st.text(max_size=9)))),
+    st.tuples(st.just(Source.GPU), st.builds(lambda u: Gpus((Gpu(0, utilisation=u),)), numbers)),
+    st.tuples(st.just(Source.HOST), st.builds(Host, cpu_utilisation=numbers)),
+    st.tuples(st.sampled_from(Source), st.sampled_from(FailureKind)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=40), st.sampled_from([60.0, 3600.0]))
+def test_whatever_comes_the_picture_can_be_made_and_printed(
+    steps: list[tuple[float, tuple[Source, object]]], window_s: float
+) -> None:
+    told, now = TargetState(Target("http://127.0.0.1:8080")), 100.0
+    for step, (source, value) in steps:
+        now += step
+        if isinstance(value, FailureKind):
+            told.apply(Reading.unknown(source, now, value))
+        else:
+            told.apply(Reading.known(source, now, value))
+    picture = told.picture(now, 1e9, window_s)
+    document = json.loads(json.dumps(to_json(picture), allow_nan=False))
+    assert to_text(picture)
+    for name in ("window", "lifetime", "live"):
+        rate = document["backend"]["speculation"]["acceptance"][name]
+        assert rate is None or 0 <= rate <= 1
+    for name in ("prefill", "decode"):
+        rate = document["backend"][name]["tokens_per_second"]
+        assert rate is None or rate >= 0
+    for metric in Metric:
+        assert len(told.columns(metric, now, window_s, 40)) == 40
