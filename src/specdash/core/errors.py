@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     PORT_IN_USE = 6
     """Another process owns the port that was asked for."""
     INTERRUPTED = 130
-    """Stopped by Ctrl-C or SIGTERM."""
+    """Stopped by Ctrl-C, SIGTERM or SIGHUP; `backend run` alone answers SIGTERM with 0, as a service should."""
 
 
 class SpecdashError(Exception):

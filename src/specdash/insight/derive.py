@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Reading, Source, Status
 from specdash.insight import speculation
-from specdash.insight.liveness import RESTARTED_FOR_S, STALE_AFTER_S, Evidence, judge
+from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
 from specdash.insight.picture import (
     BackendPicture,
     GpuPicture,
@@ -35,8 +35,6 @@ RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
 LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.PROCESS: 10.0}
 """Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others. The log never ages."""
-
-__all__ = ["RESTARTED_FOR_S", "picture"]
 
 
 def picture(state: TargetState, now: float, wall: float, window_s: float) -> Picture:

@@ -11,7 +11,6 @@ from textual.app import App
 from textual.binding import Binding
 
 from specdash.core.config import REFRESH_S, WINDOWS_S
-from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS
 from specdash.tui.layout import PanelId
@@ -23,7 +22,7 @@ from specdash.tui.widgets.header import Situation
 from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from textual.binding import BindingType
@@ -302,11 +301,3 @@ class Dashboard(App[None]):
     def action_log_shift(self, cells: int) -> None:
         """Scroll sideways."""
         self.overview.board.log_panel.scroll_sideways(cells)
-
-
-def connect(tried: Sequence[tuple[str, str]] = ()) -> int:
-    """Show how to connect until the user quits; `tried` says where a server was looked for and what was found there."""
-    from specdash.tui.screens.connect import ConnectApp
-
-    ConnectApp[None](tried).run()
-    return ExitCode.UNREACHABLE
