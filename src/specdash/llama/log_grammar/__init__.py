@@ -1,7 +1,7 @@
 """Every kind of line that llama-server writes to its log, as data.
 
 A new kind of line is one more `LineClass` in one of the tables of this package; nothing else needs to change. The order
-of the tables decides where two forms fit the same line: the first one wins.
+of the tables decides where two forms of one context fit the same line: the first one wins.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specdash.llama.log_grammar.detail_lines import DETAIL_LINES
 from specdash.llama.log_grammar.forms import (
     DROPPED,
     Context,
@@ -25,6 +26,7 @@ from specdash.llama.log_grammar.forms import (
 )
 from specdash.llama.log_grammar.memory_lines import MEMORY_LINES
 from specdash.llama.log_grammar.request_lines import REQUEST_LINES
+from specdash.llama.log_grammar.router_lines import ROUTER_LINES, ROUTER_TROUBLE
 from specdash.llama.log_grammar.server_lines import SERVER_LINES, SERVER_STARTING
 from specdash.llama.log_grammar.server_trouble import SERVER_TROUBLE
 from specdash.llama.log_grammar.speculation_lines import SPECULATION_LINES, current_type
@@ -49,7 +51,15 @@ __all__ = [
 ]
 
 TABLE: tuple[LineClass, ...] = (
-    REQUEST_LINES + SPECULATION_LINES + MEMORY_LINES + TROUBLE_LINES + SERVER_TROUBLE + SERVER_LINES
+    REQUEST_LINES
+    + SPECULATION_LINES
+    + MEMORY_LINES
+    + TROUBLE_LINES
+    + SERVER_TROUBLE
+    + ROUTER_TROUBLE
+    + SERVER_LINES
+    + ROUTER_LINES
+    + DETAIL_LINES
 )
 LINE_CLASSES: Mapping[str, LineClass] = MappingProxyType({line_class.id: line_class for line_class in TABLE})
 """Every line class by its id."""
@@ -81,38 +91,37 @@ class _Index:
         return self.others[match.lastindex - 1] if match and match.lastindex else None
 
 
-@lru_cache(maxsize=1)
-def _indexes() -> dict[Context, _Index]:
-    indexes = {}
-    for context in Context:
-        wanted = (Context.BARE, Context.ANY) if context is Context.BARE else (context,)
-        exact: dict[bytes, tuple[LineClass, Form]] = {}
-        others: list[tuple[LineClass, Form]] = []
-        for line_class in TABLE:
-            for form in line_class.forms:
-                shape = exact_shape(form.template) if form.context in wanted else None
-                if shape is not None:
-                    exact.setdefault(shape, (line_class, form))
-                elif form.context in wanted:
-                    others.append((line_class, form))
-        pattern = "|".join(f"({shape_pattern(form.template)})" for _, form in others)
-        indexes[context] = _Index(exact, tuple(others), re.compile(rf"(?:{pattern})\Z".encode()))
-    return indexes
+@lru_cache(maxsize=len(Context))
+def _index(context: Context) -> _Index:
+    exact: dict[bytes, tuple[LineClass, Form]] = {}
+    others: list[tuple[LineClass, Form]] = []
+    for line_class in TABLE:
+        for form in line_class.forms:
+            if form.context is not context:
+                continue
+            shape = exact_shape(form.template)
+            if shape is not None:
+                exact.setdefault(shape, (line_class, form))
+            else:
+                others.append((line_class, form))
+    # The group that tells which form it is stands last, so that a form is passed over at its first letter.
+    pattern = "|".join(f"{shape_pattern(form.template)}()" for _, form in others)
+    return _Index(exact, tuple(others), re.compile(rf"(?:{pattern})\Z".encode()))
 
 
 def classify(shape: bytes) -> tuple[LineClass, Form] | None:
     """The class and form of a line whose prefix is gone, by its shape; None for a line that no table has."""
     shape = shape[:_MAX_SHAPE]
-    indexes = _indexes()
     slot = _SLOT_SHAPE.match(shape)
     if slot is not None:
-        return indexes[Context.SLOT].find(shape[slot.end() :])
-    found = indexes[Context.BARE].find(shape)
+        return _index(Context.SLOT).find(shape[slot.end() :])
+    anywhere = _index(Context.ANY)
+    found = _index(Context.BARE).find(shape) or anywhere.find(shape)
     start = 0
     for _ in range(_MAX_FUNCTIONS):
         function = _FUNCTION_SHAPE.match(shape, start)
         if found is not None or function is None:
             break
         start = function.end()
-        found = indexes[Context.ANY].find(shape[start:])
-    return found or indexes[Context.DETAIL].find(shape)
+        found = anywhere.find(shape[start:])
+    return found or _index(Context.DETAIL).find(shape)

@@ -84,6 +84,16 @@ class LineClass:
     continues: bool = False
 
 
+def anywhere(*templates: str) -> tuple[Form, ...]:
+    """Forms that make no fact, after any function names."""
+    return tuple(Form(Context.ANY, template) for template in templates)
+
+
+def in_slot(*templates: str) -> tuple[Form, ...]:
+    """Forms that make no fact, after the slot prefix."""
+    return tuple(Form(Context.SLOT, template) for template in templates)
+
+
 def shape_of(line: bytes) -> bytes:
     """The line without what varies between lines of the same kind."""
     return line.translate(None, DROPPED)

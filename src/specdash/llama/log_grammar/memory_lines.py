@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from specdash.core.log_facts import CheckpointEvent, LogFact, PromptCacheState
 from specdash.llama.log_grammar.captures import event
-from specdash.llama.log_grammar.forms import Context, Form, Groups, LineClass, Maker, Severity
+from specdash.llama.log_grammar.forms import (
+    Context,
+    Form,
+    Groups,
+    LineClass,
+    Maker,
+    Severity,
+    anywhere,
+    in_slot,
+)
 
 SLOT, ANY = Context.SLOT, Context.ANY
 Id = int | None
@@ -210,10 +219,77 @@ MEMORY_LINES: tuple[LineClass, ...] = (
             Form(ANY, "- looking for better prompt, {:rest}"),
             Form(ANY, "- prompt {:x}: {:d} tokens, checkpoints: {:d}, {:f} MiB"),
             Form(ANY, "- prompt with length {:d}, {:rest}"),
-            Form(ANY, "- cache size limit reached, removing oldest entry {:rest}"),
-            Form(ANY, "- cache token limit {:rest}"),
             Form(ANY, "- removing obsolete cached prompt with length {:d}"),
             Form(ANY, "- prompt is already in the cache, skipping"),
+        ),
+    ),
+    LineClass(
+        "prompt_cache_evicted",
+        "the prompt cache dropped its oldest prompt to make room",
+        anywhere(
+            "- making room for prompt cache entry, removing oldest entry (size = {:f} MiB)",
+            "- cache size limit reached, removing oldest entry {:rest}",
+            "- cache token limit {:rest}",
+        ),
+        Severity.NOTICE,
+        "Normal once the cache is full. A conversation that comes back after its prompt was dropped is read from its "
+        "start: raise --cache-ram if there is memory to spare.",
+    ),
+    LineClass(
+        "prompt_cache_skipped",
+        "a prompt was too large for the prompt cache",
+        anywhere("- prompt state size {:f} MiB exceeds cache size limit {:f} MiB, skipping"),
+        Severity.NOTICE,
+        "It is not kept: a conversation that lost its slot is read again from its start. Raise --cache-ram.",
+    ),
+    LineClass(
+        "prompt_cache_shrunk",
+        "the prompt cache's limit was lowered because memory ran out",
+        anywhere(
+            "- cache size limit reduced to {:f} MiB",
+            "failed to allocate memory for prompt cache state: {:rest}",
+        ),
+        Severity.WARNING,
+        "Two lines for one event: the host has no memory for what --cache-ram allows. Lower it.",
+    ),
+    LineClass(
+        "state_restore_failed",
+        "a saved state could not be put back into the context",
+        anywhere(
+            "failed to restore state with size {:d}",
+            "failed to load prompt from cache",
+            "failed to restore sequence state",
+            "failed to find available cells in kv cache",
+            "failed to find {:d} available cells in kv cache",
+            "not enough cells in kv cache",
+            "not enough cells in kv cache to restore state ({:d} > {:d})",
+            "error loading state: {:rest}",
+            "error loading sequence state file: {:rest}",
+        ),
+        Severity.ERROR,
+        "One failure prints several such lines. The prompt is read from its start; with a unified KV cache it may only "
+        "mean that the other slots left too little room.",
+    ),
+    LineClass(
+        "slot_file_incomplete",
+        "a slot file lacks its context checkpoints",
+        in_slot(
+            "failed to append context checkpoints to '{:s}'",
+            "failed to append context checkpoints to '{:s}' - the appendix is incomplete",
+            "invalid context checkpoint appendix in '{:s}' - ignored",
+            "truncated context checkpoint appendix in '{:s}' - ignored",
+            "draft context checkpoint data in '{:s}' does not match the draft context - dropped",
+            "failed to load context checkpoint restored from a slot file",
+        ),
+        Severity.WARNING,
+        "A slot restored from it may have to read its prompt from the start.",
+    ),
+    LineClass(
+        "slot_file",
+        "a slot was saved to a file, or restored from one",
+        in_slot(
+            "appended {:d} context checkpoint(s) ({:f} MiB) to '{:s}'",
+            "restored {:d} context checkpoint(s) from '{:s}'",
         ),
     ),
 )

@@ -246,6 +246,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
             Form(ANY, "proxying request to model {:s} on port {:d}"),
             Form(ANY, "proxying {:s} request to model {:s} on port {:d}"),
             Form(ANY, "reasoning-budget: {:rest}"),
+            Form(ANY, "Request converted: {:rest}"),
+            Form(ANY, "serve nocache for {:rest}"),
         ),
     ),
     LineClass(

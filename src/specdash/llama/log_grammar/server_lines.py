@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from specdash.llama.log_grammar.captures import event
-from specdash.llama.log_grammar.forms import Context, Form, LineClass
-from specdash.llama.log_grammar.trouble_lines import anywhere
+from specdash.llama.log_grammar.forms import Context, Form, LineClass, anywhere
 
 ANY, BARE, DETAIL = Context.ANY, Context.BARE, Context.DETAIL
 
@@ -173,8 +172,22 @@ RECOGNISED: tuple[LineClass, ...] = (
             "use `--cache-ram {:d}` to disable the prompt cache",
             "for more info see {:rest}",
             "idle slots will be saved to prompt cache upon starting a new task",
+            "idle slots will be saved to prompt cache and cleared upon starting a new task",
             "chat template, thinking = {:d}",
             "preserve_reasoning kwarg: {:rest}",
+            "chat template supports preserving reasoning, {:rest}",
+            "chat template does NOT support preserving reasoning, {:rest}",
+            "prompt cache is disabled - use `--cache-ram N` to enable it",
+            "context checkpoints disabled",
+            "n_parallel is set to auto, {:rest}",
+            "setting address family to AF_UNIX",
+            "--kv-unified-per-slot: sizing KV pool to {:rest}",
+            "api_keys: {:d} keys loaded",
+            "api_keys: ****{:rest}",
+            "Google Cloud Platform compat: {:rest}",
+            "decision model type: {:rest}",
+            "LLAMA_SERVER_SLOTS_DEBUG = {:d}",
+            "LLAMA_SERVER_SLOTS_N_DIFF = {:d}",
             "--n-gpu-layers {:rest}",
             "system_info: {:rest}",
             "system info: {:rest}",
@@ -192,30 +205,6 @@ RECOGNISED: tuple[LineClass, ...] = (
             "chat template example:{:rest}",
         ),
         continues=True,
-    ),
-    LineClass(
-        "router_detail",
-        "a router's housekeeping",
-        (
-            *anywhere(
-                "Available models ({:d}):{:rest}",
-                "[models_dir] {:rest}",
-                "[cache] {:rest}",
-                "[preset] {:rest}",
-                "[models_preset] {:rest}",
-                "request for name={:s} queued at position {:d}",
-                "waiting until model name={:s} is fully loaded...",
-                "slot available, loading queued model name={:rest}",
-                "spawning server instance with args:",
-                "stopping model instance name={:rest}",
-                "child server monitoring thread started, {:rest}",
-                "exit command received, exiting...",
-                "server is entering sleeping state",
-                "server is exiting sleeping state",
-                "forcefully terminating {:rest}",
-            ),
-            Form(DETAIL, "srv load: {:rest}"),
-        ),
     ),
     LineClass(
         "backtrace",
@@ -246,7 +235,6 @@ RECOGNISED: tuple[LineClass, ...] = (
         "a note that whoever collected the log wrote into it",
         (Form(BARE, "# {:rest}"), Form(BARE, "## {:rest}")),
     ),
-    LineClass("debug", "debug output (level D), not interpreted", (), continues=True),
     LineClass("continuation", "a further line of the message before it", ()),
     LineClass("blank", "an empty line", (Form(BARE, ""),)),
     LineClass("unrecognised", "a line that specdash does not know", ()),

@@ -1,42 +1,18 @@
 """The warning classes: lines that are counted, each with what it means and when it is normal.
 
 What the server prints as a warning is not always trouble, and some trouble is printed as information; the severity here
-is ours. Start-up and abort are in `server_trouble`; checkpoints, which are counted too, in `memory_lines`.
+is ours. Here are false alarms and the memory and computation of the engine; the others are in `speculation_trouble`,
+`request_trouble`, `server_trouble` and `router_lines`, and in `memory_lines` where they belong to its facts.
 """
 
 from __future__ import annotations
 
-from specdash.core.log_facts import LogFact, TaskCancelled, TaskFailed
-from specdash.llama.log_grammar.captures import text
-from specdash.llama.log_grammar.forms import Context, Form, Groups, LineClass, Severity
+from specdash.llama.log_grammar.forms import Context, Form, LineClass, Severity, anywhere, in_slot
+from specdash.llama.log_grammar.request_trouble import REQUEST_TROUBLE
+from specdash.llama.log_grammar.speculation_trouble import SPECULATION_TROUBLE
 
-SLOT, ANY = Context.SLOT, Context.ANY
+SLOT = Context.SLOT
 ERROR, WARNING, NOTICE = Severity.ERROR, Severity.WARNING, Severity.NOTICE
-Id = int | None
-Seconds = float | None
-
-
-def _cancelled(_slot: Id, _task: Id, g: Groups, at: Seconds, origin: Id) -> LogFact:
-    return TaskCancelled(int(g[0]), at, origin)
-
-
-def _failed(_slot: Id, _task: Id, g: Groups, at: Seconds, origin: Id) -> LogFact:
-    return TaskFailed(int(g[0]), text(g[1]), at, origin)
-
-
-def _failed_because(reason: str) -> Form:
-    """The server's answer to a task with an error that begins with these words (`…` for a number)."""
-
-    def make(_slot: Id, _task: Id, g: Groups, at: Seconds, origin: Id) -> LogFact:
-        return TaskFailed(int(g[0]), reason, at, origin)
-
-    return Form(ANY, f"task id = {{id:d}}, error: {reason}{{:rest}}", make)
-
-
-def anywhere(*templates: str) -> tuple[Form, ...]:
-    """Forms that make no fact, after any function names."""
-    return tuple(Form(ANY, template) for template in templates)
-
 
 _FIT = "(this warning is normal during memory fitting)"
 
@@ -94,6 +70,10 @@ MEMORY_TROUBLE: tuple[LineClass, ...] = (
         anywhere(
             "failed to find a memory slot for batch of size {:d}",
             "failed to find KV cache slot for ubatch of size {:d}",
+            "failed to prepare attention ubatches",
+            "failed to prepare attention base ubatches",
+            "failed to prepare attention swa ubatches",
+            "failed to prepare recurrent ubatches",
         ),
         WARNING,
         "Comes with kv_no_free_space.",
@@ -155,175 +135,88 @@ MEMORY_TROUBLE: tuple[LineClass, ...] = (
     ),
 )
 
-SPECULATION_TROUBLE: tuple[LineClass, ...] = (
+ENGINE_TROUBLE: tuple[LineClass, ...] = (
     LineClass(
-        "spec_init_failed",
-        "speculation could not be set up",
-        anywhere("failed to initialize speculative decoding context: {:rest}"),
-        ERROR,
-        "The server goes on WITHOUT speculation.",
-    ),
-    LineClass(
-        "vocab_mismatch",
-        "the draft model's vocabulary is not the target's",
+        "inconsistent_positions",
+        "the tokens of a batch do not follow on what the context holds",
         anywhere(
-            "the target and draft vocabs are not compatible{:rest}",
-            "the draft model '{:s}' is not compatible with the target model '{:s}'",
-            "draft model vocab type must match target model {:rest}",
-            "draft model special tokens must match target model {:rest}",
-            "draft vocab special tokens must match target vocab {:rest}",
-            "draft model vocab must {:rest}",
+            "the tokens of sequence {:d} in the input batch have inconsistent sequence positions:",
+            "sequence {:d} positions are decreasing (not allowed)",
+            "sequence {:d} positions are not continuous",
+            "sequence {:d} is coupled to {:d} in the input batch, but have divereged",
         ),
         ERROR,
-        "The server goes on WITHOUT speculation. Use a draft model of the same family and tokenizer.",
+        "The request fails. Known from draft models that cannot follow the positions of images, and from states "
+        "restored wrongly. The lines below it give the positions.",
     ),
     LineClass(
-        "draft_load_failed",
-        "the draft model could not be loaded",
-        anywhere(
-            "failed to load draft model{:rest}",
-            "failed to create MTP context{:rest}",
-            "failed to create draft context{:rest}",
+        "inconsistent_positions_detail",
+        "further lines of inconsistent_positions",
+        tuple(
+            Form(Context.BARE, template)
+            for template in (
+                "- the last position stored in the memory module of the context {:rest}",
+                "- the tokens for sequence {:d} in the input batch have a starting position of Y = {:d}",
+                "it is required that the sequence positions remain consecutive: Y = X + 1",
+                "for M-RoPE, it is required that the position satisfies: {:rest}",
+            )
         ),
-        ERROR,
-        "Printed twice for one failure. The server exits, or goes on without speculation.",
     ),
     LineClass(
-        "draft_clamped",
-        "the draft length was clamped to the draft model's block size",
+        "nothing_to_decode",
+        "the server had nothing to compute although a slot was busy",
+        anywhere("no tokens to decode"),
+        WARNING,
+        "A bug of the server; after several in a row it aborts.",
+    ),
+    LineClass(
+        "memory_fit_failed",
+        "the model could not be fitted to the free device memory",
         anywhere(
-            "requested draft size (n_max={:d}, n_min={:d}) exceeds the trained block size {:d} -- clamping to {:d}"
+            "failed to fit params to free device memory: {:rest}",
+            "encountered an error while trying to fit params to free device memory: {:rest}",
+            "[mtmd] failed to get memory usage of mmproj{:rest}",
         ),
         WARNING,
-        "DFlash and DSpark cannot draft more than their block: a larger --spec-draft-n-max has no effect.",
+        "It is loaded all the same, and may not fit: look for alloc_failed.",
     ),
     LineClass(
-        "spec_unsupported",
-        "this context cannot speculate",
+        "slow_fallback",
+        "part of the computation takes a slower or coarser way",
         anywhere(
-            "speculative decoding not supported by this context{:rest}", "speculative decoding is not supported{:rest}"
+            "flash attention is not supported by the current backend; {:rest}",
+            "WARNING: flash attention not supported by {:rest}",
+            "WARNING: the CLIP graph uses unsupported operators by the backend",
+            "layer {:d} is assigned to device {:rest}",
+            "flash attention disabled; MSA requires it {:rest}",
+            "unified KV cache with n_seq_max > {:d}; MSA needs per-sequence streams {:rest}",
+            "compute buffer allocation failed, retrying without pipeline parallelism",
+            "backend sampling not supported with SPLIT_MODE_TENSOR; using CPU",
+            "MoE cache budget is too small for {:d} layers, they are not cached",
         ),
         WARNING,
-        "The server goes on WITHOUT speculation.",
+        "The line names it. Tokens per second suffer, and where it says so the output.",
     ),
     LineClass(
-        "ngram_mod_reset",
-        "the n-gram table was emptied",
-        anywhere(
-            "ngram_mod occupancy {:f} exceeds threshold ({:f}) - resetting", "low acceptance streak ({:d}) {:rest}"
-        ),
-        NOTICE,
-        "Its drafts begin anew; acceptance dips until it has learnt the text again.",
-    ),
-    LineClass(
-        "ngram_match_short",
-        "the n-gram match length is short",
-        anywhere("ngram_mod n_match={:d} is too small - poor quality is possible{:rest}"),
-        NOTICE,
-        "Short matches draft often and wrongly.",
-    ),
-    LineClass(
-        "synth_limit_reduced",
-        "the draft length of synthetic acceptance was reduced",
-        anywhere("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}"),
+        "context_overtrained",
+        "a slot's context is longer than the model was trained for",
+        anywhere("n_ctx_seq ({:d}) > n_ctx_train ({:d}) -- possible training context overflow"),
         WARNING,
-        "Only with --spec-synth-len or --spec-synth-rates.",
+        "Text beyond the training length gets worse, unless RoPE scaling is set for it.",
     ),
     LineClass(
-        "synth_enabled",
-        "acceptance is simulated",
-        anywhere("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid"),
+        "context_capped",
+        "the context of a slot was cut to what the model was trained for",
+        anywhere("the slot context ({:d}) exceeds the training context of the model ({:d}) - capping"),
+        NOTICE,
+        "Prompts longer than that are refused, whatever --ctx-size says.",
+    ),
+    LineClass(
+        "context_full",
+        "an answer ended because its slot's context was full (verbosity 5)",
+        in_slot("stopped due to running out of context capacity, {:rest}"),
         WARNING,
-        "Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
-    ),
-    LineClass(
-        "synth_needs_speculation",
-        "synthetic acceptance was asked for, but nothing speculates",
-        anywhere("synthetic acceptance requires an initialized speculative decoding context"),
-        ERROR,
-        "The server exits.",
-    ),
-    LineClass(
-        "trace_enabled",
-        "LLAMA_TRACE is set",
-        anywhere("LLAMA_TRACE = {:d}"),
-        NOTICE,
-        "Wanted: it prints every verification step, the only live acceptance that the server has.",
-    ),
-)
-
-REQUEST_TROUBLE: tuple[LineClass, ...] = (
-    LineClass(
-        "request_cancelled",
-        "a client went away before its request was done",
-        (Form(ANY, "cancel task, id_task = {task:d}", _cancelled),),
-        NOTICE,
-        "Normal when a user interrupts; many mean that clients time out.",
-    ),
-    LineClass(
-        "context_exceeded",
-        "a request does not fit the context",
-        (
-            _failed_because("Context size has been exceeded"),
-            Form(
-                ANY,
-                "task id = {task:d}, error: request ({:d} tokens) exceeds the available context size{:rest}",
-                lambda _slot, _task, g, at, origin: TaskFailed(
-                    int(g[0]), "request exceeds the available context size", at, origin
-                ),
-            ),
-            _failed_because("the request exceeds the available context size"),
-            *anywhere(
-                "Context size has been exceeded.{:rest}",
-                "request ({:d} tokens) exceeds the available context size{:rest}",
-            ),
-        ),
-        ERROR,
-        "The client gets an error. Shorten the prompt or raise the context per slot.",
-    ),
-    LineClass(
-        "compute_error",
-        "the computation of a batch failed",
-        (
-            _failed_because("Compute error."),
-            _failed_because("Invalid input batch."),
-            *anywhere("Compute error.{:rest}", "Invalid input batch.{:rest}", "failed to decode, ret = {:d}"),
-        ),
-        ERROR,
-        "The requests in that batch end with an error.",
-    ),
-    LineClass(
-        "batch_index_error",
-        "a speculative batch was split in the wrong place",
-        (
-            _failed_because("speculative batch index"),
-            *anywhere(
-                "got exception: speculative batch index {:rest}", "speculative batch index {:d} is not inside {:rest}"
-            ),
-        ),
-        ERROR,
-        "A known fault (llama.cpp #24840) when a unified KV cache is nearly full while speculating. The request fails.",
-    ),
-    LineClass(
-        "request_failed",
-        "a request ended with an error",
-        (Form(ANY, "task id = {task:d}, error: {error:s}", _failed), *anywhere("got exception: {:rest}")),
-        ERROR,
-        "The line says why.",
-    ),
-    LineClass(
-        "unauthorized",
-        "a request came without the right API key",
-        anywhere("unauthorized: Invalid API Key", "Unauthorized: Invalid API Key"),
-        WARNING,
-        "A client, or a monitor, does not send the key.",
-    ),
-    LineClass(
-        "control_unknown_completion",
-        "a control request named no running completion",
-        anywhere("control {:w} on unknown completion id={:rest}"),
-        NOTICE,
-        "The completion had ended already.",
+        "The answer is cut. Raise the context per slot.",
     ),
 )
 
@@ -345,5 +238,5 @@ UNKNOWN_TROUBLE: tuple[LineClass, ...] = (
 )
 
 TROUBLE_LINES: tuple[LineClass, ...] = (
-    FALSE_ALARMS + MEMORY_TROUBLE + SPECULATION_TROUBLE + REQUEST_TROUBLE + UNKNOWN_TROUBLE
+    FALSE_ALARMS + MEMORY_TROUBLE + ENGINE_TROUBLE + SPECULATION_TROUBLE + REQUEST_TROUBLE + UNKNOWN_TROUBLE
 )
