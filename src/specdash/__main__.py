@@ -1,7 +1,5 @@
 """`python -m specdash`."""
 
-import sys
+from specdash.cli.main import entry
 
-from specdash.cli.main import main
-
-sys.exit(main())
+entry()

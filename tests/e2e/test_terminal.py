@@ -125,6 +125,19 @@ def test_nothing_is_left_behind_however_it_ends(tmp_path: Path, number: signal.S
         assert_nothing_left(tmp_path, processes)
 
 
+@pytest.mark.parametrize("hangup_is_ignored", [False, True])
+def test_it_ends_when_its_terminal_vanishes(tmp_path: Path, *, hangup_is_ignored: bool) -> None:
+    command = [*SPECDASH, "demo"]
+    if hangup_is_ignored:
+        command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command]
+    env = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    with Terminal(command, env=env) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        processes = family(terminal.pid)
+        terminal.vanish()
+        assert_nothing_left(tmp_path, processes)
+
+
 def test_a_server_found_by_itself_is_watched_through_its_restart(tmp_path: Path) -> None:
     from e2e.test_fidelity import backend
 

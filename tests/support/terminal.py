@@ -62,6 +62,10 @@ class Terminal:
         """Type keys, by tmux's names."""
         self._run("send-keys", *keys)
 
+    def vanish(self) -> None:
+        """End the terminal under the program, as a closed window or a lost ssh connection does."""
+        self._run("kill-server")
+
     def resize(self, columns: int, rows: int) -> None:
         """Change the window's size."""
         self._run("resize-window", "-x", str(columns), "-y", str(rows))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specdash import __version__
@@ -38,6 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; point stdout elsewhere so that the interpreter's own flush stays quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
+
+
+def entry() -> NoReturn:
+    """The program: `main`, then a certain end.
+
+    When the terminal is gone, Textual's threads may never end, and the interpreter would wait for them for ever, one of
+    them reading an end of file over and over.
+    """
+    try:
+        code = main()
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.FAILED)
+    lingering = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
+    if lingering:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -89,4 +109,4 @@ def _overview() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
@@ -94,7 +96,8 @@ def open_dashboard(
     app = Dashboard(
         collecting,
         on_interval=collecting.set_interval,
-        on_ready=collecting.start,
+        on_ready=lambda: _ready(app, collecting),
+        has_terminal=lambda: os.isatty(0),
         demo=demo,
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
@@ -175,9 +178,17 @@ class Collecting:
                 self._hub.start()
 
 
+def _ready(app: Dashboard, collecting: Collecting) -> None:
+    """In the running event loop, after the first paint: collect, and let SIGTERM and SIGHUP leave as `q` does."""
+    collecting.start()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, partial(app.exit, return_code=int(ExitCode.INTERRUPTED)))
+
+
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """SIGTERM and SIGHUP leave the dashboard as `q` does, with the terminal as it was; unless somebody handles them."""
+    """SIGTERM and SIGHUP before the event loop handles them, and after; unless somebody handles them already."""
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
 
     def leave(_number: int, _frame: FrameType | None) -> None:

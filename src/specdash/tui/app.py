@@ -11,6 +11,7 @@ from textual.app import App
 from textual.binding import Binding
 
 from specdash.core.config import REFRESH_S, WINDOWS_S
+from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS
 from specdash.tui.layout import PanelId
@@ -44,8 +45,9 @@ class Dashboard(App[None]):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
-    interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. `clock` is
-    monotonic, `wall` Unix time.
+    interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. When
+    `has_terminal` says no, the program ends: reading a terminal that is gone never blocks, and would take a whole core.
+    `clock` is monotonic, `wall` Unix time.
     """
 
     TITLE = "specdash"
@@ -72,6 +74,7 @@ class Dashboard(App[None]):
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
         on_ready: Callable[[], None] | None = None,
+        has_terminal: Callable[[], bool] | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -89,6 +92,7 @@ class Dashboard(App[None]):
         self._clock, self._wall = clock, wall
         self._on_interval = on_interval
         self._when_ready = on_ready
+        self._has_terminal = has_terminal
         self._screenshots = screenshots
         self._timer: Timer | None = None
         self._last_panel = PanelId.ACCEPTANCE
@@ -132,6 +136,9 @@ class Dashboard(App[None]):
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
+        if self._has_terminal is not None and not self._has_terminal():
+            self.exit(return_code=int(ExitCode.INTERRUPTED))
+            return
         if self.paused_at is not None and self.overview.view is not None:
             self.overview.show_situation(self._situation())
             return
