@@ -6,7 +6,14 @@ import pytest
 
 from specdash.core.observations import Counters, Slot, Slots
 from specdash.insight.counter_log import Scrape
-from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
+from specdash.insight.rates import (
+    GainPoint,
+    SlotRates,
+    counter_rates,
+    gain_bounds,
+    mean_busy_slots,
+    tokens_per_decode,
+)
 
 
 def busy(slot: int, task: int, decoded: int, processed: int = 100) -> Slot:
@@ -73,3 +80,23 @@ def test_tokens_per_decode_counts_replays_against_the_gain() -> None:
     before = Counters(predicted_tokens=0, decode_calls=0, busy_slots_per_decode=0)
     after = Counters(predicted_tokens=240, decode_calls=73, busy_slots_per_decode=1)
     assert tokens_per_decode(Scrape(0, before), Scrape(5, after), 0) == pytest.approx(3.29, abs=0.01)
+
+
+def point(at: float, calls: float, *, idle: bool, in_flight: int = 0) -> GainPoint:
+    return GainPoint(Scrape(at, Counters(decode_calls=calls)), in_flight, idle)
+
+
+def test_tokens_per_decode_is_taken_between_idle_moments_where_there_are_two() -> None:
+    points = [point(0, 0, idle=True), point(1, 50, idle=False, in_flight=9), point(2, 90, idle=True)]
+    points.append(point(3, 99, idle=False, in_flight=7))
+    bounds = gain_bounds(points)
+    assert bounds is not None
+    assert (bounds[0].scrape.at, bounds[1].scrape.at) == (0, 2)
+
+
+def test_a_server_that_never_rests_is_measured_all_the_same() -> None:
+    points = [point(0, 0, idle=True), point(5, 50, idle=False, in_flight=9), point(10, 90, idle=False, in_flight=7)]
+    bounds = gain_bounds(points)
+    assert bounds is not None
+    assert (bounds[0].scrape.at, bounds[1].scrape.at) == (0, 10)
+    assert gain_bounds(points[:1]) is None

@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING
 from specdash.insight.counter_log import delta
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdash.core.observations import Counters, Slot, Slots
     from specdash.core.readings import Source
     from specdash.insight.counter_log import Scrape
+
+
+IDLE_POINT_FRESH_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,27 @@ def tokens_per_decode(first: Scrape, last: Scrape, in_flight: float) -> float | 
         return None
     calls = (b.decode_calls - a.decode_calls) * mean_busy_slots(a, b)
     return (generated + in_flight) / calls if calls > 0 and generated + in_flight > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class GainPoint:
+    """A scrape with the tokens of the requests that ran then. Idle ones are exact: nothing was in flight."""
+
+    scrape: Scrape
+    in_flight: int
+    idle: bool
+
+
+def gain_bounds(points: Sequence[GainPoint]) -> tuple[GainPoint, GainPoint] | None:
+    """The two points to take tokens per decode between: idle ones where there are, because /slots and /metrics are
+    never of the same moment and a request that ends in between would count twice or not at all.
+    """
+    idle = [point for point in points if point.idle]
+    chosen: Sequence[GainPoint] = points
+    if len(idle) >= 2 and idle[-1].scrape.counters.decode_calls != idle[0].scrape.counters.decode_calls:
+        recent = points[-1].scrape.at - idle[-1].scrape.at
+        chosen = idle if recent <= IDLE_POINT_FRESH_S else points
+    return (chosen[0], chosen[-1]) if len(chosen) >= 2 else None
 
 
 def in_flight_tokens(slots: tuple[Slot, ...]) -> int:

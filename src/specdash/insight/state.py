@@ -16,9 +16,11 @@ from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.log_view import LogView
 from specdash.insight.rates import (
+    GainPoint,
     RateSample,
     SlotRates,
     counter_rates,
+    gain_bounds,
     in_flight_tokens,
     mean_busy_slots,
     tokens_per_decode,
@@ -57,7 +59,7 @@ class TargetState:
         """The last window that saw drafts, and when: shown dimmed while the server is idle."""
         self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
         self._absent_since: float | None = None
-        self._gain_scrapes: deque[tuple[Scrape, int]] = deque()
+        self._gain_scrapes: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._lock = threading.Lock()
@@ -154,18 +156,23 @@ class TargetState:
         slots: Slots | None = self.value(Source.SLOTS)
         fresh = slots is not None and at - self.last_known[Source.SLOTS].at < 3.0
         in_flight = in_flight_tokens(slots.slots) if slots is not None and fresh else 0
+        idle = counters.requests_processing == 0
         scrapes = self._gain_scrapes
-        scrapes.append((Scrape(at, counters), in_flight))
-        while len(scrapes) > 2 and scrapes[1][0].at <= at - GAIN_SPAN_S:
+        scrapes.append(GainPoint(Scrape(at, counters), 0 if idle else in_flight, idle))
+        while len(scrapes) > 2 and scrapes[1].scrape.at <= at - GAIN_SPAN_S:
             scrapes.popleft()
-        (first, first_in_flight), (last, last_in_flight) = scrapes[0], scrapes[-1]
-        if first is last:
+        bounds = gain_bounds(scrapes)
+        if bounds is None:
             return
-        value = tokens_per_decode(first, last, last_in_flight - first_in_flight)
-        moved = first.counters.decode_calls != last.counters.decode_calls
-        if value is not None and moved:
-            self.gain = RateSample(at, value, Source.METRICS)
-            self.series[Metric.TOKENS_PER_DECODE].append(at, value)
+        first, last = bounds
+        value = tokens_per_decode(first.scrape, last.scrape, last.in_flight - first.in_flight)
+        if value is None or first.scrape.counters.decode_calls == last.scrape.counters.decode_calls:
+            return
+        if slots is not None and slots.slots and all(slot.speculative is False for slot in slots.slots):
+            # Without speculation a slot gains one token a decode call; more is the two endpoints' difference in time.
+            value = min(value, 1.0)
+        self.gain = RateSample(at, value, Source.METRICS)
+        self.series[Metric.TOKENS_PER_DECODE].append(at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
         prefill, decode = self.slot_rates.add(at, slots)
