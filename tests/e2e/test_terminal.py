@@ -41,7 +41,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def assert_nothing_left(tmp_path: Path, processes: list[psutil.Process]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 25
     while time.monotonic() < until:
         alive = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
         left = list(tmp_path.glob("specdash-demo-*"))

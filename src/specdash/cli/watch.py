@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
     from specdash.tui.app import Dashboard
+
+
+LEAVE_S = 10.0
+"""How long leaving on a signal may take, the demo's servers included."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +101,7 @@ def open_dashboard(
         collecting,
         on_interval=collecting.set_interval,
         on_ready=lambda: _ready(app, collecting),
-        has_terminal=lambda: os.isatty(0),
+        has_terminal=_has_terminal,
         demo=demo,
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
@@ -183,7 +187,31 @@ def _ready(app: Dashboard, collecting: Collecting) -> None:
     collecting.start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, partial(app.exit, return_code=int(ExitCode.INTERRUPTED)))
+        loop.add_signal_handler(number, _leave, app)
+
+
+def _leave(app: Dashboard) -> None:
+    _end_for_certain()
+    app.exit(return_code=int(ExitCode.INTERRUPTED))
+
+
+def _has_terminal() -> bool:
+    if os.isatty(0):
+        return True
+    _end_for_certain()
+    return False
+
+
+@cache
+def _end_for_certain() -> None:
+    """End the process in a while whatever happens: writing to a terminal that is gone can block Textual for ever.
+
+    What a killed dashboard leaves behind ends by itself: children with their parent, the demo's directory by its
+    janitor.
+    """
+    timer = threading.Timer(LEAVE_S, os._exit, (int(ExitCode.INTERRUPTED),))
+    timer.daemon = True
+    timer.start()
 
 
 @contextmanager
