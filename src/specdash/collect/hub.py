@@ -128,6 +128,7 @@ class _HttpThread:
         self._interval_s = interval_s
         self._poller: BackendPoller | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._root: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="specdash-http", daemon=True)
 
@@ -139,7 +140,7 @@ class _HttpThread:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._in_loop(_cancel_all)
+        self._in_loop(self._cancel)
 
     def join(self, timeout_s: float) -> None:
         if self._thread.ident is not None:
@@ -163,10 +164,16 @@ class _HttpThread:
         loop = self._loop = asyncio.new_event_loop()
         try:
             if not self._stopping.is_set():
-                loop.run_until_complete(self._watch())
+                self._root = loop.create_task(self._watch())
+                loop.run_until_complete(self._root)
         except asyncio.CancelledError:
             return
         finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
@@ -189,7 +196,7 @@ class _HttpThread:
         finally:
             await client.aclose()
 
-
-def _cancel_all() -> None:
-    for task in asyncio.all_tasks():
-        task.cancel()
+    def _cancel(self) -> None:
+        # Only the root: it ends its children in order, and the library's own tasks are for the library to end.
+        if self._root is not None:
+            self._root.cancel()
