@@ -32,6 +32,10 @@ class Source(StrEnum):
     GPU = "gpu"
     HOST = "host"
     PROCESS = "process"
+    PROXY = "proxy"
+    """What the proxy says of itself: `core.proxy_status.ProxyStatus`."""
+    PROXY_EVENTS = "proxy events"
+    """A batch of what it has written: `core.proxy_status.ProxyEvents`."""
 
 
 class FailureKind(StrEnum):

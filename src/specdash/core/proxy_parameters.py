@@ -1,0 +1,142 @@
+"""The catalogue of proxy parameters: every env key the proxy reads, its meaning, range and default, declared once.
+
+The names and meanings are those of the UAP Anthropic proxy 1.13; where a default differs, docs/proxy.md says why.
+"""
+
+from __future__ import annotations
+
+from specdash.core.parameters import Kind, Parameter, Scalar
+
+_SECRETS = frozenset({"PROXY_API_KEY", "PROXY_UPSTREAM_API_KEY"})
+Bounds = tuple[float | None, float | None]
+
+
+def _row(
+    key: str,
+    kind: Kind,
+    meaning: str,
+    default: Scalar | None = None,
+    bounds: Bounds = (None, None),
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+) -> Parameter:
+    return Parameter(
+        name=key.removeprefix("PROXY_").lower(),
+        kind=kind,
+        meaning=meaning,
+        keys=(key,),
+        default=default,
+        minimum=bounds[0],
+        maximum=bounds[1],
+        unit=unit,
+        choices=choices,
+        secret=key in _SECRETS,
+        ours=True,
+    )
+
+
+_I, _N, _T, _P, _S = Kind.INTEGER, Kind.NUMBER, Kind.TEXT, Kind.PATH, Kind.SWITCH
+_SECONDS: Bounds = (0, 86400)
+_FRACTION: Bounds = (0, 1)
+_COUNT: Bounds = (1, 1_000_000)
+_COUNT0: Bounds = (0, 1_000_000)
+
+# fmt: off
+LISTENING: tuple[Parameter, ...] = (
+    _row("LLAMA_CPP_BASE", _T, "the llama.cpp server's OpenAI base URL", "http://127.0.0.1:8080/v1"),
+    _row("PROXY_HOST", _T, "address to listen on; anything but loopback needs PROXY_API_KEY", "127.0.0.1"),
+    _row("PROXY_PORT", _I, "port to listen on", 4000, (1, 65535)),
+    _row("PROXY_API_KEY", _T, "key that clients must send, as x-api-key or Bearer; unset: none asked"),
+    _row("PROXY_UPSTREAM_API_KEY", _T, "key sent to the upstream; unset: none"),
+    _row("PROXY_TLS_CERT_FILE", _P, "certificate chain (PEM) to serve TLS with"),
+    _row("PROXY_TLS_KEY_FILE", _P, "private key (PEM) of the certificate"),
+    _row("PROXY_MAX_CONNECTIONS", _I, "most concurrent connections to the upstream; more requests wait their turn", 64,
+         (1, 4096)),
+    _row("PROXY_EVENTS_FILE", _P, "where events are written, one JSON object a line; 'off': nowhere; "
+         "unset: proxy-events.jsonl in the state directory"),
+    _row("PROXY_EVENTS_MAX_MIB", _I, "size at which the events file is moved to '.1' (three are kept)", 16, (1, 4096),
+         "MiB"),
+    _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
+)
+"""Read at start-up only: a change needs a restart of the proxy."""
+
+LIMITS: tuple[Parameter, ...] = (
+    _row("PROXY_LOG_LEVEL", _T, "least severe level of the human log", "INFO", choices=(
+        "DEBUG", "INFO", "WARNING", "ERROR")),
+    _row("PROXY_LOG_PROMPTS", _S, "on: excerpts of prompts and answers may appear in the human log", False),
+    _row("PROXY_READ_TIMEOUT", _N, "longest silence of the upstream before a request fails with 504", 600.0,
+         (0.05, 86400), "s"),
+    _row("PROXY_CONNECT_TIMEOUT", _N, "longest wait for a connection to the upstream", 10.0, (0.05, 600), "s"),
+    _row("PROXY_GENERATION_TIMEOUT", _N, "longest time for a whole turn, retries included; 0: no limit", 0.0, _SECONDS,
+         "s"),
+    _row("PROXY_PING_INTERVAL", _N, "time between pings on a stream that is waiting", 5.0, (0.05, 600), "s"),
+    _row("PROXY_COMMIT_DELAY", _N, "how long a stream waits for the upstream's first answer before it sends "
+         "message_start and pings; until then errors keep their HTTP status", 2.0, (0, 600), "s"),
+    _row("PROXY_MAX_BODY_MIB", _I, "largest request body; a larger one gets 413", 32, (1, 1024), "MiB"),
+    _row("PROXY_HOLD_LIMIT", _N, "longest time a request waits while the proxy is held", 120.0, _SECONDS, "s"),
+    _row("PROXY_DRAIN_TIMEOUT", _N, "how long SIGTERM lets running requests finish", 30.0, _SECONDS, "s"),
+    _row("PROXY_SESSION_TTL_SECS", _N, "idle time after which a session is forgotten", 7200.0, (1, 31_536_000), "s"),
+    _row("PROXY_MAX_SESSIONS", _I, "most sessions remembered; the longest idle is forgotten first", 512, (1, 100_000)),
+)
+
+CONTEXT: tuple[Parameter, ...] = (
+    _row("PROXY_CONTEXT_WINDOW", _I, "the context window; 0: what the upstream says", 0, (0, 100_000_000), "tokens"),
+    _row("PROXY_CONTEXT_REFRESH", _N, "how often the upstream's context window is read again", 60.0, (1, 86400), "s"),
+    _row("PROXY_CONTEXT_PRUNE_THRESHOLD", _N, "share of the window from which old messages are pruned; 1: never", 0.75,
+         (0.05, 1)),
+    _row("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", _N, "share of the window that pruning aims at", 0.65, (0.01, 0.99)),
+    _row("PROXY_MAX_TOKENS_FLOOR", _I, "least max_tokens sent upstream, tiny probes excepted; 0: off", 0, _COUNT0,
+         "tokens"),
+    _row("PROXY_MAX_TOKENS_CAP", _S, "lower max_tokens to what the context window has left", True),
+)
+
+LOOPS: tuple[Parameter, ...] = (
+    _row("PROXY_LOOP_BREAKER", _S, "break loops of identical tool calls with identical results", True),
+    _row("PROXY_LOOP_WINDOW", _I, "last tool turns that must all belong to the cycle", 6, (2, 1000)),
+    _row("PROXY_LOOP_REPEAT_THRESHOLD", _I, "length of the cycle's run, in tool turns, that is a loop", 8, (2, 1000)),
+    _row("PROXY_FORCED_THRESHOLD", _I, "consecutive requests with a forced tool_choice before it is released", 15,
+         _COUNT),
+    _row("PROXY_NO_PROGRESS_THRESHOLD", _I, "tool turns in a row without anything new that both rules also need", 4,
+         _COUNT0),
+    _row("PROXY_CONTEXT_RELEASE_THRESHOLD", _N, "share of the window from which a forced tool_choice is released", 0.90,
+         _FRACTION),
+    _row("PROXY_GUARDRAIL_RETRY", _S, "retry once a turn that announces a tool call and ends without it", True),
+)
+
+TOOLS: tuple[Parameter, ...] = (
+    _row("PROXY_MALFORMED_TOOL_GUARDRAIL", _S, "detect tool calls that arrive malformed or as text, and retry", True),
+    _row("PROXY_MALFORMED_TOOL_RETRY_MAX", _I, "retries of a malformed tool turn", 1, (0, 10)),
+    _row("PROXY_MALFORMED_TOOL_RETRY_MAX_TOKENS", _I, "max_tokens of such a retry; 0: unchanged", 2048, _COUNT0,
+         "tokens"),
+    _row("PROXY_MALFORMED_TOOL_RETRY_TEMPERATURE", _N, "temperature of such a retry", 0.0, (0, 2)),
+    _row("PROXY_MALFORMED_TOOL_STREAM_STRICT", _S, "hold a streamed tool turn back until it is checked, then replay it",
+         False),
+    _row("PROXY_FORCE_NON_STREAM", _S, "the same for every streamed turn", False),
+    _row("PROXY_SESSION_CONTAMINATION_BREAKER", _S, "cut a session back to recent turns after malformed ones", True),
+    _row("PROXY_SESSION_CONTAMINATION_THRESHOLD", _I, "malformed turns in a row before that", 3, (1, 1000)),
+    _row("PROXY_SESSION_CONTAMINATION_KEEP_LAST", _I, "latest messages kept by it", 8, (2, 10_000)),
+    _row("PROXY_TOOL_NARROWING", _S, "offer only the relevant ones of many tools", False),
+    _row("PROXY_TOOL_NARROWING_KEEP", _I, "tools kept, besides those in use", 8, (1, 10_000)),
+    _row("PROXY_TOOL_NARROWING_MIN_TOOLS", _I, "number of tools from which narrowing acts", 12, (1, 10_000)),
+    _row("PROXY_DISABLE_THINKING_ON_TOOL_TURNS", _S, "ask for no thinking when tools are offered", False),
+)
+
+ANSWERS: tuple[Parameter, ...] = (
+    _row("PROXY_STREAM_REASONING_FALLBACK", _T, "what a turn of nothing but reasoning shows", "off", choices=(
+        "off", "sanitized", "visible")),
+    _row("PROXY_STREAM_REASONING_MAX_CHARS", _I, "longest sanitized fallback", 240, (1, 1_000_000), "characters"),
+    _row("PROXY_EMPTY_RESPONSE_RETRY_MAX", _I, "retries of a turn that ended with nothing at all", 1, (0, 10)),
+    _row("PROXY_REPETITION_CUT", _S, "end a turn that repeats itself without end", True),
+    _row("PROXY_REPETITION_CHARS", _I, "length of exact repetition that counts as endless", 3000, (200, 1_000_000),
+         "characters"),
+    _row("PROXY_AGENTIC_SUPPLEMENT_MODE", _T, "rules for tool use added to the system prompt of tool turns", "off",
+         choices=("clean", "legacy", "off")),
+)
+# fmt: on
+
+PARAMETERS: tuple[Parameter, ...] = (*LISTENING, *LIMITS, *CONTEXT, *LOOPS, *TOOLS, *ANSWERS)
+BY_KEY: dict[str, Parameter] = {one.key: one for one in PARAMETERS}
+NEEDS_RESTART: frozenset[str] = frozenset(one.key for one in LISTENING)
+"""Keys that SIGHUP cannot apply."""
+MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
+"""Keys whose bad value refuses the start; a bad value of any other key is reported and its default holds."""

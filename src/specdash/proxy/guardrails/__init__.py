@@ -1,0 +1,22 @@
+"""Guardrails: each a small module with its own settings, counters and tests; `proxy.pipeline` puts them in order.
+
+A guardrail is a pure function of the request or the answer and of what the session remembers. It returns what to do
+and the `Note`s to tell; it changes nothing by itself, and a healthy turn passes it unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specdash.core.proxy_events import Action, Guardrail
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a guardrail did, for events, counters and the log. `facts` are numbers and names, never prompt text."""
+
+    guardrail: Guardrail
+    action: Action
+    facts: dict[str, Any] = field(default_factory=dict)
