@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from specdash.core.proxy_events import Action, Guardrail
+from specdash.proxy.guardrails.supplement import RULES, supplemented, text_of
+from specdash.proxy.messages import Message, MessagesRequest, Tool
+from specdash.proxy.settings import settings_from_env
+
+TOOLS = (Tool("Read", "reads a file", {"type": "object"}),)
+SYSTEM = ({"type": "text", "text": "You are helpful."},)
+
+
+def request(tools: tuple[Tool, ...] = TOOLS) -> MessagesRequest:
+    messages = (Message("user", ({"type": "text", "text": "go"},)),)
+    return MessagesRequest("m", messages, 100, system=SYSTEM, tools=tools)
+
+
+@pytest.mark.parametrize("mode", sorted(RULES))
+def test_the_rules_become_the_last_system_block(mode: str) -> None:
+    settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
+    made, note = supplemented(request(), settings)
+    assert made.system[:-1] == SYSTEM
+    block = made.system[-1]
+    assert block["type"] == "text"
+    assert block["text"].startswith("<agentic-protocol>\n1. ")
+    assert block["text"].endswith("\n</agentic-protocol>")
+    assert all(rule in block["text"] for rule in RULES[mode])
+    assert note is not None
+    assert (note.guardrail, note.action, note.facts) == (Guardrail.SUPPLEMENT, Action.APPLIED, {"mode": mode})
+
+
+@pytest.mark.parametrize("mode", sorted(RULES))
+def test_a_request_without_tools_is_left_alone(mode: str) -> None:
+    settings = settings_from_env({"PROXY_AGENTIC_SUPPLEMENT_MODE": mode})
+    given = request(tools=())
+    made, note = supplemented(given, settings)
+    assert made is given
+    assert note is None
+
+
+def test_off_is_the_default_and_changes_nothing() -> None:
+    given = request()
+    made, note = supplemented(given, settings_from_env({}))
+    assert made is given
+    assert note is None
+    assert text_of("off") == ""
+
+
+def test_every_mode_has_five_rules_of_one_line_each() -> None:
+    for rules in RULES.values():
+        assert len(set(rules)) == 5
+        assert all(rule.strip() == rule and "\n" not in rule and len(rule) > 30 for rule in rules)
