@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+NO_PROXY: dict[Source, str] = {
+    Source.PROXY: "no proxy is known; name it with --proxy-url http://127.0.0.1:4000",
+    Source.PROXY_EVENTS: "no proxy log is known; name it with --proxy-log FILE or --proxy-log journal:UNIT",
+}
+"""What to do about a proxy that nobody named."""
+
 STOP_S = 0.9
 """How long `stop` may take in all."""
 
@@ -61,6 +67,7 @@ class Hub:
         """Begin to watch. Raises UsageError when the target's url cannot be meant."""
         self._http.start()
         self._watch_log()
+        self._watch_proxy()
         if self._with_host:
             self._watch_host()
         if self._with_gpu:
@@ -95,6 +102,12 @@ class Hub:
         from specdash.collect.logs import LogCollector
 
         self._work("log", LogCollector(path, self.bus.publish).step, Source.LOG)
+
+    def _watch_proxy(self) -> None:
+        for source, named in ((Source.PROXY, self._target.proxy_url), (Source.PROXY_EVENTS, self._target.proxy_log)):
+            if named is None:
+                kind = FailureKind.NOT_CONFIGURED
+                self.bus.publish(Reading.unknown(source, time.monotonic(), kind, NO_PROXY[source]))
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector

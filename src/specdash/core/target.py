@@ -26,3 +26,11 @@ class Target:
     """Speculation parameters the server was started with, (flag without dashes, value), where known."""
     origin: str = "--url"
     """How this target was found, in words, for the doctor and the header."""
+    proxy_url: str | None = None
+    """Base address of the Anthropic proxy in front of the server, normalised like `url`."""
+    proxy_key: str | None = field(default=None, repr=False)
+    """The proxy's own API key, the secret itself."""
+    proxy_log: str | None = None
+    """Where the proxy's events are: a file of JSON events or log lines, or `journal:UNIT`."""
+    proxy_origin: str = ""
+    """How the proxy was found, in words."""
