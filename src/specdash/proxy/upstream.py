@@ -1,0 +1,285 @@
+"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from specdash.proxy.errors import ApiError
+from specdash.proxy.upstream_errors import api_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from specdash.proxy.settings import ProxySettings
+
+CHAT_PATH = "/v1/chat/completions"
+RETRY_S = 2
+_KEEP_ALIVE_S = 4.0
+"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
+_COPIED_BELOW = 1 << 20
+_LARGEST_ERROR = 1 << 20
+_LARGEST_JSON = 32 << 20
+
+
+class UpstreamBrokenError(ApiError):
+    """The upstream closed the connection before its answer was complete."""
+
+
+class Reply:
+    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+
+    def __init__(self, response: aiohttp.ClientResponse, slots: asyncio.Semaphore, owner: Upstream) -> None:
+        self.status: int = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.content_type: str = response.content_type
+        self._response = response
+        self._slots = slots
+        self._owner = owner
+        self._open = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort()
+
+    async def read(self) -> bytes:
+        """Whatever has arrived, waiting for the first byte of it; b"" at the end.
+
+        Raises `ApiError` 504 after `read_timeout` of silence and `UpstreamBrokenError` when the connection breaks.
+        """
+        if not self._open:
+            return b""
+        try:
+            data: bytes = await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            self.abort()
+            raise self._owner.failure(error, begun=True) from None
+        except BaseException:
+            self.abort()
+            raise
+        if not data:
+            self._finish()
+        return data
+
+    async def body(self, limit: int) -> bytes:
+        """The whole answer, or its first `limit` bytes, after which the connection is closed."""
+        pieces, size = [], 0
+        while size < limit and (data := await self.read()):
+            pieces.append(data)
+            size += len(data)
+        self.abort()
+        return b"".join(pieces)[:limit]
+
+    async def error(self) -> ApiError:
+        """What an answer that is not 2xx means for the client; reads it."""
+        return api_error(self.status, await self.body(_LARGEST_ERROR))
+
+    def abort(self) -> None:
+        """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
+        if not self._open:
+            return
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        self._response.close()
+        if transport is not None:
+            # close() would first flush a request that is still being sent.
+            transport.abort()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._open:
+            self._open = False
+            self._response.release()
+            self._slots.release()
+
+
+class Upstream:
+    """The llama.cpp server at `LLAMA_CPP_BASE`. Belongs to the event loop that first uses it."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self.settings = settings
+        self.url = settings.upstream
+        self.shown_url = _without_secrets(settings.upstream)
+        self.on_lost: Callable[[], None] | None = None
+        """Called whenever the server could not be reached or broke off: it may have restarted."""
+        self._slots = asyncio.Semaphore(settings.max_connections)
+        self._limit = settings.max_connections
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._urls: dict[str, URL] = {}
+
+    @property
+    def open_replies(self) -> int:
+        """Connections in use for `open` now."""
+        return self._limit - self._slots._value  # noqa: SLF001 - asyncio has no public count
+
+    async def open(self, body: bytes, path: str = CHAT_PATH) -> Reply:
+        """POST a JSON body and return the answer once its head is there, whatever its status.
+
+        A connection that the server closed while it was idle is replaced once. Raises `ApiError`: 529 when the server
+        cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
+        """
+        await self._slots.acquire()
+        try:
+            response = await self._post(body, path)
+        except BaseException:
+            self._slots.release()
+            raise
+        return Reply(response, self._slots, self)
+
+    async def get_json(self, path: str, timeout: float) -> Any:  # noqa: ASYNC109 - a bound for aiohttp
+        """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
+        return await self._json("GET", path, None, timeout)
+
+    async def post_json(self, path: str, value: Any, timeout: float) -> Any:  # noqa: ASYNC109 - a bound for aiohttp
+        """The JSON that POST `path` answers; raises as `get_json`. Does not wait for one of `max_connections`."""
+        return await self._json("POST", path, orjson.dumps(value), timeout)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            await session.close()
+
+    def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
+        """The error for the client when a connection fails; `begun` once an answer had started."""
+        if isinstance(error, (aiohttp.SocketTimeoutError, aiohttp.ServerTimeoutError)) and not isinstance(
+            error, aiohttp.ConnectionTimeoutError
+        ):
+            return ApiError(504, f"the upstream {self.shown_url} was silent for {self.settings.read_timeout:g} s")
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+            return ApiError(504, f"the upstream {self.shown_url} did not answer in time")
+        if self.on_lost is not None:
+            self.on_lost()
+        if begun:
+            return UpstreamBrokenError(502, f"the upstream {self.shown_url} broke off its answer")
+        if isinstance(error, aiohttp.ClientSSLError):
+            return ApiError(502, f"the upstream {self.shown_url} has no TLS certificate we can trust", retry=False)
+        if isinstance(error, aiohttp.ClientResponseError):
+            return ApiError(502, f"LLAMA_CPP_BASE: {self.shown_url} does not answer in HTTP", retry=False)
+        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+            return ApiError(529, f"the upstream {self.shown_url} cannot be reached: {_why(error)}", retry_after=RETRY_S)
+        return UpstreamBrokenError(502, f"the upstream {self.shown_url} closed the connection without an answer")
+
+    async def _json(self, method: str, path: str, body: bytes | None, limit_s: float) -> Any:
+        try:
+            async with asyncio.timeout(limit_s):
+                response = await self._request(method, path, body)
+                async with response:
+                    data = await response.content.read(_LARGEST_JSON)
+                    while more := await response.content.read(_LARGEST_JSON):
+                        data += more
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+        if response.status // 100 != 2:
+            raise api_error(response.status, data)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise ApiError(
+                502, f"LLAMA_CPP_BASE: {self.shown_url}{path} does not answer in JSON", retry=False
+            ) from None
+
+    async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+        if method == "POST" and body is not None:
+            return await self._post(body, path)
+        context = SimpleNamespace(reused=False)
+        return await self._session(fresh=False).request(method, self._url(path), **self._options(context))
+
+    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
+        context = SimpleNamespace(reused=False)
+        try:
+            return await self._send(body, path, context, fresh=False)
+        except (aiohttp.ClientError, OSError) as error:
+            if not (context.reused and _closed_while_idle(error)):
+                raise self.failure(error) from None
+        try:
+            return await self._send(body, path, context, fresh=True)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+
+    async def _send(self, body: bytes, path: str, context: SimpleNamespace, *, fresh: bool) -> aiohttp.ClientResponse:
+        # aiohttp writes a file in pieces, and warns of a large body given as bytes.
+        data = body if len(body) < _COPIED_BELOW else io.BytesIO(body)
+        session = self._session(fresh=fresh)
+        return await session.post(self._url(path), data=data, **self._options(context))
+
+    def _options(self, context: SimpleNamespace) -> dict[str, Any]:
+        settings = self.settings
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if settings.upstream_api_key:
+            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+        )
+        return {"headers": headers, "timeout": limits, "allow_redirects": False, "trace_request_ctx": context}
+
+    def _url(self, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            base = self.shown_url if self.settings.upstream_api_key else self.url
+            found = self._urls[path] = URL(base + path)
+        return found
+
+    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
+        """The session of kept connections, or the one that never reuses a connection."""
+        found = self._sessions.get(fresh)
+        if found is None:
+            connector = (
+                aiohttp.TCPConnector(limit=0, force_close=True)
+                if fresh
+                else aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            )
+            found = self._sessions[fresh] = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[_reuse_tracer()],
+                read_bufsize=1 << 18,
+            )
+        return found
+
+
+def _reuse_tracer() -> aiohttp.TraceConfig:
+    tracer = aiohttp.TraceConfig()
+
+    async def reused(_session: Any, context: SimpleNamespace, _params: Any) -> None:
+        context.trace_request_ctx.reused = True
+
+    tracer.on_connection_reuseconn.append(reused)
+    return tracer
+
+
+def _closed_while_idle(error: BaseException) -> bool:
+    """True when the connection ended before any byte of an answer."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # Anything but a text is the beginning of an answer.
+        return isinstance(error.message, str)
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
+        return False
+    return isinstance(error, (aiohttp.ClientConnectionError, ConnectionError))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    cause = getattr(error, "os_error", None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not known"
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    return str(getattr(cause, "strerror", None) or "no connection")
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
