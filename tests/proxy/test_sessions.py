@@ -1,0 +1,239 @@
+"""Sessions: who is remembered, for how long, and what a turn teaches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.proxy.blocks import Usage
+from specdash.proxy.sessions import HISTORY, Session, SessionStore
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
+    clock = Clock()
+    return SessionStore(ttl, cap, clock, lambda: clock.now + 1_700_000_000), clock
+
+
+def make_session() -> Session:
+    return Session("s", 0.0, 0.0)
+
+
+def test_the_same_id_gives_the_same_session() -> None:
+    store, _ = make_store()
+    assert store.get("a") is store.get("a")
+    assert store.find("b") is None
+    assert len(store) == 1
+
+
+def test_a_session_idle_for_longer_than_the_ttl_is_forgotten() -> None:
+    store, clock = make_store(ttl=100)
+    first = store.get("a")
+    clock.now += 99
+    assert store.find("a") is first
+    clock.now += 2
+    assert store.find("a") is None
+    assert store.get("a") is not first
+
+
+def test_every_sign_of_life_starts_the_ttl_again() -> None:
+    store, clock = make_store(ttl=100)
+    first = store.get("a")
+    for _ in range(5):
+        clock.now += 90
+        assert store.get("a") is first
+
+
+def test_a_session_with_a_request_under_way_outlives_the_ttl() -> None:
+    store, clock = make_store(ttl=100)
+    first = store.get("a")
+    store.enter(first)
+    clock.now += 1000
+    assert store.find("a") is first
+    store.leave(first)
+    assert store.find("a") is first
+    clock.now += 101
+    assert store.find("a") is None
+
+
+def test_the_cap_forgets_the_least_recently_seen_first() -> None:
+    store, _ = make_store(cap=3)
+    for name in ("a", "b", "c"):
+        store.get(name)
+    store.get("a")
+    store.get("d")
+    assert [one.id for one in store.all()] == ["d", "a", "c"]
+
+
+def test_the_cap_spares_active_sessions_unless_all_are() -> None:
+    store, _ = make_store(cap=2)
+    busy = store.get("busy")
+    store.enter(busy)
+    store.get("b")
+    store.get("c")
+    assert {one.id for one in store.all()} == {"busy", "c"}
+    store.enter(store.get("c"))
+    store.get("d")
+    assert {one.id for one in store.all()} == {"c", "d"}
+    store.leave(busy)
+    assert busy.active == 0
+    assert store.find("busy") is None
+
+
+def test_a_session_forgotten_between_get_and_enter_is_remembered_again() -> None:
+    store, _ = make_store(cap=1)
+    early = store.get("a")
+    store.get("b")
+    store.enter(early)
+    assert store.find("a") is early
+
+
+def test_latest_is_the_last_one_seen_active_or_not() -> None:
+    store, _ = make_store()
+    assert store.latest() is None
+    first = store.get("a")
+    store.enter(first)
+    second = store.get("b")
+    assert store.latest() is second
+    store.leave(first)
+    assert store.latest() is first
+
+
+def test_a_smaller_cap_holds_at_once() -> None:
+    store, _ = make_store(cap=3)
+    for name in ("a", "b", "c"):
+        store.get(name)
+    store.reconfigure(100, 1)
+    assert [one.id for one in store.all()] == ["c"]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(("get", "enter", "leave", "wait")), st.integers(0, 12), st.floats(0, 60)), max_size=80
+)
+
+
+@given(cap=st.integers(1, 6), steps=STEPS)
+def test_the_cap_is_never_exceeded(cap: int, steps: list[tuple[str, int, float]]) -> None:
+    store, clock = make_store(ttl=100, cap=cap)
+    running: list[Session] = []
+    for what, number, seconds in steps:
+        if what == "get":
+            store.get(str(number))
+        elif what == "enter":
+            running.append(store.get(str(number)))
+            store.enter(running[-1])
+        elif what == "leave" and running:
+            store.leave(running.pop(number % len(running)))
+        else:
+            clock.now += seconds
+        assert len(store) <= cap
+        assert len({one.id for one in store.all()}) == len(store)
+    for one in running:
+        store.leave(one)
+    assert all(one.active == 0 for one in store.all())
+
+
+@given(turns=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 10_000), st.integers(0, 500)), max_size=60))
+def test_no_session_sees_anothers_numbers(turns: list[tuple[int, int, int]]) -> None:
+    together, _ = make_store(cap=8)
+    alone: dict[int, Session] = {}
+    for number, prompt, completion in turns:
+        usage = Usage(prompt=prompt, completion=completion)
+        for session in (together.get(str(number)), alone.setdefault(number, Session(str(number), 0.0, 0.0))):
+            session.turn_done(usage, prompt // 2, 20_000)
+    for number, expected in alone.items():
+        found = together.get(str(number))
+        assert list(found.history) == list(expected.history)
+        assert (found.scale, found.peak_tokens) == (expected.scale, expected.peak_tokens)
+
+
+def test_a_turn_says_what_it_used_of_the_window() -> None:
+    session = make_session()
+    assert session.utilisation(1000) is None
+    session.turn_done(Usage(prompt=600, cached=100, completion=150), None, 1000)
+    session.turn_done(Usage(prompt=400, completion=50), None, 1000)
+    assert session.utilisation(1000) == pytest.approx(0.45)
+    assert session.utilisation(None) is None
+    assert (session.peak_tokens, session.peak_prompt_tokens) == (750, 600)
+    view = session.view(1000)
+    assert (view.context_tokens, view.context_window, view.output_tokens) == (450, 1000, 50)
+
+
+def test_a_turn_whose_prompt_nobody_counted_changes_nothing() -> None:
+    session = make_session()
+    session.turn_done(Usage(prompt=0, completion=12), 100, 1000)
+    assert session.context_tokens is None
+    assert not session.history
+
+
+@pytest.mark.parametrize(
+    ("sizes", "remaining"),
+    [
+        ([], None),
+        ([400], None),
+        ([400, 500], 5),
+        ([400, 300, 500], 2),
+        ([400, 300], None),
+        ([100, 200, 150, 450], 2),
+        ([900, 1100], 0),
+    ],
+)
+def test_turns_remaining_is_the_room_over_the_mean_growth(sizes: list[int], remaining: int | None) -> None:
+    session = make_session()
+    for size in sizes:
+        session.turn_done(Usage(prompt=size), None, 1000)
+    assert session.turns_remaining(1000) == remaining
+    assert session.turns_remaining(None) is None
+
+
+def test_the_history_is_bounded() -> None:
+    session = make_session()
+    for size in range(1, 3 * HISTORY):
+        session.turn_done(Usage(prompt=size), None, None)
+    assert len(session.history) == HISTORY
+
+
+def test_the_scale_moves_only_when_the_ratio_moved_by_more_than_a_tenth() -> None:
+    session = make_session()
+    session.turn_done(Usage(prompt=10_900), 10_000, None)
+    assert session.scale == 1.0
+    session.turn_done(Usage(prompt=12_000), 10_000, None)
+    assert session.scale == pytest.approx(1.2)
+    session.turn_done(Usage(prompt=13_100), 10_000, None)
+    assert session.scale == pytest.approx(1.2)
+
+
+def test_a_tiny_prompt_does_not_calibrate() -> None:
+    session = make_session()
+    session.turn_done(Usage(prompt=300), 100, 100_000)
+    assert session.scale == 1.0
+    session.turn_done(Usage(prompt=300), 150, 1024)
+    assert session.scale == 2.0
+
+
+@settings(max_examples=50)
+@given(turns=st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), max_size=30))
+def test_the_scale_stays_within_its_bounds(turns: list[tuple[int, int]]) -> None:
+    session = make_session()
+    for prompt, estimate in turns:
+        session.turn_done(Usage(prompt=prompt), estimate, 8192)
+        assert 0.5 <= session.scale <= 3.0
+
+
+def test_forced_requests_are_counted_once_per_turn() -> None:
+    session = make_session()
+    for forced, messages in ((True, 3), (True, 3), (True, 5)):
+        session.note_forced(forced, messages)
+    assert session.forced_streak == 2
+    session.note_forced(False, 7)
+    assert session.forced_streak == 0
+    session.note_forced(True, 7)
+    assert session.forced_streak == 1
