@@ -140,3 +140,32 @@ NEEDS_RESTART: frozenset[str] = frozenset(one.key for one in LISTENING)
 """Keys that SIGHUP cannot apply."""
 MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
 """Keys whose bad value refuses the start; a bad value of any other key is reported and its default holds."""
+
+
+def keys_table() -> str:
+    """The table of docs/proxy.md, generated."""
+    rows = ["| key | value | default | | meaning |", "|---|---|---|---|---|"]
+    for one in PARAMETERS:
+        default = "" if one.default is None else f"`{_shown(one.default)}`"
+        restart = "restart" if one.key in NEEDS_RESTART else ""
+        rows.append(f"| `{one.key}` | {_values(one)} | {default} | {restart} | {one.meaning} |")
+    return "\n".join(rows)
+
+
+def _shown(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _values(one: Parameter) -> str:
+    if one.choices:
+        return ", ".join(one.choices)
+    if one.minimum is None:
+        return str(one.kind)
+    most = "" if one.maximum is None else f"{one.maximum:.10g}"
+    return f"{one.kind}, {one.minimum:g}…{most}{' ' + one.unit if one.unit else ''}"
+
+
+if __name__ == "__main__":
+    print(keys_table())
