@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,30 @@ def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
         seen.wait_for(*Source)
     for source in (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.LOG, Source.HOST, Source.PROCESS):
         assert seen.of(source)[-1].status is Status.KNOWN, seen.of(source)[-1].failure
+
+
+def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:
+    from specdash.core.proxy_events import RequestEvent, to_json
+    from specdash.core.proxy_status import ProxyEvents, ProxyStatus, status_to_json
+
+    server.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=3))}))
+    event = RequestEvent(1.0, "s", "r")
+    events = tmp_path / "events.jsonl"
+    events.write_text(to_json(event) + "\n")
+    seen = Seen()
+    target = Target(server.url, proxy_url=server.url, proxy_log=str(events))
+    with Hub(target, [seen.take], gpu=False, host=False):
+        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS, Source.HEALTH)
+    assert seen.of(Source.PROXY)[0].value == ProxyStatus(requests=3)
+    assert seen.of(Source.PROXY_EVENTS)[0].value == ProxyEvents((event,))
+
+
+def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None:
+    seen = Seen()
+    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
+        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS)
+    assert "--proxy-url" in str(seen.of(Source.PROXY)[0].failure)
+    assert "--proxy-log" in str(seen.of(Source.PROXY_EVENTS)[0].failure)
 
 
 def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:

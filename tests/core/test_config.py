@@ -40,6 +40,7 @@ def test_values_are_typed() -> None:
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
         ("url = 7", "wants a text"),
+        ('proxy_log = "journal:--all"', "wants a file, or journal:UNIT"),
     ],
 )
 def test_a_bad_file_names_the_setting_and_what_is_wanted(text: str, named: str) -> None:

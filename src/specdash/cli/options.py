@@ -51,7 +51,21 @@ def bare_target(settings: Mapping[str, Resolved]) -> Target:
         raise UsageError(f"log {log} ({settings['log'].origin}) is a directory; name the server's log file")
     key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
     url, origin = settings["url"].value or "", settings["url"].origin
-    return Target(normalise_url(url), api_key=key, log=log, model=settings["model"].value, origin=origin)
+    proxy, proxy_key = settings["proxy_url"], settings["proxy_key_env"].value
+    proxy_log = settings["proxy_log"]
+    if proxy_log.value is not None and Path(proxy_log.value).is_dir():
+        raise UsageError(f"proxy_log {proxy_log.value} ({proxy_log.origin}) is a directory; name a file in it")
+    return Target(
+        normalise_url(url),
+        api_key=key,
+        log=log,
+        model=settings["model"].value,
+        origin=origin,
+        proxy_url=normalise_url(proxy.value) if proxy.value is not None else None,
+        proxy_key=resolve_api_key(proxy_key, None, os.environ, "--proxy-key-env"),
+        proxy_log=proxy_log.value,
+        proxy_origin=proxy.origin if proxy.value is not None else "",
+    )
 
 
 def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
@@ -76,8 +90,11 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
 
 
 def _with(found: Target, named: Target) -> Target:
-    """What was found, overruled by what the user named."""
+    """What was found, the proxy included, overruled by what the user named."""
     from dataclasses import replace
 
-    changes: dict[str, Any] = {"log": named.log, "api_key": named.api_key, "model": named.model}
-    return replace(found, **{name: value for name, value in changes.items() if value is not None})
+    changes: dict[str, Any] = {
+        name: getattr(named, name)
+        for name in ("log", "api_key", "model", "proxy_url", "proxy_key", "proxy_log", "proxy_origin")
+    }
+    return replace(found, **{name: value for name, value in changes.items() if value})

@@ -18,8 +18,10 @@ _USABLE = re.compile(r"[\x21-\x7e]+")
 _MAX_BYTES = 64 * 1024
 
 
-def resolve_api_key(env_name: str | None, file: str | None, env: Mapping[str, str] = os.environ) -> str | None:
-    """The key, None when the user names neither source; the variable goes before the file.
+def resolve_api_key(
+    env_name: str | None, file: str | None, env: Mapping[str, str] = os.environ, option: str = "--api-key-env"
+) -> str | None:
+    """The key, None when the user names neither source; the variable (by `option`) goes before the file.
 
     Of several lines in a file (llama-server's own --api-key-file has one key a line) the first is taken. Raises
     InputError when the named source is missing, unreadable, empty, or holds what cannot be sent in an HTTP header.
@@ -27,8 +29,8 @@ def resolve_api_key(env_name: str | None, file: str | None, env: Mapping[str, st
     if env_name is not None:
         key = env.get(env_name, "").strip()
         if not key:
-            raise InputError(f"the environment variable {env_name} (--api-key-env) is not set or empty")
-        return _usable(key, f"the environment variable {env_name} (--api-key-env)")
+            raise InputError(f"the environment variable {env_name} ({option}) is not set or empty")
+        return _usable(key, f"the environment variable {env_name} ({option})")
     if file is not None:
         lines = (line.strip() for line in _read(file).splitlines())
         key = next((line for line in lines if line and not line.startswith("#")), "")

@@ -54,7 +54,8 @@ class Pace:
     """After an answer that will not change by itself, such as a disabled endpoint."""
 
 
-_SETTLED = frozenset({FailureKind.DISABLED, FailureKind.NOT_FOUND, FailureKind.UNAUTHORIZED})
+SETTLED = frozenset({FailureKind.DISABLED, FailureKind.NOT_FOUND, FailureKind.UNAUTHORIZED})
+"""Answers that will not change by themselves."""
 
 _TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
 
@@ -150,7 +151,7 @@ class BackendPoller:
         return self._interval
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
-        if kind in _SETTLED:
+        if kind in SETTLED:
             return self._pace.settled
         if kind is FailureKind.SLEEPING:
             return self._interval

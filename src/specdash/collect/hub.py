@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
+    from specdash.collect.proxy import ProxyPoller
+    from specdash.collect.proxy_log import ProxyEventsCollector
     from specdash.core.target import Target
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Hub:
         self._with_gpu, self._with_host = gpu, host
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
+        self._proxy_log: ProxyEventsCollector | None = None
         self._http = _HttpThread(target, self.bus.publish, interval_s)
 
     def __enter__(self) -> Self:
@@ -85,6 +88,8 @@ class Hub:
         self._http.join(deadline - time.monotonic())
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
+        if self._proxy_log is not None:
+            self._proxy_log.close()
 
     def set_interval(self, interval_s: float) -> None:
         """Change the seconds between two looks, from now on."""
@@ -108,6 +113,11 @@ class Hub:
             if named is None:
                 kind = FailureKind.NOT_CONFIGURED
                 self.bus.publish(Reading.unknown(source, time.monotonic(), kind, NO_PROXY[source]))
+        if self._target.proxy_log is not None:
+            from specdash.collect.proxy_log import ProxyEventsCollector
+
+            self._proxy_log = ProxyEventsCollector(self._target.proxy_log, self.bus.publish)
+            self._work("proxy-log", self._proxy_log.step, Source.PROXY_EVENTS)
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector
@@ -133,13 +143,14 @@ class Hub:
 
 
 class _HttpThread:
-    """The event loop that polls the server, in a daemon thread."""
+    """The event loop that polls the server and its proxy, in a daemon thread."""
 
     def __init__(self, target: Target, publish: Callable[[Reading[Any]], None], interval_s: float) -> None:
         self._target = target
         self._publish = publish
         self._interval_s = interval_s
         self._poller: BackendPoller | None = None
+        self._proxy: ProxyPoller | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
@@ -149,6 +160,8 @@ class _HttpThread:
         from specdash.llama.address import normalise_url
 
         normalise_url(self._target.url)
+        if self._target.proxy_url is not None:
+            normalise_url(self._target.proxy_url)
         self._thread.start()
 
     def stop(self) -> None:
@@ -163,6 +176,8 @@ class _HttpThread:
         self._interval_s = interval_s
         if (poller := self._poller) is not None:
             self._in_loop(partial(poller.set_interval, interval_s))
+        if (proxy := self._proxy) is not None:
+            self._in_loop(partial(proxy.set_interval, interval_s))
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         loop = self._loop
@@ -191,6 +206,12 @@ class _HttpThread:
             loop.close()
 
     async def _watch(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_server())
+            if self._target.proxy_url is not None:
+                group.create_task(self._watch_proxy())
+
+    async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
         from specdash.llama.client import LlamaClient
 
@@ -198,16 +219,29 @@ class _HttpThread:
         try:
             while not self._stopping.is_set():
                 self._poller = BackendPoller(client, self._publish, interval_s=self._interval_s)
-                try:
-                    await self._poller.run()
-                except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
-                    _log.exception("polling failed")
-                    detail = f"the collector failed: {type(error).__name__}"
-                    now = time.monotonic()
-                    self._publish(Reading.unknown(Source.HEALTH, now, FailureKind.ERROR, detail))
-                    await asyncio.sleep(RETRY_S)
+                await self._keep(self._poller, Source.HEALTH)
         finally:
             await client.aclose()
+
+    async def _watch_proxy(self) -> None:
+        from specdash.collect.proxy import ProxyPoller
+
+        self._proxy = ProxyPoller(self._target, self._publish, interval_s=self._interval_s)
+        try:
+            while not self._stopping.is_set():
+                await self._keep(self._proxy, Source.PROXY)
+        finally:
+            await self._proxy.aclose()
+
+    async def _keep(self, poller: BackendPoller | ProxyPoller, source: Source) -> None:
+        """Poll; an error is a bug, which is told, and after a pause the caller may try again."""
+        try:
+            await poller.run()
+        except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
+            _log.exception("polling failed")
+            detail = f"the collector failed: {type(error).__name__}"
+            self._publish(Reading.unknown(source, time.monotonic(), FailureKind.ERROR, detail))
+            await asyncio.sleep(RETRY_S)
 
     def _cancel(self) -> None:
         # Only the root: it ends its children in order, and the library's own tasks are for the library to end.

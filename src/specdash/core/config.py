@@ -8,6 +8,7 @@ knows which of them it came from.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ WINDOWS_S: dict[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0, "1h": 3600
 """The windows that charts and windowed figures can have."""
 REFRESH_S: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
 """The refresh intervals, in seconds."""
+JOURNAL = "journal:"
+"""What a log setting begins with that names a unit of the user's journal instead of a file."""
+_UNIT = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -28,6 +32,13 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("wants a text")
     return value
+
+
+def _file_or_journal(value: object) -> str:
+    text = _text(value)
+    if text.startswith(JOURNAL) and not _UNIT.fullmatch(text.removeprefix(JOURNAL)):
+        raise ValueError("wants a file, or journal:UNIT such as journal:uap-anthropic-proxy.service")
+    return text
 
 
 def _window(value: object) -> str:
@@ -87,13 +98,24 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("api_key_env", _text, None, "name of the environment variable that holds the server's API key", "NAME"),
     Setting("api_key_file", _text, None, "file that holds the server's API key", "FILE"),
     Setting("model", _text, None, "model to watch when the server is a router", "NAME"),
+    Setting(
+        "proxy_url",
+        _text,
+        None,
+        "address of the Anthropic proxy, such as http://127.0.0.1:4000 (default: found)",
+        "URL",
+    ),
+    Setting("proxy_key_env", _text, None, "name of the environment variable that holds the proxy's API key", "NAME"),
+    Setting("proxy_log", _file_or_journal, None, "the proxy's events or log: a file, or journal:UNIT", "FILE"),
     Setting("window", _window, "5m", "window of charts and windowed figures: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "colour theme: night, day, contrast or terminal", "NAME"),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
 )
-TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model")
-"""What says where the server is."""
+PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
+"""What says where the proxy is."""
+TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_SETTINGS)
+"""What says where the server is, and the proxy in front of it."""
 SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -1,0 +1,115 @@
+"""Polls one proxy's live picture: GET /v1/context, with its own deadline, until cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, SETTLED, Pace
+from specdash.collect.proxy_answers import parse_context
+from specdash.core.readings import Failure, FailureKind, Reading, Source
+from specdash.llama.address import normalise_url
+from specdash.llama.bodies import ParseError, error_message, one_line
+from specdash.llama.client import KIND_OF_STATUS
+from specdash.llama.transport import Answer, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.core.proxy_status import ProxyStatus
+    from specdash.core.target import Target
+
+DEADLINE_S = 2.0
+_OK = 200
+
+
+class ProxyPoller:
+    """Publishes PROXY readings of the target's proxy until its `run` is cancelled."""
+
+    def __init__(
+        self,
+        target: Target,
+        publish: Callable[[Reading[Any]], None],
+        *,
+        interval_s: float = 1.0,
+        pace: Pace | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        """Raises UsageError when the address cannot be meant. The target names a proxy."""
+        self._key = target.proxy_key
+        self._transport = Transport(normalise_url(target.proxy_url or ""), self._key)
+        self._publish = publish
+        self._pace = pace or Pace()
+        self._deadline_s = deadline_s
+        self._wake = asyncio.Event()
+        self._misses = 0
+        # An idle proxy answers the same again and again; a body equal to the last one is not parsed twice.
+        self._last: tuple[bytes, ProxyStatus | Failure] | None = None
+        self.set_interval(interval_s)
+
+    def set_interval(self, interval_s: float) -> None:
+        """Seconds between two looks; kept within the bounds of all pollers."""
+        self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        due = time.monotonic()
+        while True:
+            self._wake.clear()
+            result = await self.look()
+            now = time.monotonic()
+            if isinstance(result, Failure):
+                self._misses += 1
+                self._publish(Reading.unknown(Source.PROXY, now, result.kind, result.detail))
+            else:
+                self._misses = 0
+                self._publish(Reading.known(Source.PROXY, now, result))
+            due = max(due + self._pause(result), now)
+            try:
+                async with asyncio.timeout(due - now):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            due = time.monotonic()
+
+    async def look(self) -> ProxyStatus | Failure:
+        """Ask once."""
+        answer = await self._transport.get("/v1/context", self._deadline_s)
+        if isinstance(answer, Failure):
+            return answer
+        if answer.status != _OK:
+            return self._refusal(answer)
+        if self._last is None or self._last[0] != answer.body:
+            changed_at = time.time() if self._last is not None else 0.0
+            self._last = (answer.body, _parsed(answer.body, changed_at))
+        return self._last[1]
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._transport.aclose()
+
+    def _pause(self, result: ProxyStatus | Failure) -> float:
+        if not isinstance(result, Failure):
+            return self._interval
+        if result.kind in SETTLED:
+            return self._pace.settled
+        return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
+
+    def _refusal(self, answer: Answer) -> Failure:
+        message = error_message(answer.body)
+        message = one_line(message.replace(self._key, "***") if self._key else message)
+        kind = KIND_OF_STATUS.get(answer.status, FailureKind.ERROR)
+        if kind is FailureKind.UNAUTHORIZED:
+            return Failure(kind, "the proxy wants its API key; name it with --proxy-key-env NAME")
+        if kind is FailureKind.NOT_FOUND:
+            return Failure(kind, "no /v1/context there; is it the proxy's address?")
+        return Failure(kind, f"HTTP {answer.status}{': ' if message else ''}{message}")
+
+
+def _parsed(body: bytes, changed_at: float) -> ProxyStatus | Failure:
+    try:
+        return parse_context(body, changed_at)
+    except ParseError as error:
+        return Failure(FailureKind.GARBAGE, f"{error}; is this a proxy?")

@@ -1,0 +1,220 @@
+"""The proxy's events to readings: from its events file, its human log, or a unit of the user's journal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specdash.collect.proxy_answers import parse_event
+from specdash.collect.tail import Chunk, LogTail
+from specdash.core.config import JOURNAL
+from specdash.core.proxy_status import ProxyEvents
+from specdash.core.readings import Failure, FailureKind, Reading, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.core.proxy_events import ProxyEvent
+
+PERIOD_S = 0.5
+"""Seconds between looks at the file, and so between batches."""
+
+BACKFILL_BYTES = 1024 * 1024
+"""How much of the end of the file is read at first."""
+
+MAX_LINE_BYTES = 256 * 1024
+"""A longer line is no event, and is lost."""
+
+MAX_EVENTS = 5000
+"""Events that one batch carries at most; the oldest are lost."""
+
+JOURNAL_LINES = 500
+_SLICE_BYTES = 256 * 1024
+_RESTART_S = 5.0
+_SETTLED_S = 2.0
+
+
+class Lines(Protocol):
+    """Where lines come from, as `LogTail` gives them."""
+
+    def read(self, limit: int = ...) -> Chunk:
+        """What is new, at most `limit` bytes."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class ProxyEventsCollector:
+    """Reads what is new and publishes it. `step` is to be called again after the seconds it returns."""
+
+    def __init__(
+        self,
+        place: str,
+        publish: Callable[[Reading[Any]], None],
+        *,
+        lines: Lines | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`place` is a file, or `journal:UNIT`."""
+        self._lines = lines or _lines_of(place)
+        self._publish = publish
+        self._clock = clock
+        self._rest = b""
+        self._is_overlong = False
+        self._failure: Failure | None = None
+        self._told = False
+
+    def step(self) -> float:
+        """Publish what is new; seconds until the next look."""
+        batch = _Batch()
+        chunk = self._lines.read(_SLICE_BYTES)
+        # The first batch holds all that is read of the past; later ones come a slice at a time.
+        while True:
+            self._take(chunk, batch)
+            if not chunk.more or self._told:
+                break
+            chunk = self._lines.read(_SLICE_BYTES)
+        self._tell(batch, chunk.failure)
+        return PERIOD_S / 10 if chunk.more else PERIOD_S
+
+    def close(self) -> None:
+        """Let go of the file or the journal."""
+        self._lines.close()
+
+    def _take(self, chunk: Chunk, batch: _Batch) -> None:
+        if chunk.replaced and self._rest:
+            batch.add(self._rest)
+            self._rest, self._is_overlong = b"", False
+        if not chunk.data:
+            return
+        *whole, rest = (self._rest + chunk.data).split(b"\n")
+        for line in whole:
+            if self._is_overlong:
+                self._is_overlong = False
+                batch.dropped += 1
+            elif line:
+                batch.add(line)
+        self._is_overlong = self._is_overlong or len(rest) > MAX_LINE_BYTES
+        self._rest = b"" if self._is_overlong else rest
+
+    def _tell(self, batch: _Batch, failure: Failure | None) -> None:
+        now = self._clock()
+        recovered = self._failure is not None and failure is None
+        if batch or recovered or (failure is None and not self._told):
+            self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
+        if failure is not None and (failure != self._failure or batch):
+            self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
+        self._failure = failure
+        self._told = True
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self._events: list[ProxyEvent] = []
+        self.dropped = 0
+        self._unread = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._events or self.dropped or self._unread)
+
+    def add(self, line: bytes) -> None:
+        if line.lstrip().startswith(b"{"):
+            event = parse_event(line)
+            # Most lines of the human log are not about events; a JSON object that is none was meant to be one.
+            self._unread += event is None
+        else:
+            event = _from_human_log(line)
+        if event is not None:
+            self._events.append(event)
+
+    def events(self) -> ProxyEvents:
+        lost = max(0, len(self._events) - MAX_EVENTS)
+        return ProxyEvents(tuple(self._events[lost:]), self.dropped + lost, self._unread)
+
+
+def _from_human_log(line: bytes) -> ProxyEvent | None:
+    from specdash.core.proxy_events import GuardrailEvent
+    from specdash.core.proxy_lines import parse_line
+
+    event = parse_line(line.decode("utf-8", "replace"))
+    return event if isinstance(event, GuardrailEvent) else None
+
+
+def _lines_of(place: str) -> Lines:
+    if place.startswith(JOURNAL):
+        return JournalLines(place.removeprefix(JOURNAL))
+    return LogTail(place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES)
+
+
+class JournalLines:
+    """Follows one unit of the user's journal through `journalctl`, which is started again when it ends."""
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.unit = unit
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._not_before = 0.0
+        self._backlog = JOURNAL_LINES
+        self._failure: Failure | None = None
+
+    def read(self, limit: int = _SLICE_BYTES) -> Chunk:
+        """What is new, at most `limit` bytes; never waits."""
+        if self._process is None and not self._start():
+            return Chunk(failure=self._failure)
+        assert self._process is not None  # noqa: S101 - for the type checker
+        assert self._process.stdout is not None  # noqa: S101
+        try:
+            data = os.read(self._process.stdout.fileno(), limit)
+        except BlockingIOError:
+            # One that ends at once is not a recovery.
+            settled = self._clock() > self._not_before - _RESTART_S + _SETTLED_S
+            self._failure = None if settled else self._failure
+            return Chunk(failure=self._failure)
+        if data:
+            self._failure = None
+            # A pipe gives as much as it holds, which is less than is asked for.
+            return Chunk(data, more=True)
+        status = self._end()
+        self._failure = Failure(FailureKind.UNAVAILABLE, f"journalctl ended with status {status}")
+        return Chunk(failure=self._failure)
+
+    def close(self) -> None:
+        """End journalctl."""
+        if self._process is not None:
+            self._end()
+
+    def _start(self) -> bool:
+        if self._clock() < self._not_before:
+            return False
+        self._not_before = self._clock() + _RESTART_S
+        command = ["journalctl", "--user", "-u", self.unit, "-o", "cat", "-q", "-f", "-n", str(self._backlog)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError as error:
+            why = "is not installed" if isinstance(error, FileNotFoundError) else f"cannot run: {error.strerror}"
+            self._failure = Failure(FailureKind.UNAVAILABLE, f"journalctl {why}")
+            return False
+        assert self._process.stdout is not None  # noqa: S101 - for the type checker
+        os.set_blocking(self._process.stdout.fileno(), False)
+        # A second start goes on from now: what it would repeat has been counted.
+        self._backlog = 0
+        return True
+
+    def _end(self) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.stdout is not None:
+            process.stdout.close()
+        if (status := process.poll()) is not None:
+            return status
+        process.terminate()
+        try:
+            return process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(0.5)

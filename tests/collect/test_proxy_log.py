@@ -1,0 +1,194 @@
+"""The proxy's events, from its file, its human log, or a journal: complete, bounded, and of one format or the other."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.collect import proxy_log
+from specdash.collect.proxy_log import JournalLines, ProxyEventsCollector
+from specdash.collect.tail import Chunk
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, RequestEvent, to_json
+from specdash.core.proxy_status import ProxyEvents
+from specdash.core.readings import FailureKind, Reading, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUEST = RequestEvent(1_700_000_000.0, "s1", "r1", duration_s=2.0, draft_tokens=10, accepted_tokens=7)
+LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, Action.APPLIED, "r2", {"repeats": 9})
+
+
+class Published(list[Reading[Any]]):
+    def batches(self) -> list[ProxyEvents]:
+        return [reading.value for reading in self if reading.value is not None]
+
+    def events(self) -> list[Any]:
+        return [event for batch in self.batches() for event in batch.events]
+
+
+class Given:
+    """Lines that come as the test says."""
+
+    def __init__(self, *chunks: Chunk) -> None:
+        self.chunks = list(chunks)
+
+    def read(self, limit: int = 0) -> Chunk:
+        return self.chunks.pop(0) if self.chunks else Chunk()
+
+    def close(self) -> None:
+        self.chunks.clear()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+@pytest.fixture
+def published() -> Published:
+    return Published()
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(to_json(event).encode() + b"\n" for event in events)
+
+
+def append(file: Path, data: bytes) -> None:
+    with file.open("ab") as stream:
+        stream.write(data)
+
+
+def test_events_are_read_in_their_order_and_new_ones_follow(file: Path, published: Published) -> None:
+    file.write_bytes(lines(REQUEST, LOOP))
+    collector = ProxyEventsCollector(str(file), published.append)
+    collector.step()
+    append(file, lines(REQUEST))
+    collector.step()
+    collector.step()
+    assert [batch.events for batch in published.batches()] == [(REQUEST, LOOP), (REQUEST,)]
+    assert {reading.source for reading in published} == {Source.PROXY_EVENTS}
+
+
+def test_a_rotated_file_is_followed_into_the_new_one(file: Path, published: Published) -> None:
+    file.write_bytes(lines(REQUEST))
+    collector = ProxyEventsCollector(str(file), published.append)
+    collector.step()
+    append(file, lines(LOOP)[:-1])
+    file.rename(file.with_suffix(".1"))
+    file.write_bytes(lines(REQUEST))
+    for _ in range(4):
+        collector.step()
+    assert published.events() == [REQUEST, LOOP, REQUEST]
+
+
+def test_of_a_large_file_only_the_last_mebibyte_is_read(file: Path, published: Published) -> None:
+    one = lines(REQUEST)
+    file.write_bytes(one * (3 * proxy_log.BACKFILL_BYTES // len(one)))
+    ProxyEventsCollector(str(file), published.append).step()
+    read = sum(len(batch.events) + batch.dropped for batch in published.batches())
+    assert 0 < read * len(one) <= proxy_log.BACKFILL_BYTES
+    assert len(published.events()) <= proxy_log.MAX_EVENTS
+
+
+def test_json_that_is_no_event_is_counted_and_other_lines_are_the_human_logs(published: Published) -> None:
+    text = b'{"event":"party"}\n{"event":"request","at":"noon","session":"s","request_id":"r"}\n{"a\n\n'
+    ProxyEventsCollector("x", published.append, lines=Given(Chunk(text + lines(LOOP)))).step()
+    assert published.batches() == [ProxyEvents((LOOP,), 0, 3)]
+
+
+def test_a_line_without_an_end_is_dropped_and_never_kept(published: Published) -> None:
+    piece = Chunk(b"{" + b"x" * proxy_log.MAX_LINE_BYTES, more=True)
+    given = Given(piece, piece, piece, Chunk(b"}\n" + lines(LOOP)))
+    collector = ProxyEventsCollector("x", published.append, lines=given)
+    collector.step()
+    assert len(collector._rest) == 0
+    assert published.batches() == [ProxyEvents((LOOP,), 1, 0)]
+
+
+@given(st.lists(st.integers(1, 60), max_size=30))
+def test_however_the_bytes_are_cut_the_events_are_the_same(cuts: list[int]) -> None:
+    data = lines(REQUEST, LOOP, REQUEST)
+    chunks, at = [], 0
+    for cut in cuts:
+        chunks.append(Chunk(data[at : at + cut], more=True))
+        at += cut
+    published = Published()
+    ProxyEventsCollector("x", published.append, lines=Given(*chunks, Chunk(data[at:]))).step()
+    assert published.events() == [REQUEST, LOOP, REQUEST]
+
+
+def test_a_missing_file_is_said_once_and_found_when_it_comes(file: Path, published: Published) -> None:
+    collector = ProxyEventsCollector(str(file), published.append)
+    collector.step()
+    collector.step()
+    assert [reading.failure.kind for reading in published if reading.failure] == [FailureKind.UNAVAILABLE]
+    file.write_bytes(lines(LOOP))
+    collector.step()
+    assert published.events() == [LOOP]
+
+
+def test_an_empty_file_is_known_to_be_empty_and_nothing_new_is_not_told(file: Path, published: Published) -> None:
+    file.touch()
+    collector = ProxyEventsCollector(str(file), published.append)
+    for _ in range(3):
+        collector.step()
+    assert published.batches() == [ProxyEvents()]
+
+
+@pytest.fixture
+def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journalctl that writes down what it was asked, then prints a file and stays."""
+    program = tmp_path / "bin" / "journalctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncat {tmp_path}/journal\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+def until(collector: ProxyEventsCollector, condition: Any) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline
+        collector.step()
+        time.sleep(0.01)
+
+
+def test_a_unit_of_the_journal_is_followed(journalctl: Path, tmp_path: Path, published: Published) -> None:
+    (tmp_path / "journal").write_bytes(lines(REQUEST, LOOP))
+    collector = ProxyEventsCollector("journal:uap-anthropic-proxy.service", published.append)
+    try:
+        until(collector, lambda: published.events() == [REQUEST, LOOP])
+    finally:
+        collector.close()
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:3] == ["--user", "-u", "uap-anthropic-proxy.service"]
+    assert {"-f", "cat", "500"} <= set(asked)
+
+
+def test_a_journalctl_that_ends_is_said_and_none_is_left_behind(
+    journalctl: Path, tmp_path: Path, published: Published
+) -> None:
+    journalctl.write_text("#!/bin/sh\nexit 3\n")
+    collector = ProxyEventsCollector("journal:x.service", published.append)
+    until(collector, lambda: any(reading.failure for reading in published))
+    assert "status 3" in str(next(reading.failure for reading in published if reading.failure))
+    journal = JournalLines("x.service")
+    journalctl.write_text("#!/bin/sh\nexec sleep 60\n")
+    journal.read()
+    process = journal._process
+    assert process is not None
+    journal.close()
+    assert process.poll() is not None
+
+
+def test_without_journalctl_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, published: Published) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ProxyEventsCollector("journal:x.service", published.append).step()
+    assert "not installed" in str(published[0].failure)
