@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +27,6 @@ _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
 _COPIED_BELOW = 1 << 20
 _LARGEST_ERROR = 1 << 20
-_LARGEST_JSON = 32 << 20
 
 
 class UpstreamBrokenError(ApiError):
@@ -36,12 +36,11 @@ class UpstreamBrokenError(ApiError):
 class Reply:
     """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
 
-    def __init__(self, response: aiohttp.ClientResponse, slots: asyncio.Semaphore, owner: Upstream) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
         self.status: int = response.status
         self.headers: Mapping[str, str] = response.headers
         self.content_type: str = response.content_type
         self._response = response
-        self._slots = slots
         self._owner = owner
         self._open = True
 
@@ -99,7 +98,7 @@ class Reply:
         if self._open:
             self._open = False
             self._response.release()
-            self._slots.release()
+            self._owner.ended()
 
 
 class Upstream:
@@ -112,14 +111,11 @@ class Upstream:
         self.on_lost: Callable[[], None] | None = None
         """Called whenever the server could not be reached or broke off: it may have restarted."""
         self._slots = asyncio.Semaphore(settings.max_connections)
-        self._limit = settings.max_connections
+        self.in_flight = 0
+        """Calls of `open` whose answer has not ended, those waiting for a connection included."""
+        self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
-
-    @property
-    def open_replies(self) -> int:
-        """Connections in use for `open` now."""
-        return self._limit - self._slots._value  # noqa: SLF001 - asyncio has no public count
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> Reply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
@@ -127,21 +123,60 @@ class Upstream:
         A connection that the server closed while it was idle is replaced once. Raises `ApiError`: 529 when the server
         cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
         """
-        await self._slots.acquire()
+        self.in_flight += 1
+        try:
+            await self._slots.acquire()
+        except BaseException:
+            self._gone()
+            raise
         try:
             response = await self._post(body, path)
         except BaseException:
-            self._slots.release()
+            self.ended()
             raise
-        return Reply(response, self._slots, self)
+        return Reply(response, self)
 
-    async def get_json(self, path: str, timeout: float) -> Any:  # noqa: ASYNC109 - a bound for aiohttp
+    def ended(self) -> None:
+        """An answer has ended: its connection is free for the next. Only `Reply` calls this, once."""
+        self._slots.release()
+        self._gone()
+
+    async def drained(self, limit_s: float) -> bool:
+        """Wait until nothing is in flight, at most `limit_s` seconds; True when nothing is."""
+        if self.in_flight:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._idle.wait()
+        return not self.in_flight
+
+    def _gone(self) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    async def get_json(self, path: str, limit_s: float) -> Any:
         """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
-        return await self._json("GET", path, None, timeout)
+        status, data = await self.exchange("GET", path, None, limit_s)
+        if status // 100 != 2:
+            raise api_error(status, data)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            said = f"LLAMA_CPP_BASE: {self.shown_url}{path} does not answer in JSON"
+            raise ApiError(502, said, retry=False) from None
 
-    async def post_json(self, path: str, value: Any, timeout: float) -> Any:  # noqa: ASYNC109 - a bound for aiohttp
-        """The JSON that POST `path` answers; raises as `get_json`. Does not wait for one of `max_connections`."""
-        return await self._json("POST", path, orjson.dumps(value), timeout)
+    async def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`."""
+        try:
+            async with asyncio.timeout(limit_s):
+                async with await self._request(method, path, body) as response:
+                    pieces = [piece async for piece in response.content.iter_any()]
+        except ApiError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+        return response.status, b"".join(pieces)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -168,25 +203,6 @@ class Upstream:
         if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
             return ApiError(529, f"the upstream {self.shown_url} cannot be reached: {_why(error)}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, f"the upstream {self.shown_url} closed the connection without an answer")
-
-    async def _json(self, method: str, path: str, body: bytes | None, limit_s: float) -> Any:
-        try:
-            async with asyncio.timeout(limit_s):
-                response = await self._request(method, path, body)
-                async with response:
-                    data = await response.content.read(_LARGEST_JSON)
-                    while more := await response.content.read(_LARGEST_JSON):
-                        data += more
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
-        if response.status // 100 != 2:
-            raise api_error(response.status, data)
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            raise ApiError(
-                502, f"LLAMA_CPP_BASE: {self.shown_url}{path} does not answer in JSON", retry=False
-            ) from None
 
     async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
         if method == "POST" and body is not None:

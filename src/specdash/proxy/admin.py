@@ -1,0 +1,96 @@
+"""The operator's endpoints: hold new requests while the backend restarts, let them go on, and say how it stands."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from specdash.proxy.auth import check_local
+from specdash.proxy.body import read_body
+from specdash.proxy.errors import ApiError, InvalidRequestError
+from specdash.proxy.responses import send_json
+
+if TYPE_CHECKING:
+    from specdash.proxy.app import Proxy
+    from specdash.proxy.responses import Receive, Scope, Send
+
+LONGEST_S = 86400.0
+_LARGEST_BODY = 64 << 10
+_LONGEST_REASON = 200
+
+
+def state(proxy: Proxy) -> dict[str, Any]:
+    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none."""
+    gate = proxy.gate
+    return {
+        "held": gate.held,
+        "reason": gate.reason,
+        "since": gate.since,
+        "held_s": round(gate.held_s, 3),
+        "limit_s": gate.limit_s,
+        "waiting": gate.waiting,
+        "active": proxy.upstream.in_flight,
+        "drained": not proxy.upstream.in_flight,
+    }
+
+
+async def handle_state(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /admin/state."""
+    check_local(scope)
+    await send_json(send, state(proxy))
+
+
+async def handle_hold(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /admin/hold with `reason`, `limit_s` and `drain_s`, all optional.
+
+    The hold ends by itself after `limit_s`. With `drain_s` the answer comes once no request is upstream any more, or
+    after that many seconds.
+    """
+    check_local(scope)
+    values = await _json_body(scope, receive)
+    reason = values.get("reason", "")
+    if not isinstance(reason, str):
+        raise InvalidRequestError("reason", "must be a string")
+    limit_s = _seconds(values, "limit_s", proxy.settings.hold_limit)
+    drain_s = _seconds(values, "drain_s", 0.0)
+    if limit_s <= 0:
+        raise InvalidRequestError("limit_s", "must be above 0")
+    proxy.gate.hold(" ".join(reason.split())[:_LONGEST_REASON], limit_s)
+    await proxy.upstream.drained(drain_s)
+    await send_json(send, state(proxy))
+
+
+async def handle_resume(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
+    """POST /admin/resume. What the upstream said before is forgotten: it may be another now."""
+    check_local(scope)
+    await _json_body(scope, receive)
+    proxy.window.forget()
+    resumed = proxy.gate.resume()
+    await send_json(send, {"resumed": resumed, **state(proxy)})
+
+
+async def _json_body(scope: Scope, receive: Receive) -> dict[str, Any]:
+    body = await read_body(scope, receive, _LARGEST_BODY)
+    if not body.strip():
+        return {}
+    try:
+        values = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError("", f"the body is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidRequestError("", "the body must be a JSON object")
+    unknown = sorted(set(values) - {"reason", "limit_s", "drain_s"})
+    if unknown:
+        raise ApiError(400, f"unknown field {unknown[0]!r}; known are reason, limit_s and drain_s")
+    return values
+
+
+def _seconds(values: dict[str, Any], name: str, default: float) -> float:
+    value = values.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequestError(name, "must be a number of seconds")
+    if not 0 <= value <= LONGEST_S:
+        raise InvalidRequestError(name, f"must be from 0 to {LONGEST_S:g} seconds")
+    return float(value)
