@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
     from specdash.core.observations import Props, Slot
     from specdash.insight.log_view import SlotSteps
+    from specdash.insight.proxy_picture import ProxyPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
 RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
 LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.PROCESS: 10.0}
-"""Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others. The log never ages."""
+"""Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others. Logs never age."""
 
 
 def picture(state: TargetState, now: float, wall: float, window_s: float) -> Picture:
@@ -48,7 +49,13 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         log=_log(state, now),
         gpu=_gpu(state, now),
         host=host.value if host is not None and host.status is Status.KNOWN else None,
+        proxy=_proxy(state, now, wall, window_s),
     )
+
+
+def _proxy(state: TargetState, now: float, wall: float, window_s: float) -> ProxyPicture:
+    latest = state.latest.get(Source.PROXY), _fresh(state, Source.PROXY, now)
+    return state.proxy.picture(state.target, latest, state.latest.get(Source.PROXY_EVENTS), (now, wall, window_s))
 
 
 def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | None:
@@ -56,7 +63,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source is Source.LOG:
+    if source in (Source.LOG, Source.PROXY_EVENTS):
         return known
     return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
 

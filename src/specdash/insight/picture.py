@@ -6,11 +6,12 @@ Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
+from specdash.insight.proxy_picture import ProxyPicture
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu, Host, ProcessTree
@@ -241,3 +242,4 @@ class Picture:
     log: LogPicture = LogPicture()
     gpu: GpuPicture = GpuPicture()
     host: Host | None = None
+    proxy: ProxyPicture = field(default_factory=ProxyPicture)

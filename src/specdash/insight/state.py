@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import LogBatch
 from specdash.core.observations import Counters, Gpus, HealthStatus, Host, ProcessTree, Props, Slots
+from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.series import Series
 from specdash.insight import derive
@@ -15,6 +16,7 @@ from specdash.insight.acceptance import DraftWindow, between
 from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.log_view import LogView
+from specdash.insight.proxy import ProxyState
 from specdash.insight.rates import (
     GainPoint,
     RateSample,
@@ -52,6 +54,7 @@ class TargetState:
         self.counters = CounterLog()
         self.slot_rates = SlotRates()
         self.log = LogView()
+        self.proxy = ProxyState()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
         self.gain: RateSample | None = None
@@ -84,6 +87,10 @@ class TargetState:
             elif isinstance(value, Gpus):
                 busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
                 self.series[Metric.GPU_UTILISATION].append(reading.at, max(busy) if busy else None)
+            elif isinstance(value, ProxyStatus):
+                self.proxy.add_status(reading.at, value)
+            elif isinstance(value, ProxyEvents):
+                self.proxy.add_events(value)
             elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
                 self._absent_since = reading.at
 

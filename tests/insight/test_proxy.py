@@ -1,0 +1,188 @@
+"""The proxy in the picture: true for whatever the proxy and its events tell, bounded, and never a made-up zero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, Phase, RequestEvent
+from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
+from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.target import Target
+from specdash.insight.proxy import KEPT_REQUESTS, Tally
+from specdash.insight.proxy_picture import (
+    SERIES_COLUMNS,
+    ProxyPicture,
+    acceptance,
+    cache_share,
+    ended_how,
+    prefill_progress,
+)
+from specdash.insight.state import TargetState
+
+TARGET = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_log="/p/events.jsonl")
+WALL = 1_700_000_000.0
+DONE = RequestEvent(WALL - 10, "s1", "r1", duration_s=2.0, ttft_s=0.5, draft_tokens=10, accepted_tokens=7)
+
+
+def state(target: Target = TARGET) -> TargetState:
+    return TargetState(target)
+
+
+def told(*readings: Reading[object], target: Target = TARGET) -> TargetState:
+    one = state(target)
+    for reading in readings:
+        one.apply(reading)
+    return one
+
+
+def events(*several: object, at: float = 1.0) -> Reading[object]:
+    return Reading.known(Source.PROXY_EVENTS, at, ProxyEvents(tuple(several)))  # type: ignore[arg-type]
+
+
+def status(at: float = 1.0, **fields: object) -> Reading[object]:
+    return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))  # type: ignore[arg-type]
+
+
+def picture(one: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
+    return one.picture(now, WALL, window_s).proxy
+
+
+def acted(guardrail: Guardrail, action: Action = Action.APPLIED, ago: float = 5.0) -> GuardrailEvent:
+    return GuardrailEvent(WALL - ago, "s1", guardrail, action)
+
+
+def test_without_a_proxy_the_picture_says_how_to_name_one() -> None:
+    bare = picture(state(Target("http://127.0.0.1:1")))
+    assert not bare.configured
+    assert "--proxy-url" in bare.reason
+
+
+def test_nothing_is_known_before_anything_was_seen() -> None:
+    one = picture(state())
+    assert one.configured
+    assert one.live is None
+    assert (one.window.requests, one.window.error_rate, one.window.acceptance) == (None, None, None)
+    assert one.reason == "no answer yet"
+
+
+def test_a_dead_proxy_keeps_its_last_picture_as_stale_and_shows_nothing_as_running() -> None:
+    active = (ActiveView("r", "s", WALL),)
+    refused = Reading[object].unknown(Source.PROXY, 3.0, FailureKind.REFUSED, "nothing listens there")
+    one = picture(told(status(active=active), refused), now=4.0)
+    assert one.status is Status.STALE
+    assert one.live is not None
+    assert one.running == ()
+    assert "connection refused" in one.reason
+    assert picture(told(status(active=active))).running == active
+
+
+def test_figures_of_the_window_are_those_of_the_requests_that_ended_in_it() -> None:
+    failed = replace(DONE, outcome=Outcome.ERROR, error_type="overloaded_error", draft_tokens=None, ttft_s=None)
+    left = replace(DONE, outcome=Outcome.CLIENT_LEFT, draft_tokens=30, accepted_tokens=3, ttft_s=1.5)
+    old = replace(DONE, at=WALL - 4000)
+    window = picture(told(events(old, DONE, failed, left))).window
+    assert (window.requests, window.errors, window.clients_left) == (3, 1, 1)
+    assert window.error_rate == pytest.approx(1 / 3)
+    assert window.acceptance == pytest.approx(10 / 40)
+    assert window.ttft_p50_s == pytest.approx(1.0)
+
+
+def test_a_window_in_which_nothing_ended_has_no_rates() -> None:
+    window = picture(told(events(replace(DONE, at=WALL - 4000)))).window
+    assert window.requests == 0
+    assert (window.error_rate, window.acceptance, window.ttft_p50_s, window.cache_share) == (None,) * 4
+
+
+def test_requests_are_bounded_and_the_newest_come_first() -> None:
+    many = [replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50)]
+    finished = picture(told(events(*many))).finished
+    assert len(finished) == KEPT_REQUESTS
+    assert finished[0].request_id == f"r{KEPT_REQUESTS + 49}"
+
+
+def test_guardrails_are_counted_in_the_window_and_in_all() -> None:
+    one = told(
+        events(
+            acted(Guardrail.LOOP_BREAKER),
+            acted(Guardrail.MALFORMED_TOOL, Action.DETECTED, 4000.0),
+            acted(Guardrail.MALFORMED_TOOL, Action.DETECTED),
+            acted(Guardrail.MALFORMED_TOOL, Action.RECOVERED),
+        )
+    )
+    malformed, loops = picture(one).guardrails
+    assert (malformed.guardrail, malformed.window, malformed.total) == ("malformed_tool", 2, 3)
+    assert malformed.actions == (("detected", 2), ("recovered", 1))
+    assert (loops.window, sum(loops.series or ())) == (1, 1)
+
+
+def test_totals_are_the_proxys_own_where_it_tells_them() -> None:
+    one = told(status(counters={"loop_breaker:applied": 40}), events(acted(Guardrail.LOOP_BREAKER)))
+    (loops,) = picture(one).guardrails
+    assert (loops.window, loops.total) == (1, 40)
+
+
+def test_without_events_the_growth_of_the_counters_tells_what_happened_in_the_window() -> None:
+    name = "loop_breaker:applied"
+    one = told(status(1.0, counters={name: 40}), status(100.0, counters={name: 43}), status(110.0, counters={name: 43}))
+    (loops,) = picture(one, now=120.0).guardrails
+    assert (loops.window, loops.total) == (3, 43)
+    assert picture(one, now=900.0).guardrails[0].window == 0
+
+
+def test_a_restarted_proxy_counts_anew_and_never_backwards() -> None:
+    name = "loop_breaker:applied"
+    one = told(status(1.0, started=1.0, counters={name: 40}), status(9.0, started=8.0, counters={name: 41}))
+    (loops,) = picture(one, now=10.0).guardrails
+    assert (loops.window, loops.total) == (0, 41)
+
+
+def test_the_fullest_session_is_the_one_that_uses_most_of_its_own_window() -> None:
+    big = SessionView("big", WALL, context_tokens=50_000, context_window=200_000)
+    full = SessionView("full", WALL, context_tokens=7_000, context_window=8_000)
+    fullest = picture(told(status(sessions=(SessionView("?", WALL), big, full)))).fullest
+    assert fullest == full
+    assert picture(told(status(sessions=(SessionView("?", WALL),)))).fullest is None
+
+
+def test_what_a_request_does_not_tell_is_unknown() -> None:
+    bare = ActiveView("r", "s", WALL, Phase.PREFILL)
+    assert (acceptance(bare), cache_share(bare), prefill_progress(bare)) == (None, None, None)
+    assert prefill_progress(replace(bare, prompt_tokens=100, prompt_done=40)) == pytest.approx(0.4)
+    assert prefill_progress(replace(bare, phase=Phase.WAITING, prompt_tokens=100)) is None
+    assert acceptance(replace(bare, draft_tokens=0, accepted_tokens=0)) is None
+
+
+def test_an_end_is_told_in_the_words_of_the_protocol() -> None:
+    assert ended_how(replace(DONE, stop_reason="tool_use")) == "tool_use"
+    assert ended_how(replace(DONE, outcome=Outcome.ERROR, status=529)) == "HTTP 529"
+    assert ended_how(replace(DONE, outcome=Outcome.ERROR, error_type="api_error")) == "api_error"
+    assert ended_how(replace(DONE, outcome=Outcome.CLIENT_LEFT)) == "client left"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10_000), st.integers(1, 5)), max_size=50),
+    st.sampled_from([60.0, 300.0, 900.0, 3600.0]),
+)
+def test_columns_hold_every_count_of_the_window_once(came: list[tuple[float, int]], window_s: float) -> None:
+    tally, now = Tally(), 10_000.0
+    for at, count in came:
+        tally.add(at, "x", count)
+    columns = tally.columns("x", now, window_s, SERIES_COLUMNS)
+    width = window_s / SERIES_COLUMNS
+    first = (now // width - SERIES_COLUMNS + 1) * width
+    assert sum(columns) == sum(count for at, count in came if first <= int(at))
+    assert tally.count("nothing", now, window_s) == 0
+
+
+def test_a_tally_is_bounded_in_time_and_in_names() -> None:
+    tally = Tally()
+    for second in range(20_000):
+        tally.add(float(second), "x")
+    for index in range(1000):
+        tally.add(1.0, f"name {index}")
+    assert len(tally._seconds["x"]) <= 3702
+    assert len(tally._seconds) <= 64
