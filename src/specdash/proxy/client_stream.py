@@ -1,0 +1,102 @@
+"""The client's side of a streamed turn: the HTTP response, started as late as it may be, and pings while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.proxy.responses import Send
+    from specdash.proxy.sse import SseWriter
+
+HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class ClientStream:
+    """Sends what `writer` has written.
+
+    The response begins with the first bytes sent. `begin` is called to write message_start when `commit_after` seconds
+    have passed without any: from then on the client gets a ping whenever nothing was sent for `ping_interval` seconds,
+    and an error can only be an event. Use as an async context manager; leaving it ends the pings.
+    """
+
+    def __init__(self, send: Send, writer: SseWriter, begin: Callable[[], None], *, ping_interval: float) -> None:
+        self._send = send
+        self._writer = writer
+        self._begin = begin
+        self._ping_interval = ping_interval
+        self._loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pinging: asyncio.Task[None] | None = None
+        self._last_sent = 0.0
+        self.started = False
+        """True once the response has begun."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pinging is not None:
+            self._pinging.cancel()
+            await asyncio.gather(self._pinging, return_exceptions=True)
+
+    def commit_after(self, seconds: float) -> None:
+        """Begin the response `seconds` from now, unless it has begun by then."""
+        if self.started:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._on_timer)
+
+    async def flush(self) -> None:
+        """Send what has been written since the last time."""
+        async with self._lock:
+            data = self._writer.take()
+            if not data:
+                return
+            if not self.started:
+                self.started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+                if not self._writer.finished:
+                    self._watch(self._ping_interval)
+            self._last_sent = self._loop.time()
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self) -> None:
+        """Send the rest and end the response."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.flush()
+        async with self._lock:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    def _watch(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        if self._writer.finished:
+            return
+        if self._pinging is not None and not self._pinging.done():
+            self._watch(self._ping_interval)
+            return
+        quiet = self._loop.time() - self._last_sent
+        if self.started and quiet < self._ping_interval:
+            self._watch(self._ping_interval - quiet)
+            return
+        if not self._writer.started:
+            self._begin()
+        self._writer.ping()
+        self._pinging = self._loop.create_task(self.flush())
+        self._watch(self._ping_interval)
