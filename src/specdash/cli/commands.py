@@ -26,6 +26,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "specdash.cli.doctor", "say what is reachable and which server flag would light which panel"),
     Command("parse-log", "specdash.cli.parse_log", "say everything a llama-server log file can tell"),
     Command("backend", "specdash.cli.backend", "run or show the bundled llama.cpp backend"),
+    Command("proxy", "specdash.cli.proxy", "run, show, hold or resume the bundled Anthropic proxy"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

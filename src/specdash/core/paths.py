@@ -39,3 +39,13 @@ def config_file(env: Mapping[str, str] = os.environ) -> Path:
 def backend_env_file(env: Mapping[str, str] = os.environ) -> Path:
     """The bundled backend's environment file."""
     return config_dir(env) / "llama-server.env"
+
+
+def proxy_env_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The bundled proxy's environment file."""
+    return config_dir(env) / "proxy.env"
+
+
+def proxy_records_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where running proxies leave a note of themselves (see `core.run_record.ProxyRecord`)."""
+    return run_records_dir(env) / "proxy"

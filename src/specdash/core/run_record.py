@@ -1,7 +1,7 @@
-"""The note a running backend leaves of itself, so that a dashboard finds it and knows what /props cannot tell.
+"""The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.
 
-`specdash backend run` writes one JSON file per process under `paths.run_records_dir`, mode 0600, and removes it at
-exit.
+`specdash backend run` writes one JSON file per process under `paths.run_records_dir`, `specdash proxy run` one under
+`paths.proxy_records_dir`, mode 0600, and removes it at exit.
 A record whose process is gone is void; readers check the pid and its start time.
 """
 
@@ -47,6 +47,46 @@ class RunRecord:
                 parameters=tuple((str(key), str(value)) for key, value in data.get("parameters", ())),
             )
         except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRecord:
+    """One running proxy. No secrets are ever stored; URLs are without user and password."""
+
+    pid: int
+    pid_started: float
+    """Unix time the process started, to tell a reused pid."""
+    url: str
+    upstream: str
+    """Root URL of the llama.cpp server behind it."""
+    events: str | None = None
+    """The file its events go to; None when they are switched off."""
+    log: str | None = None
+    env_file: str | None = None
+    api_key_env: str | None = None
+    """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ProxyRecord | None:
+        """The record, or None when the text is not one (half-written, or from another version)."""
+        try:
+            data: Any = json.loads(text)
+            return cls(
+                pid=int(data["pid"]),
+                pid_started=float(data["pid_started"]),
+                url=str(data["url"]),
+                upstream=str(data["upstream"]),
+                events=_text(data.get("events")),
+                log=_text(data.get("log")),
+                env_file=_text(data.get("env_file")),
+                api_key_env=_text(data.get("api_key_env")),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

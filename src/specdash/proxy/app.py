@@ -80,7 +80,7 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
             else:
                 await send_error(scope, tagged, error, _allowed(scope) if error.status == 405 else None)
         except Exception:  # noqa: BLE001 - a bug must not end the connection without an answer
-            _LOG.exception("%s: unexpected error in %s %s", request_id, scope["method"], scope["path"])
+            _LOG.exception("%s: unexpected error in %s %r", request_id, scope["method"], scope["path"])
             if not tagged.started:
                 await send_error(scope, tagged, ApiError(500, "internal error of the proxy; its log says more"))
 

@@ -107,7 +107,7 @@ class Upstream:
     def __init__(self, settings: ProxySettings) -> None:
         self.settings = settings
         self.url = settings.upstream
-        self.shown_url = _without_secrets(settings.upstream)
+        self.shown_url = without_secrets(settings.upstream)
         self.on_lost: Callable[[], None] | None = None
         """Called whenever the server could not be reached or broke off: it may have restarted."""
         self._slots = asyncio.Semaphore(settings.max_connections)
@@ -296,6 +296,7 @@ def _why(error: BaseException) -> str:
     return str(getattr(cause, "strerror", None) or "no connection")
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
+    """A URL without user, password and query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

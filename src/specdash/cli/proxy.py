@@ -1,0 +1,151 @@
+"""`specdash proxy run|show|hold|resume|state`: the bundled Anthropic proxy, and the words to a running one."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.errors import ExitCode, InputError, SpecdashError, UnreachableError
+from specdash.core.proxy_parameters import NEEDS_RESTART, PARAMETERS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.proxy.configuration import Configuration
+
+_OVERRIDES = {"host": "PROXY_HOST", "port": "PROXY_PORT", "upstream": "LLAMA_CPP_BASE"}
+_ASK_S = 10.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show,hold,resume,state}")
+    run_parser = actions.add_parser("run", help="run the proxy in the foreground", allow_abbrev=False)
+    show_parser = actions.add_parser("show", help="print every setting, its value and source", allow_abbrev=False)
+    hold_parser = actions.add_parser("hold", help="let new requests wait", allow_abbrev=False)
+    resume_parser = actions.add_parser("resume", help="let waiting requests go on", allow_abbrev=False)
+    state_parser = actions.add_parser(
+        "state", help="say whether the proxy is held, and how many wait", allow_abbrev=False
+    )
+    for one in (run_parser, show_parser, hold_parser, resume_parser, state_parser):
+        one.add_argument(
+            "--env-file",
+            metavar="F",
+            help="proxy env in systemd's EnvironmentFile dialect (default: ~/.config/specdash/proxy.env, else PROXY_* "
+            "and LLAMA_CPP_BASE of the environment)",
+        )
+    run_parser.add_argument("--host", metavar="H", help="address to listen on; overrides PROXY_HOST")
+    run_parser.add_argument("--port", metavar="P", help="port to listen on; overrides PROXY_PORT")
+    run_parser.add_argument("--upstream", metavar="U", help="the llama.cpp server's URL; overrides LLAMA_CPP_BASE")
+    show_parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for one in (hold_parser, resume_parser, state_parser):
+        one.add_argument("--url", metavar="U", help="the running proxy (default: where the settings say it listens)")
+    hold_parser.add_argument("--reason", metavar="R", default="", help="what clients and the log are told")
+    hold_parser.add_argument("--limit", metavar="S", type=float, help="seconds after which the hold ends by itself")
+    hold_parser.add_argument("--drain", metavar="S", type=float, default=0.0, help="wait so long for running requests")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `args.action` says; see `configure`."""
+    from specdash.proxy.configuration import load
+
+    given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
+    configuration = load(args.env_file, overrides={key: text for key, text in given.items() if text})
+    if args.action == "run":
+        return _run(configuration)
+    if args.action == "show":
+        rows = _rows(configuration)
+        print(json.dumps(_as_json(configuration, rows), indent=1) if args.json else _as_text(configuration, rows))
+        return ExitCode.BAD_INPUT if configuration.settings.problems else ExitCode.OK
+    body: dict[str, Any] | None = None if args.action == "state" else {}
+    if args.action == "hold":
+        body = {"reason": args.reason, "drain_s": args.drain}
+        body |= {"limit_s": args.limit} if args.limit is not None else {}
+    answer = _ask(configuration, args.url, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
+    print(json.dumps(answer, indent=1))
+    return ExitCode.OK
+
+
+def _run(configuration: Configuration) -> int:
+    try:
+        from specdash.proxy import server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("specdash"):
+            raise
+        raise InputError(f"the proxy needs the package {error.name}: pip install 'specdash[proxy]'") from None
+    return server.run(configuration)
+
+
+def _rows(configuration: Configuration) -> list[dict[str, Any]]:
+    from specdash.proxy.configuration import shown
+
+    return [
+        {
+            "key": one.key,
+            "value": shown(one, configuration.settings),
+            "unit": one.unit,
+            "source": configuration.source_of(one.key),
+            "needs_restart": one.key in NEEDS_RESTART,
+            "meaning": one.meaning,
+        }
+        for one in PARAMETERS
+    ]
+
+
+def _as_json(configuration: Configuration, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    path = configuration.env_file
+    return {
+        "env_file": str(path) if path is not None else None,
+        "settings": rows,
+        "problems": list(configuration.settings.problems),
+    }
+
+
+def _as_text(configuration: Configuration, rows: list[dict[str, Any]]) -> str:
+    lines = [f"settings from {configuration.source}", ""]
+    for row in rows:
+        source = "" if row["source"] == "default" else f"  [{row['source']}]"
+        unit = f" {row['unit']}" if row["unit"] and row["value"] else ""
+        lines += [f"{row['key']}={row['value']}{unit}{source}", f"    {row['meaning']}"]
+    if configuration.settings.problems:
+        lines += ["", "problems", *(f"  {problem}" for problem in configuration.settings.problems)]
+    return "\n".join(lines)
+
+
+def _ask(configuration: Configuration, url: str | None, path: str, body: Any, *, wait_s: float) -> Any:
+    settings = configuration.settings
+    scheme = "https" if settings.tls_cert_file else "http"
+    host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
+    base = (url or f"{scheme}://{host}:{settings.port}").rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        base = f"http://{base}"
+    headers = {"content-type": "application/json"}
+    if key := settings.api_key or os.environ.get("PROXY_API_KEY"):
+        headers["x-api-key"] = key
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(base + path, data, headers)  # noqa: S310 - http and https only, see above
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if base.startswith("https://"):
+        trusted = os.path.expanduser(settings.tls_cert_file) if settings.tls_cert_file else None  # noqa: PTH111
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=trusted)))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=_ASK_S + wait_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise SpecdashError(f"{base}{path}: {error.code}: {_message(error.read())}") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise UnreachableError(f"no proxy answers at {base} ({reason}); name it with --url") from None
+    except ValueError:
+        raise UnreachableError(f"{base} does not answer like a specdash proxy; name it with --url") from None
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return "no specdash proxy"

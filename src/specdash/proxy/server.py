@@ -1,0 +1,244 @@
+"""The proxy as a service: it listens, reloads, drains and ends as its supervisor tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from specdash.core.errors import ExitCode, InputError, SpecdashError
+from specdash.core.paths import proxy_records_dir
+from specdash.core.run_record import ProxyRecord
+from specdash.proxy.app import Proxy, asgi
+from specdash.proxy.configuration import reread
+from specdash.proxy.errors import ApiError
+from specdash.proxy.listen import address, client_url, listening_sockets, notify, tls_context
+from specdash.proxy.responses import new_request_id
+from specdash.proxy.telemetry.events_file import events_path
+from specdash.proxy.upstream import without_secrets
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.proxy.configuration import Configuration
+    from specdash.proxy.settings import ProxySettings
+
+_LOG = logging.getLogger("specdash.proxy")
+LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
+_KEEP_ALIVE_S = 75
+_LAST_WORDS_S = 2.0
+"""What cancelled requests get to close their connections."""
+
+
+def run(configuration: Configuration) -> int:
+    """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start."""
+    settings = configuration.settings
+    context = tls_context(settings)
+    sockets = listening_sockets(settings)
+    set_up_log(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(configuration, sockets, context))
+    return ExitCode.OK
+
+
+def set_up_log(settings: ProxySettings) -> None:
+    """Send the log to stderr, and to `PROXY_LOG_FILE`. Raises `InputError` when that cannot be written."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if settings.log_file is not None:
+        from logging.handlers import WatchedFileHandler
+
+        try:
+            handlers.append(WatchedFileHandler(os.path.expanduser(settings.log_file), encoding="utf-8"))  # noqa: PTH111
+        except OSError as error:
+            raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, handlers=handlers, force=True)
+    _LOG.setLevel(settings.log_level)
+
+
+async def _serve(configuration: Configuration, sockets: list[socket.socket], context: ssl.SSLContext | None) -> None:
+    proxy = Proxy(configuration.settings)
+    server = _Server(proxy, configuration, context)
+    record = _write_record(configuration, sockets[0], tls=context is not None)
+    try:
+        await server.serve(sockets)
+        await server.end_requests()
+    finally:
+        record.unlink(missing_ok=True)
+        await proxy.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the signals of a service."""
+
+    def __init__(self, proxy: Proxy, configuration: Configuration, context: ssl.SSLContext | None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                asgi(proxy),
+                http=_Protocol,
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                backlog=1024,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=configuration.settings.drain_timeout,  # type: ignore[arg-type]
+                ssl_context_factory=None if context is None else lambda *_: context,
+            )
+        )
+        self._proxy = proxy
+        self._configuration = configuration
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End on the first SIGTERM or SIGINT once requests are done, on the second at once; reload on SIGHUP."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._reload if number is signal.SIGHUP else self._stop)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        where = ", ".join(address(one) for one in sockets or ())
+        _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
+        notify("READY=1")
+        for problem in self._configuration.settings.problems:
+            _LOG.warning("%s", problem)
+        task = asyncio.get_running_loop().create_task(self._introduce())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def end_requests(self) -> None:
+        """Cancel the requests that the drain left, and let them close their connections."""
+        left = {*self.server_state.tasks, *self._tasks}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LAST_WORDS_S)
+
+    async def _introduce(self) -> None:
+        await self._proxy.window.refresh(force=True)
+        say_settings(self._proxy)
+
+    def _stop(self) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            _LOG.warning("stopping at once: %d requests are cut off", len(self.server_state.tasks))
+            return
+        notify("STOPPING=1")
+        running = len(self.server_state.tasks)
+        if running:
+            limit_s = self._proxy.settings.drain_timeout
+            _LOG.info("stopping: %d running requests may take up to %g s to finish", running, limit_s)
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        if self._configuration.env_file is None:
+            _LOG.info("reload: nothing to read, the settings come from the environment")
+            return
+        notify("RELOADING=1")
+        try:
+            result = reread(self._configuration)
+        except SpecdashError as error:
+            _LOG.error("reload: %s; nothing was changed", error)
+        else:
+            self._configuration = result.configuration
+            settings = result.configuration.settings
+            self._proxy.reconfigure(settings)
+            _LOG.setLevel(settings.log_level)
+            self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
+            for line in result.changed:
+                _LOG.info("reload: %s", line)
+            for key in result.needs_restart:
+                _LOG.warning("reload: %s was changed: it counts after a restart of the proxy", key)
+            for line in settings.problems:
+                _LOG.warning("reload: %s", line)
+            if not result.changed and not result.needs_restart:
+                _LOG.info("reload: no setting changed")
+        notify("READY=1")
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol; what is not HTTP gets an envelope too."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are no HTTP request."""
+        request_id = new_request_id()
+        body = orjson.dumps(ApiError(400, msg).envelope(request_id))
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nrequest-id: {request_id}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def say_settings(proxy: Proxy) -> None:
+    """The lines that tell what holds, in the words operators grep for."""
+    one = proxy.settings
+    tokens = proxy.window.tokens
+    _LOG.info(
+        "Context window: %s, prune threshold: %g%%, prune target: %g%%",
+        f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers",
+        one.context_prune_threshold * 100,
+        one.context_prune_target_fraction * 100,
+    )
+    _LOG.info(
+        "Guardrails: malformed=%s stream_strict=%s force_non_stream=%s tool_narrowing=%s thinking_off_on_tools=%s "
+        "contamination_breaker=%s(%d) loop_breaker=%s",
+        *map(_on, (one.malformed_tool_guardrail, one.malformed_tool_stream_strict, one.force_non_stream)),
+        *map(_on, (one.tool_narrowing, one.disable_thinking_on_tool_turns, one.session_contamination_breaker)),
+        one.session_contamination_threshold,
+        _on(one.loop_breaker),
+    )
+
+
+def _on(value: Any) -> str:
+    return "on" if value else "off"
+
+
+def _write_record(configuration: Configuration, listening: socket.socket, *, tls: bool) -> Path:
+    """Leave a note of this proxy for the dashboard, whole or not at all, mode 0600; returns its file."""
+    import psutil
+
+    settings = configuration.settings
+    pid = os.getpid()
+    events = events_path(settings.events_file)
+    record = ProxyRecord(
+        pid=pid,
+        pid_started=psutil.Process(pid).create_time(),
+        url=client_url(listening, tls=tls),
+        upstream=without_secrets(settings.upstream),
+        events=str(events.absolute()) if events is not None else None,
+        log=os.path.abspath(os.path.expanduser(settings.log_file)) if settings.log_file else None,  # noqa: PTH100, PTH111
+        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
+        api_key_env="PROXY_API_KEY" if settings.api_key else None,
+    )
+    directory = proxy_records_dir()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft, path = directory / f".{pid}.json.new", directory / f"{pid}.json"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(record.to_json())
+    return draft.replace(path)
