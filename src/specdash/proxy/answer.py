@@ -144,7 +144,6 @@ class Answer(Meter):
             self._text(text)
         entries = delta.get("tool_calls")
         if entries and isinstance(entries, list):
-            self._deltas += 1
             for entry in entries:
                 if isinstance(entry, dict):
                     self._call_delta(entry)
@@ -197,6 +196,7 @@ class Answer(Meter):
         elif not isinstance(arguments, str):
             arguments = ""
         self.started = True
+        self._deltas += 1
         call = self._record(entry.get("index"), upstream_id, name, arguments)
         if upstream_id and not call.upstream_id:
             call.upstream_id = upstream_id

@@ -15,7 +15,7 @@ TOOL = "tool_use"
 class OrderedBlock:
     """One block as it grows. `index`, `call_id` and `name` are of a tool call; `pieces` join to its text or input."""
 
-    __slots__ = ("call_id", "index", "is_sealed", "kind", "name", "pieces")
+    __slots__ = ("_torn_at", "call_id", "index", "is_sealed", "kind", "name", "pieces")
 
     def __init__(self, kind: str, index: int = -1, call_id: str = "", name: str = "") -> None:
         self.kind = kind
@@ -24,11 +24,19 @@ class OrderedBlock:
         self.name = name
         self.pieces: list[str] = []
         self.is_sealed = False
+        self._torn_at = 0
 
     @property
     def is_complete(self) -> bool:
         """True when nothing can follow once another block has begun: prose, or a whole JSON object."""
-        return self.kind != TOOL or self.is_sealed or object_of("".join(self.pieces)) is not None
+        if self.kind != TOOL or self.is_sealed:
+            return True
+        if len(self.pieces) == self._torn_at:
+            return False
+        if object_of("".join(self.pieces)) is None:
+            self._torn_at = len(self.pieces)
+            return False
+        return True
 
 
 class BlockOrder:

@@ -21,6 +21,8 @@ def read_json(data: bytes | str) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
+        if text is data and "\\ud" not in text.lower():
+            raise
         return orjson.loads(_ESCAPE.sub(lambda one: "\\ufffd" if one["lone"] else one[0], text))
 
 
