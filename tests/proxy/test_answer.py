@@ -1,0 +1,313 @@
+"""Whatever shape an upstream's deltas have, the sink hears the same few words, once for each delta."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdash.proxy.answer import UNNAMED_TOOL, Answer
+from specdash.proxy.blocks import ToolCall, Usage
+from specdash.proxy.chat_stream import ChatDecoder
+
+Heard = list[tuple[Any, ...]]
+WEATHER = '{"city":"Oslo"}'
+
+
+class Recorder:
+    """A sink that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: Heard = []
+
+    def thinking(self, text: str) -> None:
+        self.heard.append(("thinking", text))
+
+    def text(self, text: str) -> None:
+        self.heard.append(("text", text))
+
+    def tool(self, index: int, call_id: str, name: str) -> None:
+        self.heard.append(("tool", index, call_id, name))
+
+    def arguments(self, index: int, fragment: str) -> None:
+        self.heard.append(("arguments", index, fragment))
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    return {"id": "chatcmpl-abc", "choices": [{"index": 0, "finish_reason": None, "delta": fields}]}
+
+
+def call(index: int | None = None, id_: str | None = None, name: str | None = None, args: Any = None) -> dict[str, Any]:
+    function = {"name": name, "arguments": args}
+    entry = {"index": index, "id": id_, "function": {k: v for k, v in function.items() if v is not None}}
+    return {k: v for k, v in entry.items() if v is not None}
+
+
+def answered(*chunks: dict[str, Any]) -> tuple[Answer, Heard]:
+    sink = Recorder()
+    answer = Answer(sink)
+    for one in chunks:
+        answer.chunk(one)
+    answer.end()
+    return answer, sink.heard
+
+
+def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
+    answer, heard = answered(*(delta(tool_calls=one) for one in deltas))
+    return answer.tool_calls(), heard
+
+
+def test_one_call_of_the_sink_for_each_delta() -> None:
+    answer, heard = answered(
+        delta(role="assistant", content=None),
+        delta(reasoning_content="hm"),
+        delta(reasoning_content="m"),
+        delta(content="Hel"),
+        delta(content="lo"),
+    )
+    assert heard == [("thinking", "hm"), ("thinking", "m"), ("text", "Hel"), ("text", "lo")]
+    assert (answer.text(), answer.thinking_text()) == ("Hello", "hmm")
+    assert (answer.text_chars, answer.thinking_chars) == (5, 3)
+
+
+def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
+    nonsense: list[dict[str, Any]] = [
+        {},
+        {"choices": None},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": [{"delta": None}]},
+        {"choices": "x", "usage": 3, "timings": [], "prompt_progress": "x", "error": None, "id": 4},
+        delta(content=None, reasoning_content=None, tool_calls=None),
+        delta(content="", reasoning_content="", tool_calls=[]),
+        delta(content=5, reasoning={"x": 1}, tool_calls=[None, "x"]),
+    ]
+    answer, heard = answered(*nonsense)
+    assert heard == []
+    assert not answer.started
+    assert answer.usage == Usage()
+    assert (answer.prompt_total, answer.predicted, answer.draft, answer.prefill_ms) == (None, None, None, None)
+
+
+def test_reasoning_under_either_name_is_heard_once() -> None:
+    assert answered(delta(reasoning="hm"))[1] == [("thinking", "hm")]
+    assert answered(delta(reasoning="hm", reasoning_content="hm"))[1] == [("thinking", "hm")]
+
+
+def test_a_delta_with_everything_keeps_the_order_of_the_model() -> None:
+    _, heard = answered(delta(content="so", reasoning_content="hm", tool_calls=[call(0, "c", "f", "{}")]))
+    assert [one[0] for one in heard] == ["thinking", "text", "tool", "arguments"]
+
+
+def test_content_in_parts_is_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, None]
+    assert answered(delta(content=parts))[1] == [("text", "ab")]
+
+
+def test_a_call_as_llama_cpp_streams_it() -> None:
+    _, heard = calls_of([call(0, "Xy1", "weather", "")], [call(0, args='{"city"')], [call(0, args=':"Oslo"}')])
+    assert heard == [
+        ("tool", 0, "toolu_Xy1", "weather"),
+        ("arguments", 0, '{"city"'),
+        ("arguments", 0, ':"Oslo"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        pytest.param([[call(0, "a", "weather", WEATHER)]], id="whole call in one chunk"),
+        pytest.param(
+            [[call(0, "a")], [call(0, args='{"city":')], [call(0, name="weather", args='"Oslo"}')]], id="late name"
+        ),
+        pytest.param([[call(None, "a", "weather")], [call(args='{"city":"Os')], [call(args='lo"}')]], id="no index"),
+        pytest.param(
+            [[call(None, "a", "weather", '{"city":')], [call(None, "a", args='"Oslo"}')]], id="id instead of index"
+        ),
+        pytest.param([[call(0, "a", "weather", {"city": "Oslo"})]], id="arguments as an object"),
+        pytest.param(
+            [
+                [call(0, "a", "weather", '{"city":')],
+                [call(0, "a", "weather", '"Oslo"}')],
+                [call(0, "a", "weather", "")],
+            ],
+            id="name and id repeated",
+        ),
+        pytest.param(
+            [[call(0, "a", "weather", '{"city":')], [call(0, None, "weather", '"Oslo"}')]], id="name repeated"
+        ),
+        pytest.param([[call(3, "a", "weather", WEATHER)]], id="indexes do not start at 0"),
+        pytest.param([[call(0, "a", "weather", None), call(0, args=WEATHER)]], id="one call twice in a chunk"),
+    ],
+)
+def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]]]) -> None:
+    calls, heard = calls_of(*deltas)
+    assert calls == [ToolCall("toolu_a", "weather", WEATHER)]
+    assert heard[0] == ("tool", 0, "toolu_a", "weather")
+    assert "".join(one[2] for one in heard[1:]) == WEATHER
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        pytest.param([[call(0, "a", "f", "{}"), call(1, "b", "g", WEATHER)]], id="both in one chunk"),
+        pytest.param(
+            [[call(0, "a", "f"), call(1, "b", "g")], [call(1, args=WEATHER), call(0, args="{}")]], id="interleaved"
+        ),
+        pytest.param([[call(0, "a", "f", "{}")], [call(0, "b", "g", WEATHER)]], id="one index for both"),
+        pytest.param([[call(None, "a", "f", "{}"), call(None, "b", "g", WEATHER)]], id="no index"),
+        pytest.param(
+            [
+                [call(None, "a", "f"), call(None, "b", "g")],
+                [call(None, "b", args=WEATHER), call(None, "a", args="{}")],
+            ],
+            id="interleaved by id",
+        ),
+    ],
+)
+def test_two_calls_in_any_shape_are_two_calls(deltas: list[list[dict[str, Any]]]) -> None:
+    calls, _ = calls_of(*deltas)
+    assert calls == [ToolCall("toolu_a", "f", "{}"), ToolCall("toolu_b", "g", WEATHER)]
+
+
+def test_equal_calls_without_index_and_id_are_still_two() -> None:
+    calls, _ = calls_of([call(None, None, "f", "{}"), call(None, None, "f", "{}")])
+    assert calls == [ToolCall("toolu_abc_0", "f", "{}"), ToolCall("toolu_abc_1", "f", "{}")]
+
+
+def test_an_invented_id_depends_on_the_upstream_only() -> None:
+    first, _ = calls_of([call(0, None, "f", "{}")])
+    again, _ = calls_of([call(0, None, "f", "{}")])
+    assert first == again == [ToolCall("toolu_abc_0", "f", "{}")]
+
+
+def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
+    calls, _ = calls_of(
+        [call(0, "functions.f:0", "f", "{}"), call(1, "functions.f:0", "f", "{}")], [call(2, "toolu_1", "f")]
+    )
+    assert [one.id for one in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
+
+
+def test_a_call_that_waits_for_its_name_does_not_hold_up_another() -> None:
+    _, heard = calls_of([call(0, "a", None, '{"x"'), call(1, "b", "g", "{}")], [call(0, None, "f", ":1}")])
+    assert heard == [
+        ("tool", 1, "toolu_b", "g"),
+        ("arguments", 1, "{}"),
+        ("tool", 0, "toolu_a", "f"),
+        ("arguments", 0, '{"x"'),
+        ("arguments", 0, ":1}"),
+    ]
+
+
+def test_a_call_that_never_gets_a_name_is_announced_at_the_end_and_an_empty_one_is_not() -> None:
+    calls, heard = calls_of([call(0, "a", None, "{}"), call(1)])
+    assert calls == [ToolCall("toolu_a", UNNAMED_TOOL, "{}")]
+    assert heard == [("tool", 0, "toolu_a", UNNAMED_TOOL), ("arguments", 0, "{}")]
+
+
+def test_the_end_may_be_told_twice() -> None:
+    answer, heard = answered(delta(tool_calls=[call(0, "a", None, "{}")]))
+    before = list(heard)
+    answer.end()
+    assert heard == before
+
+
+def test_a_whole_completion_is_the_same_answer() -> None:
+    message = {
+        "role": "assistant",
+        "reasoning_content": "hm",
+        "content": "so",
+        "tool_calls": [call(None, None, "f", "{}"), call(None, "x", "f", WEATHER)],
+    }
+    sink = Recorder()
+    answer = Answer(sink)
+    answer.whole(
+        {
+            "id": "chatcmpl-abc",
+            "object": "chat.completion",
+            "choices": [{"finish_reason": "tool_calls", "message": message}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 4},
+        }
+    )
+    assert sink.heard == [
+        ("thinking", "hm"),
+        ("text", "so"),
+        ("tool", 0, "toolu_abc_0", "f"),
+        ("arguments", 0, "{}"),
+        ("tool", 1, "toolu_x", "f"),
+        ("arguments", 1, WEATHER),
+    ]
+    assert answer.finish_reason == "tool_calls"
+    assert answer.usage == Usage(9, 0, 4)
+
+
+def test_the_message_id_is_the_upstreams() -> None:
+    assert answered(delta())[0].message_id == "msg_abc"
+    assert Answer(Recorder(), fallback_id="req.1").message_id == "msg_req_1"
+
+
+@pytest.mark.parametrize(
+    ("chunk", "error"),
+    [
+        ({"error": {"code": 500, "message": "boom", "type": "server_error"}}, ("server_error", "boom")),
+        ({"error": {"message": "slow down", "type": None, "code": "rate"}}, ("api_error", "slow down")),
+        ({"error": "boom"}, ("api_error", "boom")),
+        ({"error": {"code": 7}}, ("api_error", '{"code":7}')),
+    ],
+)
+def test_an_error_in_the_stream_is_kept_and_the_first_one_counts(chunk: dict[str, Any], error: tuple[str, str]) -> None:
+    answer, heard = answered(delta(content="so"), chunk, {"error": "another"})
+    assert answer.error == error
+    assert heard == [("text", "so")]
+
+
+def test_the_stop_word_is_kept_when_the_upstream_names_it() -> None:
+    chunk = {"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": "END"}]}
+    assert answered(chunk)[0].stop_text == "END"
+    assert answered({"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": 128009}]})[0].stop_text is None
+
+
+def test_progress_is_told_before_there_is_content() -> None:
+    told: list[tuple[int | None, int | None, int | None]] = []
+    answer = Answer(Recorder(), on_progress=lambda one: told.append((one.prompt_total, one.prompt_done, one.cached)))
+    for processed in (10, 30):
+        progress = {"total": 42, "cache": 10, "processed": processed, "time_ms": 5}
+        answer.chunk(delta(role="assistant", content=None) | {"prompt_progress": progress})
+    assert told == [(42, 10, 10), (42, 30, 10)]
+    assert not answer.started
+
+
+def test_usage_comes_from_the_best_source_so_far() -> None:
+    answer, _ = answered(delta(content="a"), delta(content="b"))
+    assert (answer.usage_source, answer.usage) == ("counted", Usage(0, 0, 2))
+    answer.chunk(delta(content="c") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}})
+    assert (answer.usage_source, answer.usage) == ("timings", Usage(42, 30, 5))
+    details = {"prompt_tokens_details": {"cached_tokens": 31}}
+    answer.chunk({"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 6, **details}})
+    assert (answer.usage_source, answer.usage) == ("usage", Usage(42, 31, 6))
+
+
+def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:
+    answer, _ = answered(
+        delta(content="a") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}},
+        {"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 5, "prompt_tokens_details": None}},
+    )
+    assert answer.usage == Usage(42, 30, 5)
+
+
+def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
+    sink = Recorder()
+    answer = Answer(sink)
+    decoder = ChatDecoder(answer.chunk)
+    decoder.feed((Path(__file__).parent.parent / "data" / "http" / "chat_sse_timings_progress.txt").read_bytes())
+    decoder.close()
+    answer.end()
+    assert decoder.done
+    assert answer.text() == " and verifies them in one batch by means of large target whose"
+    assert len(sink.heard) == 12
+    assert answer.message_id == "msg_LDd09sNecDJXOdpGgXVJ8P4cDafL8ccw"
+    assert answer.finish_reason == "length"
+    assert answer.usage == Usage(42, 0, 12)
+    assert (answer.prompt_total, answer.prompt_done, answer.cached, answer.predicted) == (42, 42, 0, 12)
+    assert (answer.draft, answer.accepted, answer.prefill_ms, answer.decode_ms) == (11, 9, 6.793, 7.398)

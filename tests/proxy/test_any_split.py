@@ -1,0 +1,179 @@
+"""The client's bytes are a function of the upstream's bytes: where the network cut them makes no difference."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.answer import Answer
+from specdash.proxy.blocks import Usage
+from specdash.proxy.chat_stream import ChatDecoder
+from specdash.proxy.errors import ApiError
+from specdash.proxy.filters import OneCall, PrefillEcho, ThinkingGate, stop_reason_of
+from specdash.proxy.sse import SseWriter
+from specdash.proxy.stop_sequences import StopSequences
+from support.anthropic_stream import checked
+
+
+def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: bool, one_call: bool) -> bytes:
+    """The stream core as a turn strings it together."""
+    writer = SseWriter()
+    gate = ThinkingGate(thinking, OneCall(writer) if one_call else writer)
+    search = StopSequences(stops, gate, lambda: decoder.stop())
+    echo = PrefillEcho(prefill, search)
+    answer = Answer(echo)
+    decoder = ChatDecoder(answer.chunk)
+    writer.start("msg_1", "m", Usage())
+    for read in reads:
+        decoder.feed(read)
+    decoder.close()
+    answer.end()
+    echo.flush()
+    search.flush()
+    if answer.error is not None:
+        writer.error(ApiError(500, answer.error[1]).envelope("req_1"))
+    else:
+        cut = stop_reason_of(answer.finish_reason, False, search.matched)
+        writer.finish("max_tokens" if writer.has_content and cut == "end_turn" else cut, search.matched, answer.usage)
+    return writer.take()
+
+
+def sse(chunks: list[Any], newline: bytes = b"\n", *, escaped: bool = False) -> bytes:
+    events = [b"data: " + json.dumps(one, ensure_ascii=escaped).encode() + newline * 2 for one in chunks]
+    return b": hello" + newline * 2 + b"".join(events) + b"data: [DONE]" + newline * 2
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    timings = {"cache_n": 3, "prompt_n": 4, "predicted_n": len(str(fields))}
+    return {"id": "chatcmpl-a", "choices": [{"index": 0, "delta": fields, "finish_reason": None}], "timings": timings}
+
+
+def call(index: int, **fields: Any) -> dict[str, Any]:
+    return delta(tool_calls=[{"index": index, **fields}])
+
+
+FULL = [
+    delta(role="assistant", content=None),
+    delta(reasoning_content="\u05d0\u05d1 \U0001f9ea"),
+    delta(content="pre"),
+    delta(content="fill e\u0301\U0001f468\u200d\U0001f469"),
+    delta(content="\u202e ST"),
+    delta(content="IR\n"),
+    call(0, id="c0", function={"name": "f", "arguments": '{"q":"a\\n\\"'}),
+    call(1, id="c1", function={"name": "g", "arguments": ""}),
+    call(0, function={"arguments": '\\ud83e\\uddea\\\\"}'}),
+    call(1, function={"arguments": '{"p":"\U0001f9ea"}'}),
+    delta(content="after STOP never"),
+    delta(content="seen"),
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 20}},
+]
+BODIES = {
+    "lf": sse(FULL),
+    "crlf": sse(FULL, b"\r\n"),
+    "cr": sse(FULL, b"\r"),
+    "escaped": sse(FULL, escaped=True),
+    "error": sse([*FULL[:5], {"error": {"code": 500, "message": "\u05d0 boom", "type": "server_error"}}]),
+    "torn": sse(FULL)[:-400],
+}
+WAYS: list[dict[str, Any]] = [
+    {"stops": [], "prefill": "", "thinking": True, "one_call": False},
+    {"stops": ["STOP"], "prefill": "prefill", "thinking": False, "one_call": True},
+]
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("way", WAYS, ids=["plain", "filtered"])
+def test_a_cut_at_every_byte_makes_no_difference(body: bytes, way: dict[str, Any]) -> None:
+    whole = translated([body], **way)
+    checked(whole)
+    for at in range(1, len(body)):
+        assert translated([body[:at], body[at:]], **way) == whole
+    assert translated([body[at : at + 1] for at in range(len(body))], **way) == whole
+
+
+def test_the_translation_under_test_says_what_it_should() -> None:
+    plain = checked(translated([BODIES["lf"]], **WAYS[0]))
+    assert [one["type"] for one in plain.content] == ["thinking", "text", "tool_use", "tool_use", "text"]
+    assert plain.content[1]["text"] == "prefill e\u0301\U0001f468\u200d\U0001f469\u202e STIR\n"
+    assert plain.content[2]["input"] == {"q": 'a\n"\U0001f9ea\\'}
+    assert plain.content[3]["input"] == {"p": "\U0001f9ea"}
+    filtered = checked(translated([BODIES["lf"]], **WAYS[1]))
+    assert filtered.message is not None
+    assert filtered.message["stop_sequence"] == "STOP"
+    assert filtered.text == " e\u0301\U0001f468\u200d\U0001f469\u202e STIR\nafter "
+    assert [one["type"] for one in filtered.content] == ["text", "tool_use", "text"]
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
+    ["STOP", "ST", "OP", "\u05d0", "e\u0301", "\U0001f9ea"]
+)
+ARGUMENTS = st.dictionaries(TEXT, TEXT, max_size=2).map(json.dumps)
+CHUNKS = st.lists(
+    st.one_of(
+        TEXT.map(lambda text: delta(content=text)),
+        TEXT.map(lambda text: delta(reasoning_content=text)),
+        st.builds(
+            lambda at, args: call(at, id=f"c{at}", function={"name": "f", "arguments": args}),
+            st.integers(0, 3),
+            ARGUMENTS,
+        ),
+        st.builds(lambda at, text: call(at, function={"arguments": text}), st.integers(0, 3), TEXT),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(
+    CHUNKS,
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.booleans(),
+    st.sampled_from(WAYS),
+    st.lists(st.integers(0, 5000), max_size=30),
+)
+def test_any_cuts_of_any_answer_make_no_difference(
+    chunks: list[Any], newline: bytes, escaped: bool, way: dict[str, Any], cuts: list[int]
+) -> None:
+    body = sse(chunks, newline, escaped=escaped)
+    marks = sorted({0, len(body), *(one % len(body) for one in cuts)})
+    whole = translated([body], **way)
+    checked(whole)
+    assert translated([body[a:b] for a, b in itertools.pairwise(marks)], **way) == whole
+
+
+NAMES = st.sampled_from([
+    "id", "choices", "delta", "message", "content", "reasoning_content", "reasoning", "tool_calls", "index", "function",
+    "name", "arguments", "finish_reason", "stop_reason", "usage", "prompt_tokens", "prompt_tokens_details", "timings",
+    "cache_n", "predicted_n", "prompt_progress", "total", "error", "type", "text",
+])  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+ANYTHING = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=5))
+CALL = st.fixed_dictionaries({}, optional={"index": ANYTHING, "id": ANYTHING, "function": ANYTHING})
+DELTA = st.fixed_dictionaries({}, optional={"content": ANYTHING, "tool_calls": ANYTHING | st.lists(CALL, max_size=3)})
+CHOICE = st.fixed_dictionaries({}, optional={"delta": DELTA, "message": DELTA, "finish_reason": ANYTHING})
+CHUNK = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": ANYTHING,
+        "choices": ANYTHING | st.lists(CHOICE, max_size=2),
+        "usage": ANYTHING,
+        "timings": ANYTHING,
+    },
+)
+
+
+@given(st.lists(CHUNK | ANYTHING, max_size=8), st.sampled_from(WAYS))
+def test_no_chunk_however_odd_breaks_the_stream(chunks: list[Any], way: dict[str, Any]) -> None:
+    checked(translated([sse(chunks)], **way))
+
+
+@given(st.lists(st.binary(max_size=20) | st.sampled_from([b"data: ", b"\n\n", b"\r", b"error: {}", b"{"]), max_size=20))
+def test_no_bytes_however_odd_break_the_stream(reads: list[bytes]) -> None:
+    whole = translated([b"".join(reads)], **WAYS[0])
+    checked(whole)
+    assert translated(reads, **WAYS[0]) == whole

@@ -1,0 +1,123 @@
+"""The upstream's bytes become the same chunks whatever the reads were, and nothing in them raises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from specdash.proxy import chat_stream
+from specdash.proxy.chat_stream import ChatDecoder
+
+
+def decoded(*reads: bytes) -> list[dict[str, Any]]:
+    chunks: list[dict[str, Any]] = []
+    decoder = ChatDecoder(chunks.append)
+    for read in reads:
+        decoder.feed(read)
+    decoder.close()
+    return chunks
+
+
+def test_each_event_is_one_chunk_in_order() -> None:
+    assert decoded(b'data: {"a":1}\n\ndata: {"a":2}\n\n') == [{"a": 1}, {"a": 2}]
+
+
+def test_done_ends_the_stream() -> None:
+    chunks: list[dict[str, Any]] = []
+    decoder = ChatDecoder(chunks.append)
+    body = b'data: {"a":1}\n\ndata: [DONE]\n\ndata: {"a":2}\n\n'
+    decoder.feed(body)
+    assert decoder.done
+    assert chunks == [{"a": 1}]
+    assert decoder.bytes_seen == len(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'data: {"a":1}\r\n\r\ndata: {"a":2}\r\n\r\n',
+        b'data: {"a":1}\r\rdata: {"a":2}\r\r',
+        b'data:{"a":1}\n\ndata:{"a":2}\n\n',
+        b'\xef\xbb\xbfdata: {"a":1}\n\ndata: {"a":2}\n\n',
+        b': waiting\n\ndata: {"a":1}\n\n: still\n: waiting\ndata: {"a":2}\n\n',
+        b'\n\n\ndata: {"a":1}\n\n\n\n\ndata: {"a":2}\n\n',
+        b'event: message\nid: 7\nretry: 9\ndata: {"a":1}\n\ndata: {"a":2}\n\n',
+        b'data: {"a":\ndata: 1}\n\ndata:\n\ndata: {"a":2}\n\n',
+        b'data: {"a":\r\ndata: 1}\r\n\r\nevent: message\r\ndata: {"a":2}\r\n\r\n',
+        b'data: {"a":1}\n\n{"a":2}\n\n',
+    ],
+)
+def test_every_framing_the_format_allows_is_read_at_any_split(body: bytes) -> None:
+    for cut in range(len(body) + 1):
+        assert decoded(body[:cut], body[cut:]) == [{"a": 1}, {"a": 2}]
+    assert decoded(*(body[at : at + 1] for at in range(len(body)))) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_character_cut_in_two_is_whole_again() -> None:
+    body = 'data: {"a":"e\u0301 \U0001f9ea \u05d0"}\n\n'.encode()
+    for cut in range(len(body)):
+        assert decoded(body[:cut], body[cut:]) == [{"a": "e\u0301 \U0001f9ea \u05d0"}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'error: {"code":500,"message":"boom","type":"server_error"}\n\n',
+        b'error: {"error":{"code":500,"message":"boom","type":"server_error"}}\n\n',
+        b'event: error\ndata: {"code":500,"message":"boom","type":"server_error"}\n\n',
+        b'data: {"error":{"code":500,"message":"boom","type":"server_error"}}\n\n',
+    ],
+)
+def test_an_upstream_error_in_any_form_is_an_error_chunk(body: bytes) -> None:
+    assert decoded(body) == [{"error": {"code": 500, "message": "boom", "type": "server_error"}}]
+
+
+@pytest.mark.parametrize("stray", [b"hello", b"{not json}", b"[1,2]", b'"text"', b"12"])
+def test_a_stray_event_is_an_error_chunk_and_the_rest_is_still_read(stray: bytes) -> None:
+    first, second = decoded(b"data: " + stray + b'\n\ndata: {"a":1}\n\n')
+    assert first["error"]["type"] == "api_error"
+    assert stray.decode() in first["error"]["message"]
+    assert second == {"a": 1}
+
+
+def test_bytes_that_are_not_text_cost_only_their_character() -> None:
+    assert decoded(b'data: {"a":"x\xff\xfey"}\n\n') == [{"a": "x\ufffd\ufffdy"}]
+
+
+def test_half_of_a_surrogate_pair_costs_only_its_character() -> None:
+    body = rb'data: {"a":"\ud83d x \\ud83d \ud83e\uddea \udc00"}' + b"\n\n"
+    assert decoded(body) == [{"a": "\ufffd x \\ud83d \U0001f9ea \ufffd"}]
+
+
+def test_the_end_of_bytes_ends_a_whole_event_and_drops_a_torn_one() -> None:
+    assert decoded(b'data: {"a":1}') == [{"a": 1}]
+    assert decoded(b'data: {"a":1}\n') == [{"a": 1}]
+    assert decoded(b'data: {"a":1}\n\ndata: {"a"') == [{"a": 1}]
+    assert decoded(b'data: {"a":1}\n\ndata: [DO') == [{"a": 1}]
+
+
+def test_stopping_inside_a_chunk_passes_no_other_of_the_same_read() -> None:
+    chunks: list[dict[str, Any]] = []
+
+    def take(chunk: dict[str, Any]) -> None:
+        chunks.append(chunk)
+        decoder.stop()
+
+    decoder = ChatDecoder(take)
+    decoder.feed(b'data: {"a":1}\n\ndata: {"a":2}\n\ndata: {"a"')
+    decoder.feed(b":3}\n\n")
+    decoder.close()
+    assert chunks == [{"a": 1}]
+
+
+def test_an_event_without_end_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_stream, "MAX_EVENT_BYTES", 1000)
+    chunks = decoded(b"data: {", *([b"x" * 100] * 40), b"\n\n")
+    assert [list(one) for one in chunks] == [["error"]]
+
+
+def test_a_large_event_in_many_reads_is_one_chunk() -> None:
+    body = b"data: " + json.dumps({"a": "x" * 300_000}).encode() + b"\n\n"
+    assert decoded(*(body[at : at + 1000] for at in range(0, len(body), 1000))) == [{"a": "x" * 300_000}]

@@ -1,0 +1,252 @@
+"""Whatever the sink is told, the Messages stream keeps its grammar and says the same as the whole answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.block_order import signature_of
+from specdash.proxy.blocks import Usage
+from specdash.proxy.builder import MessageBuilder
+from specdash.proxy.errors import ApiError
+from specdash.proxy.sse import SseWriter
+from support.anthropic_stream import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.proxy.blocks import BlockSink
+
+Told = tuple[Any, ...]
+
+TEXTS = st.sampled_from(["", "a", "b\n\ndata: x", "\u2028", "\U0001f9ea", "e\u0301", "\u05d0", '"\\'])
+PIECES = st.sampled_from(["", "{", "}", "{}", '{"a":1}', '"a":', "1", " ", "\n", '"\\ud83e\\uddea"', "x"])
+TELLING = st.one_of(
+    st.tuples(st.just("text"), TEXTS),
+    st.tuples(st.just("thinking"), TEXTS),
+    st.tuples(st.just("tool"), st.integers(0, 3)),
+    st.tuples(st.just("arguments"), st.integers(0, 3), PIECES),
+    st.tuples(st.just("ping")),
+)
+
+
+def tell(sink: BlockSink, told: list[Told]) -> None:
+    """Say it to a sink as far as it is allowed: a call begins once, and before its arguments."""
+    begun: set[int] = set()
+    for kind, *values in told:
+        if kind == "tool":
+            if values[0] not in begun:
+                begun.add(values[0])
+                sink.tool(values[0], f"toolu_{values[0]}", f"tool{values[0]}")
+        elif kind == "ping":
+            if isinstance(sink, SseWriter):
+                sink.ping()
+        elif kind != "arguments" or values[0] in begun:
+            getattr(sink, kind)(*values)
+
+
+def begun_writer() -> SseWriter:
+    writer = SseWriter()
+    writer.start("msg_1", "m", Usage(10, 4, 0))
+    return writer
+
+
+def written(told: list[Told]) -> bytes:
+    writer = begun_writer()
+    tell(writer, told)
+    writer.finish("max_tokens", None, Usage(10, 4, 3))
+    return writer.take()
+
+
+def content_of(body: bytes) -> list[dict[str, Any]]:
+    """Blocks as a client accumulates them, an input that is not an object being {} as in a whole answer."""
+    blocks = checked(body).content
+    return [
+        one | {"input": one["input"] if type(one["input"]) is dict else {}} if "input" in one else one for one in blocks
+    ]
+
+
+@given(st.lists(TELLING, max_size=25))
+def test_any_answer_is_a_valid_stream_that_adds_up_to_the_whole_answer(told: list[Told]) -> None:
+    builder = MessageBuilder()
+    tell(builder, told)
+    assert content_of(written(told)) == builder.content()
+
+
+@given(st.lists(TELLING, max_size=25))
+def test_a_replayed_answer_is_the_same_answer(told: list[Told]) -> None:
+    builder, again = MessageBuilder(), MessageBuilder()
+    tell(builder, told)
+    builder.replay(again)
+    assert again.content() == builder.content()
+
+
+@given(st.lists(TELLING, max_size=25), st.integers(0, 25))
+def test_an_error_ends_a_valid_stream_anywhere(told: list[Told], at: int) -> None:
+    writer = begun_writer()
+    tell(writer, told[:at])
+    writer.error(ApiError(529, "gone").envelope("req_1"))
+    found = checked(writer.take())
+    assert found.error == {"type": "overloaded_error", "message": "gone"}
+    assert writer.finished
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    return [json.loads(frame.split("\ndata: ", 1)[1]) for frame in body.decode().split("\n\n") if frame]
+
+
+def test_the_whole_stream_of_an_ordinary_turn() -> None:
+    body = written([("thinking", "hm"), ("text", "so"), ("tool", 0), ("arguments", 0, "{}")])
+    usage = {"input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 0}
+    message: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": usage}
+    assert events(body) == [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0,
+         "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "index": 0,
+         "delta": {"type": "signature_delta", "signature": signature_of("hm")}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "so"}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2,
+         "content_block": {"type": "tool_use", "id": "toolu_0", "name": "tool0", "input": {}}},
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+        {"type": "content_block_stop", "index": 2},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens", "stop_sequence": None},
+         "usage": usage | {"output_tokens": 3}},
+        {"type": "message_stop"},
+    ]  # fmt: skip
+    assert signature_of("hm")
+
+
+def test_a_frame_is_an_event_line_and_one_data_line() -> None:
+    writer = begun_writer()
+    writer.text("first")
+    writer.take()
+    writer.text("two\nlines")
+    assert writer.take() == (
+        b"event: content_block_delta\n"
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"two\\nlines"}}\n\n'
+    )
+    assert writer.take() == b""
+
+
+def test_each_piece_is_a_frame_of_its_own_and_leaves_at_once() -> None:
+    writer = begun_writer()
+    for kind in ("thinking", "text"):
+        for piece in "abc":
+            writer.take()
+            getattr(writer, kind)(piece)
+            assert events(writer.take())[-1]["delta"] == {"type": f"{kind}_delta", kind: piece}
+    writer.tool(0, "toolu_0", "f")
+    for piece in '{"a":1}':
+        writer.take()
+        writer.arguments(0, piece)
+        assert events(writer.take()) == [
+            {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": piece}}
+        ]
+
+
+def test_a_call_begins_as_soon_as_the_one_before_has_its_input() -> None:
+    writer = begun_writer()
+    writer.tool(0, "toolu_0", "f")
+    writer.arguments(0, '{"a":')
+    writer.tool(1, "toolu_1", "g")
+    writer.arguments(1, "{")
+    writer.take()
+    writer.arguments(0, "1}")
+    assert [(one["type"], one["index"]) for one in events(writer.take())] == [
+        ("content_block_delta", 0),
+        ("content_block_stop", 0),
+        ("content_block_start", 1),
+        ("content_block_delta", 1),
+    ]
+
+
+def test_text_after_a_call_is_a_block_of_its_own() -> None:
+    body = written([("text", "a"), ("tool", 0), ("arguments", 0, "{}"), ("text", "b")])
+    assert [(one["type"], one.get("text")) for one in checked(body).content] == [
+        ("text", "a"),
+        ("tool_use", None),
+        ("text", "b"),
+    ]
+
+
+def test_what_follows_a_whole_input_after_another_block_began_is_left_out() -> None:
+    body = written([("tool", 0), ("arguments", 0, '{"a":1}'), ("text", "b"), ("arguments", 0, "garbage")])
+    assert checked(body).content[0]["input"] == {"a": 1}
+
+
+def test_a_call_without_input_has_no_delta() -> None:
+    body = written([("tool", 0), ("arguments", 0, ""), ("tool", 1)])
+    assert "content_block_delta" not in checked(body).names
+    assert [one["input"] for one in checked(body).content] == [{}, {}]
+
+
+def test_content_is_known_from_its_first_piece() -> None:
+    writer = begun_writer()
+    writer.text("")
+    assert not writer.has_content
+    writer.text("a")
+    assert writer.has_content
+
+
+def finished_writer() -> SseWriter:
+    writer = begun_writer()
+    writer.text("a")
+    writer.finish("end_turn", None, Usage())
+    return writer
+
+
+def failed_writer() -> SseWriter:
+    writer = begun_writer()
+    writer.text("a")
+    writer.error(ApiError(500, "x").envelope("r"))
+    return writer
+
+
+SAYINGS: dict[str, Callable[[SseWriter], None]] = {
+    "text": lambda one: one.text("x"),
+    "thinking": lambda one: one.thinking("x"),
+    "tool": lambda one: one.tool(0, "toolu_0", "f"),
+    "arguments": lambda one: one.arguments(0, "x"),
+    "ping": lambda one: one.ping(),
+    "finish": lambda one: one.finish("end_turn", None, Usage()),
+}
+START: dict[str, Callable[[SseWriter], None]] = {"start": lambda one: one.start("msg_2", "m", Usage())}
+ERROR: dict[str, Callable[[SseWriter], None]] = {"error": lambda one: one.error(ApiError(500, "x").envelope("r"))}
+
+
+@pytest.mark.parametrize(
+    ("state", "saying"),
+    [
+        *((SseWriter, one) for one in SAYINGS.values()),
+        *((begun_writer, one) for one in START.values()),
+        *((finished_writer, one) for one in (SAYINGS | START | ERROR).values()),
+        *((failed_writer, one) for one in (SAYINGS | START | ERROR).values()),
+    ],
+)
+def test_a_call_at_the_wrong_time_raises_and_writes_nothing(
+    state: Callable[[], SseWriter], saying: Callable[[SseWriter], None]
+) -> None:
+    writer = state()
+    writer.take()
+    with pytest.raises(RuntimeError):
+        saying(writer)
+    assert writer.take() == b""
+
+
+def test_pieces_of_an_unknown_call_and_a_call_begun_twice_are_errors_of_the_program() -> None:
+    writer = begun_writer()
+    with pytest.raises(ValueError, match="has not begun"):
+        writer.arguments(0, "{}")
+    writer.tool(0, "toolu_0", "f")
+    with pytest.raises(ValueError, match="begun twice"):
+        writer.tool(0, "toolu_0", "f")
