@@ -1,0 +1,231 @@
+"""Finds loops of identical tool calls with identical results, and breaks them.
+
+A tool turn is an assistant message with calls and the results that followed. Two turns are the same when all their
+calls, arguments and results are: a changed result is progress (polling is healthy), and so are other arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.proxy_events import Action, Guardrail
+from specdash.proxy.guardrails import Note
+from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, with_text
+from specdash.proxy.parts import result_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdash.proxy.messages import Block, Message, MessagesRequest
+    from specdash.proxy.settings import ProxySettings
+
+PERIODS = (1, 2, 3)
+STOP_FACTOR = 2
+"""A run of so many times the threshold gets no tools at all, for one turn."""
+MARKER = (
+    "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
+    "Repeating them again will not change anything. Try a different approach, or report what is blocking you.]"
+)
+STOP_MARKER = (
+    "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
+    "Tools are off for this answer: say in words what was done, what was found and what is blocking you.]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """The tail of the turns since the user's latest instruction.
+
+    `repeats` is the length of the run of a cycle of `period` turns, `no_progress` how many of its turns came again,
+    `patterns` the tools of each turn of the cycle, and `turns` counts all turns.
+    """
+
+    repeats: int = 0
+    period: int = 0
+    no_progress: int = 0
+    is_looping: bool = False
+    patterns: tuple[str, ...] = ()
+    turns: int = 0
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools of the cycle, each once."""
+        return tuple(dict.fromkeys(name for pattern in self.patterns for name in pattern.split("+") if name))
+
+
+class _Turn:
+    """What the assistant said in a row and what followed; its key is made only when it is asked for."""
+
+    __slots__ = ("_key", "after", "said")
+
+    def __init__(self, message: Message) -> None:
+        self.said = [message]
+        self.after: list[Message] = []
+        self._key: str | None = None
+
+    @property
+    def key(self) -> str:
+        if self._key is None:
+            self._key = self._made_key()
+        return self._key
+
+    @property
+    def calls(self) -> list[Block]:
+        return [call for message in self.said for call in calls_of(message)]
+
+    @property
+    def pattern(self) -> str:
+        """Names of the tools called; empty for a turn of text."""
+        return "+".join(sorted(call["name"] for call in self.calls))
+
+    @property
+    def is_complete(self) -> bool:
+        """False while its calls have no results."""
+        return not self.calls or any(results_of(message) for message in self.after)
+
+    def _made_key(self) -> str:
+        calls = self.calls
+        if not calls:
+            return digest("text", _text(self.said[0]), [instruction_of(message) for message in self.after])
+        results = {block["tool_use_id"]: block for message in self.after for block in results_of(message)}
+        return digest("tools", sorted(digest(c["name"], c["input"], _shown(results.get(c["id"]))) for c in calls))
+
+
+def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopState:
+    """What the history shows; a request sent twice counts once, because nothing but the history does."""
+    turns = _turns(messages)
+    if not turns:
+        return LoopState()
+    runs = {period: _run(turns, period) for period in PERIODS if period <= len(turns)}
+    period = max(runs, key=lambda one: (runs[one] - one, -one))
+    repeats = runs[period]
+    no_progress = repeats - period
+    patterns = tuple(turn.pattern for turn in turns[len(turns) - period :])
+    is_looping = (
+        any(patterns)
+        and no_progress > 0
+        and repeats >= settings.loop_repeat_threshold
+        and repeats >= settings.loop_window
+        and no_progress >= settings.no_progress_threshold
+    )
+    return LoopState(repeats, period, no_progress, is_looping, patterns, len(turns))
+
+
+def break_loop(
+    request: MessagesRequest,
+    state: LoopState,
+    settings: ProxySettings,
+    *,
+    forced: int,
+    utilisation: float | None,
+) -> tuple[MessagesRequest, tuple[Note, ...]]:
+    """Tell the model of a loop, release a forced tool_choice, and stop a long loop by an answer without tools.
+
+    `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window. A
+    request without tools, or with none to be called, is returned as it is, and so is every healthy one.
+    """
+    kind = request.tool_choice.kind
+    if not settings.loop_breaker or not request.tools or kind == "none":
+        return request, ()
+    notes: list[Note] = []
+    choice = kind
+    if state.is_looping:
+        stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
+        request = _told(request, state, STOP_MARKER if stop else MARKER)
+        notes.append(Note(Guardrail.LOOP_BREAKER, Action.APPLIED, _facts(state, stage=2 if stop else 1)))
+        choice = "none" if stop else "auto"
+    reason = _release_reason(state, settings, forced, utilisation) if kind in {"any", "tool"} else None
+    if reason is not None:
+        notes.append(
+            Note(
+                Guardrail.LOOP_BREAKER,
+                Action.RELEASED,
+                _facts(state, reason=reason, forced=forced)
+                | ({"utilisation": round(utilisation, 4)} if utilisation is not None else {}),
+            )
+        )
+        choice = "auto" if choice == kind else choice
+    if choice != kind:
+        released = dataclasses.replace(request.tool_choice, kind=choice, name=None)
+        request = dataclasses.replace(request, tool_choice=released)
+    return request, tuple(notes)
+
+
+def _release_reason(state: LoopState, settings: ProxySettings, forced: int, utilisation: float | None) -> str | None:
+    if state.is_looping:
+        return "loop"
+    if forced >= settings.forced_threshold and state.no_progress >= settings.no_progress_threshold:
+        return "forced"
+    if utilisation is not None and utilisation >= settings.context_release_threshold:
+        return "context"
+    return None
+
+
+def _facts(state: LoopState, **more: Any) -> dict[str, Any]:
+    return {
+        "repeats": state.repeats,
+        "period": state.period,
+        "no_progress": state.no_progress,
+        "tools": list(state.tools),
+        **more,
+    }
+
+
+def _told(request: MessagesRequest, state: LoopState, marker: str) -> MessagesRequest:
+    messages = list(request.messages)
+    place = max(index for index, message in enumerate(messages) if message.role == "user")
+    text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
+    messages[place] = with_text(messages[place], text)
+    return dataclasses.replace(request, messages=tuple(messages))
+
+
+def _turns(messages: Sequence[Message]) -> list[_Turn]:
+    """The completed turns since the latest instruction.
+
+    An instruction that only repeats the one before, after an answer in words, is a nudge: the answer is a turn then.
+    """
+    turns: list[_Turn] = []
+    asked = ""
+    answer: Message | None = None
+    for message in messages:
+        if message.role == "assistant":
+            answer = message
+            if calls_of(message):
+                asked = ""
+                if turns and not turns[-1].after:
+                    turns[-1].said.append(message)
+                else:
+                    turns.append(_Turn(message))
+        elif message.role == "user":
+            text = instruction_of(message)
+            nudge = bool(text) and text == asked and answer is not None
+            if text and not nudge:
+                turns = []
+            elif nudge and answer is not None:
+                turns.append(_Turn(answer))
+            if turns:
+                turns[-1].after.append(message)
+            if text:
+                asked, answer = text, None
+    if turns and not turns[-1].is_complete:
+        turns.pop()
+    return turns
+
+
+def _run(turns: Sequence[_Turn], period: int) -> int:
+    """How many of the last turns go round in a cycle of `period` turns."""
+    run = period
+    while run < len(turns) and turns[-run - 1].key == turns[-run - 1 + period].key:
+        run += 1
+    return run
+
+
+def _shown(result: Block | None) -> Any:
+    """A result as the model sees it."""
+    return None if result is None else [bool(result.get("is_error")), result_parts(result)]
+
+
+def _text(message: Message) -> str:
+    return "\n".join(block["text"] for block in message.content if block["type"] == "text").strip()
