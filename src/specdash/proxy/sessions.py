@@ -61,6 +61,8 @@ class Session:
     prunes: int = 0
     overflows: int = 0
     unexpected_ends: int = 0
+    window: int | None = None
+    """The context window of its last turn."""
     history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     touched: float = 0.0
     """Monotonic time of the last sign of life."""
@@ -86,8 +88,9 @@ class Session:
         """Take over the tokens of the turn's last upstream call (not a sum over retries).
 
         `estimate` is what `guardrails.estimate` said, unscaled, of the request as it was sent upstream. A usage without
-        prompt tokens is one nobody told: it changes nothing.
+        prompt tokens is one nobody told: only the window is noted.
         """
+        self.window = window
         if usage.prompt <= 0:
             return
         self.last_prompt_tokens = usage.prompt
