@@ -162,7 +162,7 @@ class _Exchange:
             await send({"type": "http.response.body", "body": data, "more_body": True})
             witness.feed(data)
             active.update(witness.answer)
-            if active.ttft_s is None and witness.has_content:
+            if active.ttft_s is None and self._status == 200 and witness.has_content:
                 active.first_content()
             data = await reply.read()
         await send({"type": "http.response.body", "body": b""})

@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 asgi(proxy),
-                http=_Protocol,
+                http=HttpProtocol,
                 ws="none",
                 interface="asgi3",
                 lifespan="off",
@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):
         notify("READY=1")
 
 
-class _Protocol(HttpToolsProtocol):
+class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol; what is not HTTP gets an envelope too."""
 
     def send_400_response(self, msg: str) -> None:

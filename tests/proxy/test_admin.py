@@ -1,0 +1,101 @@
+"""Holding and resuming a running proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.proxy_app import RunningProxy, running_proxy
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_upstream import Call
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@contextlib.asynccontextmanager
+async def proxied(
+    release: asyncio.Event | None = None, **texts: str
+) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
+    async def upstream(call: Call) -> None:
+        if call.path == "/v1/chat/completions" and release is not None:
+            await release.wait()
+        await call.json({"choices": []})
+
+    async with scripted(upstream) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+        yield proxy, server
+
+
+async def test_new_requests_wait_until_resumed() -> None:
+    async with proxied() as (proxy, server):
+        held = (await proxy.post("/admin/hold", {"reason": "new\nmodel", "limit_s": 30})).json()
+        assert (held["held"], held["reason"], held["limit_s"]) == (True, "new model", 30)
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until(lambda: proxy.proxy.gate.waiting == 1)
+        assert server.count("/v1/chat/completions") == 0
+        assert (await proxy.get("/admin/state")).json()["waiting"] == 1
+        assert (await proxy.get("/health")).json()["status"] == "held"
+        assert (await proxy.post("/admin/resume")).json()["resumed"] is True
+        assert (await request).status_code == 200
+        assert (await proxy.get("/admin/state")).json()["held"] is False
+
+
+async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
+    release = asyncio.Event()
+    async with proxied(release) as (proxy, server):
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until(lambda: server.count("/v1/chat/completions") == 1)
+        state = (await proxy.post("/admin/hold", {"drain_s": 0.05})).json()
+        assert (state["active"], state["drained"]) == (1, False)
+        holding = asyncio.create_task(proxy.post("/admin/hold", {"drain_s": 10}))
+        await asyncio.sleep(0.02)
+        release.set()
+        assert (await holding).json()["drained"] is True
+        assert (await request).status_code == 200
+
+
+async def test_without_a_limit_the_settings_one_holds() -> None:
+    async with proxied(PROXY_HOLD_LIMIT="33") as (proxy, _):
+        assert (await proxy.post("/admin/hold")).json()["limit_s"] == 33
+
+
+async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
+    async with proxied() as (proxy, _):
+        proxy.proxy.window.read_at = 1.0
+        assert (await proxy.post("/admin/resume")).json()["resumed"] is False
+        assert proxy.proxy.window.read_at is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"reason": 3},
+        {"limit_s": "10"},
+        {"limit_s": 0},
+        {"limit_s": -1},
+        {"limit_s": True},
+        {"limit_s": 1e9},
+        {"drain_s": None},
+        {"seconds": 3},
+        [],
+        "x",
+    ],
+)
+async def test_a_bad_body_holds_nothing(body: Any) -> None:
+    async with proxied() as (proxy, _):
+        answer = await proxy.post("/admin/hold", body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert not proxy.proxy.gate.held
+
+
+async def test_web_pages_are_refused() -> None:
+    async with proxied() as (proxy, _):
+        answer = await proxy.post("/admin/hold", {}, headers={"origin": "http://localhost"})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "permission_error")
+        assert not proxy.proxy.gate.held

@@ -1,0 +1,90 @@
+"""Holding new requests, and letting them go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from specdash.proxy.errors import ApiError
+from specdash.proxy.gate import Gate
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_an_open_gate_lets_pass_at_once() -> None:
+    await Gate().wait(0.0)
+
+
+async def test_a_held_request_goes_on_when_resumed() -> None:
+    gate = Gate()
+    gate.hold("restart", 60)
+    waiting = [asyncio.create_task(gate.wait(60)) for _ in range(3)]
+    await turns()
+    assert (gate.held, gate.reason, gate.waiting) == (True, "restart", 3)
+    assert gate.resume()
+    await asyncio.gather(*waiting)
+    assert (gate.held, gate.waiting, gate.since) == (False, 0, None)
+
+
+async def test_a_request_that_waits_too_long_is_told_to_come_back_and_the_hold_stays() -> None:
+    gate = Gate()
+    gate.hold("new model", 60)
+    with pytest.raises(ApiError, match=r"held \(new model\)") as caught:
+        await gate.wait(0.01)
+    assert (caught.value.status, caught.value.type) == (529, "overloaded_error")
+    assert caught.value.retry_after is not None
+    assert (gate.held, gate.waiting) == (True, 0)
+    gate.resume()
+
+
+async def test_a_cancelled_wait_is_no_longer_counted() -> None:
+    gate = Gate()
+    gate.hold("", 60)
+    waiting = asyncio.create_task(gate.wait(60))
+    await turns()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert gate.waiting == 0
+    gate.resume()
+
+
+async def test_a_hold_that_nobody_lifts_ends_by_itself_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    gate.hold("crashed tool", 0.02)
+    with caplog.at_level(logging.WARNING, "specdash.proxy"):
+        await gate.wait(5)
+    assert not gate.held
+    assert "crashed tool" in caplog.text
+
+
+async def test_a_second_hold_replaces_limit_and_reason_and_keeps_the_beginning() -> None:
+    now = [100.0]
+    gate = Gate(wall=lambda: now[0])
+    gate.hold("first", 0.02)
+    now[0] = 107.0
+    gate.hold("second", 60)
+    await asyncio.sleep(0.05)
+    assert (gate.held, gate.reason, gate.since, gate.held_s) == (True, "second", 100.0, 7.0)
+    gate.resume()
+
+
+async def test_a_gate_held_again_before_the_waiting_ran_keeps_them_waiting() -> None:
+    gate = Gate()
+    gate.hold("one", 60)
+    waiting = asyncio.create_task(gate.wait(60))
+    await turns()
+    gate.resume()
+    gate.hold("two", 60)
+    await turns()
+    assert not waiting.done()
+    gate.resume()
+    await waiting
+
+
+async def test_resuming_what_is_not_held_says_so() -> None:
+    assert Gate().resume() is False

@@ -1,0 +1,145 @@
+"""Model names: for Claude Code, for OpenAI's SDK, and back to the upstream's."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.models import display_name, find_model, listed_name, upstream_model
+from specdash.proxy.upstream import Upstream
+from specdash.proxy.window import Window
+from support.proxy_app import RunningProxy, running_proxy
+from support.scripted_upstream import scripted, settings_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_upstream import Call
+
+IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
+
+
+@contextlib.asynccontextmanager
+async def proxied(ids: list[str]) -> AsyncIterator[RunningProxy]:
+    async def upstream(call: Call) -> None:
+        await call.json({"data": [{"id": one} for one in ids]} if call.path == "/v1/models" else {})
+
+    async with scripted(upstream) as server, running_proxy(settings_for(server.url)) as proxy:
+        yield proxy
+
+
+def known(*models: str) -> Window:
+    settings = settings_for("http://127.0.0.1:9")
+    window = Window(Upstream(settings), settings)
+    window.models = models
+    window.model_id = models[0] if models else None
+    return window
+
+
+@pytest.mark.parametrize(
+    ("model", "listed", "shown"),
+    [
+        ("/models/Qwen3 8B-Q4_K_M.gguf", "claude-qwen3-8b-q4_k_m", "Qwen3 8B-Q4_K_M"),
+        ("C:\\models\\X.GGUF", "claude-x", "X"),
+        ("org/Gemma:12b", "claude-org-gemma-12b", "org/Gemma:12b"),
+        ("claude-local", "claude-local", "claude-local"),
+        ("anthropic.mine", "anthropic.mine", "anthropic.mine"),
+        ("模型", "claude-model", "模型"),
+    ],
+)
+def test_names(model: str, listed: str, shown: str) -> None:
+    assert (listed_name(model), display_name(model)) == (listed, shown)
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        ("/models/Qwen3 8B.gguf", "/models/Qwen3 8B.gguf"),
+        ("claude-qwen3-8b", "/models/Qwen3 8B.gguf"),
+        ("claude-qwen3-8b[1m]", "/models/Qwen3 8B.gguf"),
+        ("Qwen3 8B", "/models/Qwen3 8B.gguf"),
+        ("org/Gemma:12b", "org/Gemma:12b"),
+        ("CLAUDE-ORG-GEMMA-12B", "org/Gemma:12b"),
+        ("claude-sonnet-4-5-20250929", "/models/Qwen3 8B.gguf"),
+        ("", "/models/Qwen3 8B.gguf"),
+    ],
+)
+def test_any_clients_name_means_a_model_of_the_upstream(requested: str, expected: str) -> None:
+    assert upstream_model(requested, known(*IDS)) == expected
+
+
+def test_while_no_model_is_known_the_name_is_passed_on() -> None:
+    assert upstream_model("claude-x", known()) == "claude-x"
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6, unique=True))
+def test_every_listed_name_leads_back(models: list[str]) -> None:
+    window = known(*models)
+    assert all(find_model(one, window.models) == one for one in models if not one.endswith("]"))
+
+
+async def test_the_list_is_one_for_both_apis() -> None:
+    async with proxied(IDS) as proxy:
+        answer = (await proxy.get("/v1/models?limit=1000")).json()
+        assert [one["id"] for one in answer["data"]] == ["claude-qwen3-8b", "claude-local", "claude-org-gemma-12b"]
+        assert (answer["object"], answer["has_more"]) == ("list", False)
+        assert (answer["first_id"], answer["last_id"]) == ("claude-qwen3-8b", "claude-org-gemma-12b")
+        first = answer["data"][0]
+        assert (first["type"], first["object"], first["owned_by"]) == ("model", "model", "llama.cpp")
+        assert first["display_name"] == "Qwen3 8B"
+        assert first["created_at"].endswith("Z")
+        assert isinstance(first["created"], int)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "more"),
+    [
+        ("limit=2", ["claude-qwen3-8b", "claude-local"], True),
+        ("after_id=claude-qwen3-8b", ["claude-local", "claude-org-gemma-12b"], False),
+        ("before_id=claude-org-gemma-12b&limit=1", ["claude-local"], True),
+        ("after_id=claude-org-gemma-12b", [], False),
+        ("after_id=unknown", ["claude-qwen3-8b", "claude-local", "claude-org-gemma-12b"], False),
+    ],
+)
+async def test_pages(query: str, expected: list[str], more: bool) -> None:
+    async with proxied(IDS) as proxy:
+        answer = (await proxy.get(f"/v1/models?{query}")).json()
+        assert [one["id"] for one in answer["data"]] == expected
+        assert answer["has_more"] is more
+
+
+@pytest.mark.parametrize("limit", ["0", "x", "-1", "1001", "", "9" * 40])
+async def test_a_bad_limit_is_refused(limit: str) -> None:
+    async with proxied(IDS) as proxy:
+        assert (await proxy.get(f"/v1/models?limit={limit}")).status_code in ({200} if limit == "" else {400})
+
+
+async def test_models_of_the_same_name_get_a_number() -> None:
+    async with proxied(["/a/m.gguf", "/b/m.gguf"]) as proxy:
+        answer: Any = (await proxy.get("/v1/models")).json()
+        assert [one["id"] for one in answer["data"]] == ["claude-m", "claude-m-2"]
+        assert find_model("claude-m-2", ("/a/m.gguf", "/b/m.gguf")) == "/b/m.gguf"
+
+
+@pytest.mark.parametrize(
+    "path", ["claude-org-gemma-12b", "org/Gemma:12b", "org%2FGemma%3A12b", "%2Fmodels%2FQwen3%208B.gguf"]
+)
+async def test_one_model_by_either_name(path: str) -> None:
+    async with proxied(IDS) as proxy:
+        assert (await proxy.get(f"/v1/models/{path}")).status_code == 200
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    async with proxied(IDS) as proxy:
+        answer = await proxy.get("/v1/models/claude-opus-9")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+
+
+async def test_no_model_known_is_an_empty_list() -> None:
+    async with proxied([]) as proxy:
+        answer = (await proxy.get("/v1/models")).json()
+        assert (answer["data"], answer["first_id"], answer["has_more"]) == ([], None, False)

@@ -1,0 +1,358 @@
+"""Connections to the upstream: kept, replaced, bounded, and closed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.proxy.errors import ApiError
+from specdash.proxy.upstream import Upstream, UpstreamBrokenError
+from support.fault_server import free_port, full_backlog
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_upstream import Behaviour, Call
+
+
+@contextlib.asynccontextmanager
+async def connected(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[Upstream, ScriptedUpstream]]:
+    async with scripted(behave) as server:
+        upstream = Upstream(settings_for(server.url, **texts))
+        try:
+            yield upstream, server
+        finally:
+            await upstream.close()
+
+
+async def says_ok(call: Call) -> None:
+    await call.answer(200, b'{"ok":true}')
+
+
+async def endless(call: Call) -> None:
+    await call.begin()
+    while not call.writer.is_closing():
+        await call.chunk(b"data: {}\n\n")
+        await asyncio.sleep(0.001)
+
+
+async def silent(call: Call) -> None:
+    await call.gone()
+
+
+async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
+    async with await upstream.open(body) as reply:
+        return await reply.body(1 << 24)
+
+
+class TestPool:
+    async def test_a_connection_is_used_again_after_an_answer_read_to_its_end(self) -> None:
+        async with connected(says_ok) as (upstream, server):
+            for _ in range(5):
+                async with await upstream.open(b"{}") as reply:
+                    while await reply.read():
+                        pass
+            assert (len(server.calls), server.connections) == (5, 1)
+
+    async def test_the_body_arrives_as_it_is(self) -> None:
+        body = json.dumps({"text": "ü" * 1_500_000}).encode()
+        async with connected(says_ok) as (upstream, server):
+            assert await whole(upstream, b'{"a":1}') == b'{"ok":true}'
+            assert await whole(upstream, body) == b'{"ok":true}'
+            assert [call.body for call in server.calls] == [b'{"a":1}', body]
+            assert server.calls[0].path == "/v1/chat/completions"
+
+    async def test_a_connection_that_died_in_the_pool_is_replaced_without_the_client_noticing(self) -> None:
+        async def dies_on_reuse(call: Call) -> None:
+            if call.number == 0:
+                await call.answer()
+            else:
+                call.hang_up()
+
+        async with connected(dies_on_reuse) as (upstream, server):
+            for _ in range(3):
+                async with await upstream.open(b"{}") as reply:
+                    assert reply.status == 200
+                    while await reply.read():
+                        pass
+            assert server.connections == 3
+
+    async def test_it_is_replaced_once_only(self) -> None:
+        async def first_only(call: Call) -> None:
+            if len(server.calls) == 1:
+                await call.answer()
+            else:
+                call.hang_up()
+
+        async with connected(first_only) as (upstream, server):
+            async with await upstream.open(b"{}") as reply:
+                while await reply.read():
+                    pass
+            with pytest.raises(UpstreamBrokenError):
+                await upstream.open(b"{}")
+            assert len(server.calls) == 3
+
+    async def test_a_fresh_connection_that_dies_is_an_error(self) -> None:
+        async def dies(call: Call) -> None:
+            call.hang_up()
+
+        async with connected(dies) as (upstream, server):
+            with pytest.raises(UpstreamBrokenError, match="without an answer"):
+                await upstream.open(b"{}")
+            assert len(server.calls) == 1
+
+    async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
+        async def half_a_head(call: Call) -> None:
+            if call.number == 0:
+                await call.answer()
+                return
+            call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-ty")
+            call.hang_up()
+
+        async with connected(half_a_head) as (upstream, server):
+            async with await upstream.open(b"{}") as reply:
+                while await reply.read():
+                    pass
+            with pytest.raises(UpstreamBrokenError):
+                await upstream.open(b"{}")
+            assert len(server.calls) == 2
+
+    async def test_more_requests_than_connections_wait_their_turn(self) -> None:
+        running = most = 0
+
+        async def counted(call: Call) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            await call.answer()
+
+        async with connected(counted, PROXY_MAX_CONNECTIONS="3") as (upstream, server):
+            await asyncio.gather(*(whole(upstream) for _ in range(12)))
+            assert most == 3
+            assert len(server.calls) == 12
+            assert upstream.in_flight == 0
+
+    async def test_small_questions_do_not_wait_for_a_connection(self) -> None:
+        async with connected(silent, PROXY_MAX_CONNECTIONS="1") as (upstream, server):
+            server.routes["/props"] = says_ok
+            waiting = asyncio.create_task(upstream.open(b"{}"))
+            await until(lambda: len(server.calls) == 1)
+            assert await upstream.get_json("/props", 2) == {"ok": True}
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+class TestFailures:
+    async def test_a_refused_connection_names_the_upstream_without_its_secrets(self) -> None:
+        port = free_port()
+        upstream = Upstream(settings_for(f"http://user:secret@127.0.0.1:{port}"))
+        with pytest.raises(ApiError) as caught:
+            await upstream.open(b"{}")
+        await upstream.close()
+        error = caught.value
+        assert (error.status, error.type, error.retry_after) == (529, "overloaded_error", 2)
+        assert error.message == f"the upstream http://127.0.0.1:{port} cannot be reached: connection refused"
+
+    async def test_an_unknown_name_is_told(self) -> None:
+        upstream = Upstream(settings_for("http://no-such-host.invalid"))
+        with pytest.raises(ApiError, match="name is not known") as caught:
+            await upstream.open(b"{}")
+        await upstream.close()
+        assert caught.value.status == 529
+
+    async def test_a_connection_that_is_never_made_ends_in_time(self) -> None:
+        with full_backlog() as url:
+            upstream = Upstream(settings_for(url, PROXY_CONNECT_TIMEOUT="0.2"))
+            with pytest.raises(ApiError, match="no connection in time") as caught:
+                await upstream.open(b"{}")
+            await upstream.close()
+        assert caught.value.status == 529
+
+    async def test_silence_before_the_answer_is_a_timeout(self) -> None:
+        async with connected(silent, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
+            with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
+                await upstream.open(b"{}")
+            assert (caught.value.status, caught.value.type) == (504, "timeout_error")
+
+    async def test_silence_inside_the_answer_is_a_timeout_and_closes_the_connection(self) -> None:
+        async def stalls(call: Call) -> None:
+            await call.begin()
+            await call.chunk(b"data: {}\n\n")
+            await call.gone()
+            call.hang_up()
+
+        async with connected(stalls, PROXY_READ_TIMEOUT="0.1") as (upstream, server):
+            async with await upstream.open(b"{}") as reply:
+                assert await reply.read() == b"data: {}\n\n"
+                with pytest.raises(ApiError) as caught:
+                    await reply.read()
+            assert caught.value.status == 504
+            await until(lambda: server.open == 0)
+            assert upstream.in_flight == 0
+
+    @pytest.mark.parametrize("chunked", [True, False])
+    async def test_a_stream_that_breaks_off_is_told_apart(self, chunked: bool) -> None:
+        async def breaks(call: Call) -> None:
+            if chunked:
+                await call.begin()
+                await call.chunk(b"data: {}\n\n")
+            else:
+                call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n\n")
+            call.hang_up()
+
+        async with connected(breaks) as (upstream, _):
+            with pytest.raises(UpstreamBrokenError, match="broke off"):
+                await whole(upstream)
+            assert upstream.in_flight == 0
+
+    async def test_what_is_not_http_is_told(self) -> None:
+        async def speaks_otherwise(call: Call) -> None:
+            call.writer.write(b"220 smtp ready\r\n\r\n")
+            call.hang_up()
+
+        async with connected(speaks_otherwise) as (upstream, _):
+            with pytest.raises(ApiError, match="does not answer in HTTP"):
+                await upstream.open(b"{}")
+
+    async def test_every_loss_is_told_to_whoever_remembers_the_upstream(self) -> None:
+        lost = []
+        upstream = Upstream(settings_for(f"http://127.0.0.1:{free_port()}"))
+        upstream.on_lost = lambda: lost.append(1)
+        with pytest.raises(ApiError):
+            await upstream.open(b"{}")
+        await upstream.close()
+        assert lost == [1]
+
+    async def test_a_redirect_is_not_followed(self) -> None:
+        async def redirects(call: Call) -> None:
+            call.writer.write(b"HTTP/1.1 301 X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
+
+        async with connected(redirects) as (upstream, server):
+            async with await upstream.open(b"{}") as reply:
+                assert reply.status == 301
+            assert [call.path for call in server.calls] == ["/v1/chat/completions"]
+
+    async def test_an_error_body_of_any_size_is_read_within_bounds(self) -> None:
+        async def floods(call: Call) -> None:
+            await call.begin("text/plain")
+            for _ in range(10_000):
+                await call.chunk(b"x" * 65536)
+
+        async with connected(floods) as (upstream, server):
+            async with await upstream.open(b"{}") as reply:
+                assert len((await reply.error()).message) < 1000
+            await until(lambda: server.open == 0)
+
+
+class TestSecrets:
+    async def test_the_upstreams_key_is_sent(self) -> None:
+        async with connected(says_ok, PROXY_UPSTREAM_API_KEY="k-1") as (upstream, server):
+            await whole(upstream)
+            await upstream.get_json("/props", 2)
+            assert [call.header("authorization") for call in server.calls] == ["Bearer k-1", "Bearer k-1"]
+
+    async def test_no_proxy_of_the_environment_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+        async with connected(says_ok) as (upstream, _):
+            assert await whole(upstream) == b'{"ok":true}'
+
+    async def test_answers_are_asked_for_and_passed_on_unpacked(self) -> None:
+        async with connected(says_ok) as (upstream, server):
+            await whole(upstream)
+            assert server.calls[0].header("accept-encoding") == "identity"
+
+
+class TestAbort:
+    async def test_closes_the_connection_at_once_and_only_once(self) -> None:
+        async with connected(endless) as (upstream, server):
+            reply = await upstream.open(b"{}")
+            assert await reply.read()
+            reply.abort()
+            reply.abort()
+            assert await reply.read() == b""
+            await until(lambda: server.open == 0)
+            assert upstream.in_flight == 0
+
+    async def test_leaving_the_block_closes_what_was_not_read(self) -> None:
+        async with connected(endless) as (upstream, server):
+            async with await upstream.open(b"{}"):
+                pass
+            await until(lambda: server.open == 0)
+
+    @pytest.mark.parametrize("behave", [endless, silent])
+    async def test_cancelling_closes_the_connection_at_any_moment(self, behave: Behaviour) -> None:
+        async with connected(behave) as (upstream, server):
+            task = asyncio.create_task(whole(upstream))
+            await until(lambda: len(server.calls) == 1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: server.open == 0)
+            assert upstream.in_flight == 0
+
+    async def test_cancelling_a_request_that_waits_for_its_turn_frees_it(self) -> None:
+        async with connected(endless, PROXY_MAX_CONNECTIONS="1") as (upstream, _):
+            async with await upstream.open(b"{}"):
+                task = asyncio.create_task(upstream.open(b"{}"))
+                await asyncio.sleep(0.01)
+                assert upstream.in_flight == 2
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                assert upstream.in_flight == 1
+            async with await upstream.open(b"{}") as reply:
+                assert await reply.read()
+
+    async def test_a_thousand_aborted_requests_leave_nothing_behind(self) -> None:
+        async with connected(endless, PROXY_MAX_CONNECTIONS="16") as (upstream, server):
+            tasks_before = len(asyncio.all_tasks())
+
+            async def one(number: int) -> None:
+                async with await upstream.open(b"{}") as reply:
+                    for _ in range(number % 3):
+                        await reply.read()
+
+            for start in range(0, 1000, 50):
+                await asyncio.gather(*(one(number) for number in range(start, start + 50)))
+            await until(lambda: server.open == 0)
+            await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
+            assert upstream.in_flight == 0
+            assert len(server.calls) == 1000
+
+    async def test_drained_waits_for_what_is_running(self) -> None:
+        async with connected(endless) as (upstream, _):
+            assert await upstream.drained(0)
+            reply = await upstream.open(b"{}")
+            assert not await upstream.drained(0.01)
+            asyncio.get_running_loop().call_later(0.01, reply.abort)
+            assert await upstream.drained(5)
+
+
+class TestQuestions:
+    async def test_an_error_status_is_raised_as_the_client_gets_it(self) -> None:
+        async def loading(call: Call) -> None:
+            await call.json({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503)
+
+        async with connected(loading) as (upstream, _):
+            with pytest.raises(ApiError, match="loading") as caught:
+                await upstream.get_json("/props", 2)
+            assert caught.value.status == 529
+
+    async def test_an_answer_that_is_not_json_is_an_error(self) -> None:
+        async def page(call: Call) -> None:
+            await call.answer(200, b"<html>", "text/html")
+
+        async with connected(page) as (upstream, _):
+            with pytest.raises(ApiError, match="does not answer in JSON"):
+                await upstream.get_json("/props", 2)
+
+    async def test_a_slow_answer_ends_in_time(self) -> None:
+        async with connected(silent) as (upstream, _):
+            with pytest.raises(ApiError) as caught:
+                await upstream.get_json("/props", 0.05)
+            assert caught.value.status == 504

@@ -1,0 +1,196 @@
+"""What the proxy knows of its upstream, and when it looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.core.proxy_status import Upstream as State
+from specdash.proxy.upstream import Upstream
+from specdash.proxy.window import Window
+from support.fault_server import free_port
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_upstream import Behaviour, Call
+
+PROPS = {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b11549", "modalities": {"vision": True}}
+MODELS = {"data": [{"id": "/models/Qwen3.gguf", "meta": {"n_ctx": 2048}}]}
+
+
+def answers(value: Any, status: int = 200) -> Behaviour:
+    async def behave(call: Call) -> None:
+        await call.json(value, status)
+
+    return behave
+
+
+async def hangs(call: Call) -> None:
+    await call.gone()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def watched(
+    props: Behaviour | None = None, models: Behaviour | None = None, clock: Clock | None = None, **texts: str
+) -> AsyncIterator[tuple[Window, ScriptedUpstream]]:
+    async with scripted(answers({}, 404)) as server:
+        server.routes = {"/props": props or answers(PROPS), "/v1/models": models or answers(MODELS)}
+        settings = settings_for(server.url, **texts)
+        upstream = Upstream(settings)
+        window = Window(upstream, settings, clock or Clock())
+        upstream.on_lost = window.forget
+        try:
+            yield window, server
+        finally:
+            await window.close()
+            await upstream.close()
+
+
+async def test_props_tell_the_window_the_build_and_the_media() -> None:
+    async with watched() as (window, _):
+        assert (window.tokens, window.status) == (None, State.UNKNOWN)
+        await window.refresh()
+        assert (window.tokens, window.status) == (4096, State.OK)
+        assert window.build == "b11549"
+        assert window.media == frozenset({"vision"})
+        assert (window.model_id, window.models) == ("/models/Qwen3.gguf", ("/models/Qwen3.gguf",))
+
+
+async def test_the_setting_wins() -> None:
+    async with watched(PROXY_CONTEXT_WINDOW="262144") as (window, _):
+        assert window.tokens == 262144
+        await window.refresh()
+        assert window.tokens == 262144
+
+
+async def test_without_props_the_models_tell() -> None:
+    async with watched(props=answers({"error": {"message": "no"}}, 404)) as (window, _):
+        await window.refresh()
+        assert window.tokens == 2048
+
+
+@pytest.mark.parametrize(("asleep", "expected"), [(False, 8192), (True, None)])
+async def test_the_slots_are_asked_last_and_never_on_a_sleeping_server(asleep: bool, expected: int | None) -> None:
+    async with watched(props=answers({"is_sleeping": asleep}), models=answers({"data": [{"id": "m"}]})) as (
+        window,
+        server,
+    ):
+        server.routes["/slots"] = answers([{"n_ctx": 8192}])
+        await window.refresh()
+        assert window.tokens == expected
+        assert server.count("/slots") == (0 if asleep else 1)
+
+
+async def test_a_router_tells_by_the_model_that_is_loaded() -> None:
+    models = {
+        "data": [
+            {"id": "a", "status": {"value": "unloaded"}},
+            {"id": "b", "status": {"value": "loaded"}, "meta": {"n_ctx": 512}},
+        ]
+    }
+    async with watched(props=answers({"role": "router"}), models=answers(models)) as (window, server):
+        await window.refresh()
+        assert (window.model_id, window.models, window.tokens) == ("b", ("a", "b"), 512)
+        assert server.count("/slots") == 0
+
+
+async def test_it_is_read_again_after_context_refresh_in_the_background() -> None:
+    clock = Clock()
+    async with watched(clock=clock, PROXY_CONTEXT_REFRESH="60") as (window, server):
+        await window.refresh()
+        clock.now += 59
+        await window.refresh()
+        assert server.count("/props") == 1
+        server.routes["/props"] = answers({"default_generation_settings": {"n_ctx": 9000}})
+        clock.now += 2
+        await window.refresh()
+        assert window.tokens == 4096
+        await until(lambda: window.tokens == 9000)
+
+
+async def test_nothing_is_asked_while_no_request_flows() -> None:
+    async with watched() as (_, server):
+        await asyncio.sleep(0.02)
+        assert server.calls == []
+
+
+async def test_many_requests_at_once_ask_once() -> None:
+    async with watched() as (window, server):
+        await asyncio.gather(*(window.refresh() for _ in range(20)))
+        assert server.count("/props") == 1
+        assert window.tokens == 4096
+
+
+async def test_after_a_restart_of_the_upstream_the_old_window_does_not_count() -> None:
+    clock = Clock()
+    async with watched(clock=clock) as (window, server):
+        await window.refresh()
+        window.forget()
+        assert window.tokens is None
+        server.routes["/props"] = answers({"default_generation_settings": {"n_ctx": 777}})
+        clock.now += 3
+        await window.refresh()
+        assert window.tokens == 777
+
+
+async def test_an_unreachable_upstream_is_not_asked_for_every_request() -> None:
+    settings = settings_for(f"http://127.0.0.1:{free_port()}")
+    upstream, clock = Upstream(settings), Clock()
+    window = Window(upstream, settings, clock)
+    tries = []
+    upstream.on_lost = lambda: tries.append(clock.now)
+    await window.refresh()
+    before = len(tries)
+    await window.refresh()
+    assert (window.tokens, window.status, len(tries)) == (None, State.UNREACHABLE, before)
+    clock.now += 3
+    await window.refresh()
+    assert len(tries) == 2 * before
+    await upstream.close()
+
+
+async def test_a_loading_upstream_is_told_apart() -> None:
+    loading = answers({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503)
+    async with watched(loading, loading) as (window, _):
+        assert await window.check() is State.LOADING
+
+
+async def test_checking_asks_at_most_once_in_a_while() -> None:
+    clock = Clock()
+    async with watched(clock=clock) as (window, server):
+        for _ in range(5):
+            assert await window.check() is State.OK
+        assert server.count("/props") == 1
+        clock.now += 1.5
+        await window.check()
+        assert server.count("/props") == 2
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], "x", {"default_generation_settings": 3}, {"default_generation_settings": {"n_ctx": True}}]
+)
+async def test_answers_of_any_shape_leave_it_unknown(value: Any) -> None:
+    async with watched(answers(value), answers(value)) as (window, _):
+        await window.refresh()
+        assert window.tokens is None
+
+
+@pytest.mark.slow
+async def test_a_hanging_upstream_delays_a_request_by_two_seconds_at_most() -> None:
+    async with watched(hangs, hangs) as (window, _):
+        async with asyncio.timeout(3):
+            await window.refresh()
+        assert window.tokens is None

@@ -1,0 +1,74 @@
+"""The proxy's application on a real socket, inside the loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import uvicorn
+from uvicorn.server import ServerState
+
+from specdash.proxy.app import Proxy, asgi
+from specdash.proxy.server import HttpProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from specdash.proxy.settings import ProxySettings
+
+
+class RunningProxy:
+    """A proxy that listens, and a client for it."""
+
+    def __init__(self, proxy: Proxy, state: ServerState, port: int) -> None:
+        self.proxy = proxy
+        self.state = state
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=20)
+
+    async def get(self, path: str, **more: Any) -> httpx.Response:
+        return await self.client.get(path, **more)
+
+    async def post(self, path: str, value: Any = None, **more: Any) -> httpx.Response:
+        return await self.client.post(path, json=value, **more)
+
+    async def send(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of one's own, on which `data` was sent."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        await writer.drain()
+        return reader, writer
+
+    async def send_post(self, path: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A POST on a connection of one's own."""
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        return await self.send(head.encode() + body)
+
+
+@contextlib.asynccontextmanager
+async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
+    """The proxy with `settings`, on a free port whatever they say."""
+    proxy = Proxy(settings)
+    config = uvicorn.Config(
+        asgi(proxy), http=HttpProtocol, ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    running = RunningProxy(proxy, state, server.sockets[0].getsockname()[1])
+    try:
+        yield running
+    finally:
+        await running.client.aclose()
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        await proxy.close()
