@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from specdash.proxy.generation import Generation
     from specdash.proxy.upstream import Reply
 
+_FIRST_PIECE = 1 << 10
+"""Bytes handled at once until there is content: what else was read with it must not delay the first token."""
+_LARGE_PIECE = 1 << 15
 _LAST_CHUNK_S = 0.05
 _LARGEST_ANSWER = 64 << 20
 _STATUS_OF_TYPE = {
@@ -87,14 +90,19 @@ async def _take_stream(
     on_data: Callable[[Answer], Awaitable[None]] | None,
 ) -> None:
     decoder = ChatDecoder(answer.chunk)
+    chain.on_cut = decoder.stop
     update = turn.active.update
     while data := await reply.read():
-        decoder.feed(data)
-        update(answer)
-        if answer.error is not None:
-            raise stream_error(*answer.error)
-        if on_data is not None:
-            await on_data(answer)
+        at = 0
+        while at < len(data):
+            size = _LARGE_PIECE if answer.started else _FIRST_PIECE
+            decoder.feed(data[at : at + size])
+            at += size
+            update(answer)
+            if answer.error is not None:
+                raise stream_error(*answer.error)
+            if on_data is not None:
+                await on_data(answer)
         if chain.cut_short:
             reply.abort()
             answer.end()

@@ -10,9 +10,10 @@ from specdash.proxy.guardrails.text_gate import PseudoCallGate
 from specdash.proxy.stop_sequences import StopSequences
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from specdash.proxy.blocks import BlockSink
+    from specdash.proxy.answer import Answer
+    from specdash.proxy.blocks import BlockSink, ToolCall
     from specdash.proxy.messages import MessagesRequest, Tool
     from specdash.proxy.settings import ProxySettings
 
@@ -23,9 +24,12 @@ class CallFilter:
     What is left out is counted: `extra` calls past the limit, `unknown` names of tools that do not exist.
     """
 
-    def __init__(self, names: frozenset[str] | None, limit: int | None, sink: BlockSink) -> None:
+    def __init__(
+        self, names: frozenset[str] | None, limit: int | None, sink: BlockSink, on_extra: Callable[[], None]
+    ) -> None:
         self._names = names
-        self._limit = limit
+        self._on_extra = on_extra
+        self.limit = limit
         self._sink = sink
         self._passed: set[int] = set()
         self.extra = 0
@@ -36,8 +40,9 @@ class CallFilter:
     def tool(self, index: int, call_id: str, name: str) -> None:
         if self._names is not None and name not in self._names:
             self.unknown.append(name)
-        elif self._limit is not None and len(self._passed) >= self._limit:
+        elif self.limit is not None and len(self._passed) >= self.limit:
             self.extra += 1
+            self._on_extra()
         else:
             self._passed.add(index)
             self._sink.tool(index, call_id, name)
@@ -64,35 +69,30 @@ class Chain:
         prefill: str,
         thinking: bool,
     ) -> None:
+        self.cut_short = False
+        """True once the rest of the answer is not wanted."""
+        self.on_cut: Callable[[], None] | None = None
+        """Called at that moment."""
         guarded = bool(tools) and settings.malformed_tool_guardrail
         choice = request.tool_choice
         limit = 0 if choice.kind == "none" and tools else None if choice.parallel else 1
         names = frozenset(tool.name for tool in tools) if guarded else None
-        self.calls = CallFilter(names, limit, sink)
+        self.calls = CallFilter(names, limit, sink, self._cut)
         head: BlockSink = self.calls if names is not None or limit is not None else sink
         self.gate: PseudoCallGate | None = None
         if guarded:
             head = self.gate = PseudoCallGate(tools, head)
         self.stops: StopSequences | None = None
         if request.stop_sequences:
-            head = self.stops = StopSequences(request.stop_sequences, head)
+            head = self.stops = StopSequences(request.stop_sequences, head, on_match=self._cut)
         self.echo: PrefillEcho | None = None
         if prefill:
             head = self.echo = PrefillEcho(prefill, head)
         head = self.thinking = ThinkingGate(thinking, head)
         self.repetition: RepetitionCut | None = None
         if settings.repetition_cut:
-            head = self.repetition = RepetitionCut(RepetitionWatch(settings), head)
+            head = self.repetition = RepetitionCut(RepetitionWatch(settings), head, self._cut)
         self.head = head
-
-    @property
-    def cut_short(self) -> bool:
-        """True when the rest of the answer is not wanted."""
-        return (
-            (self.stops is not None and self.stops.matched is not None)
-            or (self.repetition is not None and self.repetition.tripped)
-            or (self.calls.extra > 0 and len(self.calls.unknown) == 0)
-        )
 
     @property
     def stop_text(self) -> str | None:
@@ -108,6 +108,10 @@ class Chain:
     def held(self) -> str:
         """Text that may be an unparsed tool call and was held back."""
         return self.gate.held if self.gate is not None else ""
+
+    def calls_of(self, answer: Answer) -> list[ToolCall]:
+        """The calls of a complete answer that count: those past the client's limit do not, nor need they be whole."""
+        return answer.tool_calls()[: self.calls.limit]
 
     def end(self) -> None:
         """No more will come: let through what was held for a match that cannot come any more, except `held`."""
@@ -125,3 +129,8 @@ class Chain:
     def drop(self) -> str:
         """Throw `held` away, and return it."""
         return self.gate.drop() if self.gate is not None else ""
+
+    def _cut(self) -> None:
+        self.cut_short = True
+        if self.on_cut is not None:
+            self.on_cut()

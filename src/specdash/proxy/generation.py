@@ -177,7 +177,7 @@ class Generation:
             self.note(Guardrail.REPETITION_CUT, Action.APPLIED, chars=answer.text_chars + answer.thinking_chars)
         used = answer
         if verdict.kind is not Kind.OK:
-            used = await mend(self, verdict, answer, held, shown, thinking=chain.thinking.held)
+            used = await mend(self, verdict, answer, chain, held, shown)
         elif shown.calls:
             self.session.malformed_streak = 0
         self._calls = shown.calls

@@ -17,6 +17,7 @@ from specdash.proxy.verdict import MISSING_CALL, Kind
 if TYPE_CHECKING:
     from specdash.proxy.answer import Answer
     from specdash.proxy.blocks import BlockSink, ToolCall
+    from specdash.proxy.chain import Chain
     from specdash.proxy.generation import Generation
     from specdash.proxy.shown import Shown
     from specdash.proxy.verdict import Verdict
@@ -35,14 +36,13 @@ async def mend(
     turn: Generation,
     verdict: Verdict,
     answer: Answer,
+    chain: Chain,
     held: str,
     shown: Shown,
-    *,
-    thinking: str,
 ) -> Answer:
     """Complete what `shown` has of a bad answer, and return the answer that counts for the stop reason.
 
-    `held` is the text that was kept back, `thinking` the reasoning that the client did not ask for.
+    `held` is the text that `chain` kept back.
     """
     guardrail = GUARDRAIL_OF[verdict.kind]
     _tell_detected(turn, guardrail, verdict)
@@ -60,9 +60,9 @@ async def mend(
             turn.session.malformed_streak = 0
         return again
     turn.note(guardrail, Action.EXHAUSTED)
-    _make_do(turn, verdict, answer, held, shown)
+    _make_do(turn, verdict, chain.calls_of(answer), held, shown)
     if not shown.has_text and not shown.calls:
-        _fall_back_on_reasoning(turn, thinking, shown)
+        _fall_back_on_reasoning(turn, chain.thinking.held, shown)
     return answer
 
 
@@ -119,7 +119,7 @@ async def _retry(
     return None
 
 
-def _make_do(turn: Generation, verdict: Verdict, answer: Answer, held: str, shown: Shown) -> None:
+def _make_do(turn: Generation, verdict: Verdict, called: list[ToolCall], held: str, shown: Shown) -> None:
     if verdict.kind is not Kind.MALFORMED or verdict.fault is None:
         return
     recovered = pseudo_calls.recover(held, turn.prepared.tools) if held else None
@@ -130,10 +130,10 @@ def _make_do(turn: Generation, verdict: Verdict, answer: Answer, held: str, show
         _emit(calls, shown)
         turn.note(Guardrail.MALFORMED_TOOL, Action.RECOVERED, calls=len(calls))
         return
-    calls = answer.tool_calls()
-    if calls and verdict.fault.kind not in _UNUSABLE and all(object_of(one.arguments) is not None for one in calls):
+    usable = all(object_of(one.arguments) is not None for one in called)
+    if called and usable and verdict.fault.kind not in _UNUSABLE:
         # The client refuses such a call with a tool error that the model can read and mend.
-        _emit(calls, shown)
+        _emit(called, shown)
     elif not shown.has_text and verdict.fault.kind != MISSING_CALL:
         shown.text(APOLOGY)
 

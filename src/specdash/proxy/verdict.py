@@ -45,10 +45,10 @@ MISSING_CALL = "missing_call"
 def judge(
     request: MessagesRequest, tools: tuple[Tool, ...], answer: Answer, chain: Chain, settings: ProxySettings
 ) -> Verdict:
-    """Judge a complete answer, whose structured calls are `answer.tool_calls()` and whose suspicious text is held."""
+    """Judge a complete answer, whose suspicious text `chain` holds."""
     if chain.stop_text is not None or chain.repeated:
         return OK
-    calls = answer.tool_calls()
+    calls = chain.calls_of(answer)
     text = answer.text()
     truncated = answer.finish_reason == "length"
     if settings.malformed_tool_guardrail and tools:

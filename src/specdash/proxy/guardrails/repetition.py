@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from specdash.proxy.blocks import BlockSink
     from specdash.proxy.settings import ProxySettings
 
@@ -97,26 +99,32 @@ def _run(text: str, period: int) -> int:
 
 
 class RepetitionCut:
-    """A `BlockSink` that ends where the visible text or the reasoning repeats endlessly; calls are not watched."""
+    """A `BlockSink` that ends where the visible text or the reasoning repeats endlessly; calls are not watched.
 
-    __slots__ = ("_sink", "_watch", "tripped")
+    `on_trip` is called once, when it ends.
+    """
 
-    def __init__(self, watch: RepetitionWatch, sink: BlockSink) -> None:
+    __slots__ = ("_on_trip", "_sink", "_watch", "tripped")
+
+    def __init__(self, watch: RepetitionWatch, sink: BlockSink, on_trip: Callable[[], None] | None = None) -> None:
         self._watch = watch
         self._sink = sink
+        self._on_trip = on_trip
         self.tripped = False
 
     def thinking(self, text: str) -> None:
         """Reasoning text."""
         if not self.tripped:
             self._sink.thinking(text)
-            self.tripped = self._watch.feed(text)
+            if self._watch.feed(text):
+                self._trip()
 
     def text(self, text: str) -> None:
         """Visible text."""
         if not self.tripped:
             self._sink.text(text)
-            self.tripped = self._watch.feed(text)
+            if self._watch.feed(text):
+                self._trip()
 
     def tool(self, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
@@ -127,3 +135,8 @@ class RepetitionCut:
         """A piece of its input."""
         if not self.tripped:
             self._sink.arguments(index, fragment)
+
+    def _trip(self) -> None:
+        self.tripped = True
+        if self._on_trip is not None:
+            self._on_trip()
