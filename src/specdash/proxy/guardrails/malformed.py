@@ -28,6 +28,7 @@ _CALL_KEY = re.compile(r"""["'](?:name|function)["']\s*:\s*["']|["'](?:arguments
 _TAG_NAME = re.compile(r"""<function=([\w.:\-]+)>|name=["']([\w.:\-]+)["']""")
 _PARAMETER_END = re.compile(r"</(?:parameter|function)>[ \t\r]*(?:\n|\Z|<)")
 _BROKEN_CALL = re.compile(r'"(?:arguments|parameters|input)"\s*:')
+_REACH = 1000
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 
 
@@ -146,14 +147,15 @@ def _fault_at(text: str, at: int, openers: Counter[str], offered: Mapping[str, T
         line_end = text.find("\n", at)
         bare = not text[text.index(">", at) + 1 : line_end if line_end >= 0 else len(text)].strip()
         return _unparsed(text, at, offered) if bare or _PARAMETER_END.search(text, at) else None
-    if text.startswith("<tool_call>", at) and text[at + len("<tool_call>") :].lstrip().startswith("{"):
+    if text.startswith("<tool_call>", at) and text[at + len("<tool_call>") : at + _REACH].lstrip().startswith("{"):
         return _unparsed(text, at, offered) if _CALL_KEY.search(text, at, _call_end(text, at)) else None
     return _unparsed(text, at, offered)
 
 
 def _call_end(text: str, at: int) -> int:
-    end = text.find("</tool_call>", at)
-    return len(text) if end < 0 else end
+    """Where the call that opens at `at` ends, or far enough behind its first keys."""
+    end = text.find("</tool_call>", at, at + _REACH)
+    return at + _REACH if end < 0 else end
 
 
 def _orphan_fault(closed: list[str], openers: Counter[str]) -> Fault | None:
@@ -165,15 +167,18 @@ def _orphan_fault(closed: list[str], openers: Counter[str]) -> Fault | None:
 
 
 def _unparsed(text: str, at: int, offered: Mapping[str, Tool]) -> Fault:
-    found = _TAG_NAME.search(text, at, at + 400) or _NAME_KEY.search(text, at, at + 400)
+    found = _TAG_NAME.search(text, at, at + _REACH) or _NAME_KEY.search(text, at, at + _REACH)
     name = next((one for one in found.groups() if one), None) if found else None
     tool = name if name in offered else None
     return Fault("unparsed_call", tool, f"{tool or 'a tool'}: the call was left unparsed in the text")
 
 
 def _echo_fault(text: str) -> Fault | None:
-    """The fault of an answer that holds at least two whole rules of the supplement as lines."""
-    echoed = {_NUMBER.sub("", line, count=1).strip() for line in text.split("\n")} & _RULE_LINES
+    """The fault of an answer that holds at least two whole rules of the supplement as lines outside code."""
+    if not any(rule in text for rule in _RULE_LINES):
+        return None
+    lines = (text[at : end if (end := text.find("\n", at)) >= 0 else len(text)] for at, _ in markers.line_starts(text))
+    echoed = {_NUMBER.sub("", line, count=1).strip() for line in lines} & _RULE_LINES
     if len(echoed) < 2:
         return None
     return Fault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")

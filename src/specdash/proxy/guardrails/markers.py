@@ -22,6 +22,8 @@ PREFIX_MAX = 64
 """Blank characters at a line start after which the line is taken for prose."""
 FENCE_LINE_MAX = 200
 """Longest line that opens or closes a fence."""
+SPAN_REACH = 1000
+_BACKTICKS = re.compile("`+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,22 +215,27 @@ def shallow(indent: str) -> bool:
 
 
 def in_code_span(text: str, at: int) -> bool:
-    """True when `at` lies in an inline code span that began on an earlier line of its paragraph and is closed in it."""
-    start = text.rfind("\n\n", 0, at)
-    end = text.find("\n\n", at)
-    place = start + 2 if start >= 0 else 0
-    runs = [(one.start(), len(one[0])) for one in re.finditer("`+", text[place : end if end >= 0 else len(text)])]
-    at -= place
-    while runs:
-        opened, length = runs.pop(0)
-        if opened >= at:
+    """True when `at` lies in an inline code span that began on an earlier line of its paragraph and is closed in it.
+
+    Of a long paragraph, the whole lines within `SPAN_REACH` characters are looked at.
+    """
+    low = text.find("\n", at - SPAN_REACH, at) + 1 if at > SPAN_REACH else 0
+    start = text.rfind("\n\n", low, at)
+    start = start + 2 if start >= 0 else low
+    end = text.find("\n\n", at, at + SPAN_REACH)
+    opened: str | None = None
+    before = 0
+    runs = list(_BACKTICKS.finditer(text, start, end if end >= 0 else min(len(text), at + SPAN_REACH)))
+    for index, run in enumerate(runs):
+        if run.start() >= at and opened is None:
             return False
-        closing = next((index for index, (_, other) in enumerate(runs) if other == length), None)
-        if closing is None:
-            continue
-        if runs[closing][0] > at:
-            return True
-        runs = runs[closing + 1 :]
+        if opened is None:
+            closed = any(other[0] == run[0] for other in runs[index + 1 :])
+            opened, before = (run[0], run.start()) if closed else (None, 0)
+        elif run[0] == opened:
+            if run.start() > at:
+                return before < at
+            opened = None
     return False
 
 

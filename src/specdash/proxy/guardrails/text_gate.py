@@ -25,7 +25,8 @@ class PseudoCallGate:
     """
 
     __slots__ = (
-        "_confirmed", "_fence", "_fresh", "_line", "_mid", "_offered", "_open", "_openers", "_pending", "_sink",
+        "_confirmed", "_fence", "_fresh", "_head", "_line", "_mid", "_offered", "_open", "_openers", "_pending",
+        "_sink",
     )  # fmt: skip
 
     def __init__(self, tools: Sequence[Tool], sink: BlockSink) -> None:
@@ -36,6 +37,7 @@ class PseudoCallGate:
         self._fresh = True
         self._fence = ""
         self._line = ""
+        self._head = 0
         self._confirmed = False
         self._openers: dict[str, int] = {}
         self._pending: list[tuple[bool, str]] = []
@@ -44,19 +46,19 @@ class PseudoCallGate:
     def held(self) -> str:
         """The text held back, from where the possible call begins."""
         if self._confirmed:
-            return "".join(piece for _, piece in self._pending)
+            return "".join(piece for is_text, piece in self._pending if is_text)[self._head :]
         return self._line if self._pending else ""
 
     def text(self, text: str) -> None:
         """Visible text."""
-        if (self._mid and "\n" not in text) or self._open or not text:
+        if (self._mid and "\n" not in text) or self._open:
             self._sink.text(text)
         else:
             self._examine(text)
 
     def thinking(self, text: str) -> None:
-        """Reasoning; it keeps its place among text that may yet go on."""
-        if self._pending and not self._confirmed:
+        """Reasoning; it keeps its place among text that is held."""
+        if self._pending:
             self._pending.append((False, text))
         else:
             self._sink.thinking(text)
@@ -80,9 +82,13 @@ class PseudoCallGate:
     def drop(self) -> str:
         """Take away and return what is held; text before the possible call goes on."""
         held = self.held
-        if not self._confirmed:
-            self._release_head()
-        self._release_thinking()
+        head = self._head_length()
+        for is_text, piece in self._pending:
+            if not is_text:
+                self._sink.thinking(piece)
+            elif head > 0:
+                self._sink.text(piece[:head])
+                head = 0
         self._pending.clear()
         self._line = ""
         self._confirmed = False
@@ -96,12 +102,10 @@ class PseudoCallGate:
         verdict = self._scan(self._line + fragment)
         if verdict is Verdict.NO:
             self._release(len(self._pending))
-        elif verdict is Verdict.YES:
-            self._release_head()
-            self._release_thinking()
-            self._confirmed = True
         else:
             self._release_before()
+            self._head = self._head_length()
+            self._confirmed = verdict is Verdict.YES
 
     def _scan(self, text: str) -> Verdict:
         """Go through the lines of `text`, which begins at a line start or at the possible call that is held.
@@ -198,20 +202,8 @@ class PseudoCallGate:
             after -= len(piece) if is_text else 0
         self._release(count)
 
-    def _release_head(self) -> None:
-        """Let everything go that lies before the possible call, cutting the fragment in which it begins."""
-        if not self._pending:
-            return
-        self._release_before()
-        total = sum(len(piece) for is_text, piece in self._pending if is_text)
-        head = total - len(self._line)
-        if head > 0:
-            piece = self._pending[0][1]
-            self._sink.text(piece[:head])
-            self._pending[0] = (True, piece[head:])
-
-    def _release_thinking(self) -> None:
-        for is_text, piece in self._pending:
-            if not is_text:
-                self._sink.thinking(piece)
-        self._pending = [one for one in self._pending if one[0]]
+    def _head_length(self) -> int:
+        """How much of the first held fragment lies before the possible call."""
+        if self._confirmed or not self._pending:
+            return self._head
+        return sum(len(piece) for is_text, piece in self._pending if is_text) - len(self._line)

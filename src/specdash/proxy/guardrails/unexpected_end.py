@@ -35,8 +35,11 @@ _FILLER = (
     "(?:now|first|next|also|just|quickly|then|again|instead|simply|directly|actually|carefully|briefly|quick|proceed to"
     "|go ahead and|try to|begin to|start to|continue to|need to|have to)"
 )
+_LEAD = (
+    "ok(?:ay)?|now|next|first|then|great|good|perfect|alright|right|sure|so|and|but|also|instead|finally|wait|hmm|again"
+)
 _INTENT = re.compile(
-    rf"""(?:^|[,;:]\s+|\s[–—-]\s+|\b(?:so|and|then|but)\s+)
+    rf"""(?:^(?:(?:{_LEAD})[,.:]?\s+)*|[,;:]\s+|\s[–—-]\s+|\b(?:so|and|then|but)\s+)
     (?:(?:let\s+me|let[’']?s|i[’']ll|i\s+will|i[’']m\s+going\s+to|i\s+am\s+going\s+to)\s+(?:{_FILLER}\s+)*
        (?:(?:{_VERBS})\b|(?:take|have)\s+(?:a|another)\s+(?:\w+\s+)?look\b|double[- ]check\b
           |(?:start|begin|continue|proceed)\s+(?:by|with)\s+(?:{_GERUNDS})\b|proceed\s+(?:to|with)\b)

@@ -1,0 +1,103 @@
+"""Structured calls: what makes one malformed, and what never does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from specdash.proxy.guardrails.malformed import inspect
+from support.offered_tools import TOOLS, call
+
+LEAK = "\n</parameter>\n</function>"
+
+INVALID = [
+    ("", "{}", "empty_name"),
+    ("  ", "{}", "empty_name"),
+    ("Delete", "{}", "unknown_tool"),
+    ("read", '{"file_path": "/a"}', "unknown_tool"),
+    ("Read", '{"file_path": "/a"', "bad_json"),
+    ("Read", "file_path=/a", "bad_json"),
+    ("Read", '{"file_path": "/a"}}', "bad_json"),
+    ("Read", "{'file_path': '/a'}", "bad_json"),
+    ("Read", '{"file_path": "/a", "offset": NaN}', "bad_json"),
+    ("Read", "[" * 100_000, "bad_json"),
+    ("Read", '"/a"', "not_an_object"),
+    ("Read", "null", "not_an_object"),
+    ("Read", '["/a"]', "not_an_object"),
+    ("Read", "{}", "schema"),
+    ("Read", "", "schema"),
+    ("Read", '{"file_path": null}', "schema"),
+    ("Read", '{"file_path": 7}', "schema"),
+    ("Read", '{"file_path": "/a", "limit": "5"}', "schema"),
+    ("Write", json.dumps({"file_path": "/a", "content": "x = 1" + LEAK}), "template_debris"),
+    ("Write", json.dumps({"file_path": "/a", "content": "x" + LEAK + "\n</tool_call>\n"}), "template_debris"),
+]
+HEALTHY_CONTENTS = [
+    "The template says </parameter> here.",
+    "<tool_call>\n{}\n</tool_call>",
+    "<function=f>\n<parameter=a>\n1" + LEAK,
+    "x\n</parameter>",
+    "</function>\n</tool_call>\nand more",
+    "echo '</parameter>\n</function>'",
+    "}}}}}} {{{ 1000000000 \x00 \ud83d\ude00",
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "kind"), INVALID)
+def test_an_invalid_call_is_malformed(name: str, arguments: str, kind: str) -> None:
+    fault = inspect("", [call(name, arguments)], TOOLS)
+    assert fault is not None
+    assert fault.kind == kind
+
+
+@pytest.mark.parametrize("content", HEALTHY_CONTENTS)
+def test_markup_inside_an_argument_is_data(content: str) -> None:
+    arguments = json.dumps({"file_path": "/a.md", "content": content})
+    assert inspect("", [call("Write", arguments)], TOOLS) is None
+
+
+def test_closing_tags_at_the_end_of_an_argument_that_is_not_the_last_are_data() -> None:
+    arguments = json.dumps({"content": "x" + LEAK, "file_path": "/a"})
+    assert inspect("", [call("Write", arguments)], TOOLS) is None
+
+
+@pytest.mark.parametrize("value", [{"file_path": "/a"}, {"file_path": "/a", "limit": 5}, {"file_path": "", "more": 1}])
+def test_a_valid_call_is_healthy_whatever_the_text_says(value: dict[str, Any]) -> None:
+    for text in ("", "Reading.", '<tool_call>\n{"name": "Read"}'):
+        assert inspect(text, [call("Read", json.dumps(value))], TOOLS) is None
+
+
+def test_a_call_without_arguments_text_has_none() -> None:
+    assert inspect("", [call("Ping", "")], TOOLS) is None
+
+
+def test_every_call_is_checked() -> None:
+    good, bad = call("Read", '{"file_path": "/a"}'), call("Read", "{}")
+    for calls in ([good, bad], [bad, good]):
+        assert inspect("", calls, TOOLS) is not None
+
+
+def test_the_token_limit_excuses_the_last_call_only() -> None:
+    good, cut = call("Read", '{"file_path": "/a"}'), call("Write", '{"file_path": "/a", "cont')
+    assert inspect("", [good, cut], TOOLS, truncated=True) is None
+    assert inspect("", [cut, good], TOOLS, truncated=True) is not None
+    assert inspect("", [call("Nope", "{")], TOOLS, truncated=True) is not None
+
+
+def test_without_tools_nothing_is_malformed() -> None:
+    assert inspect('<tool_call>\n{"name": "Read"}', [call("", "{")], ()) is None
+
+
+def test_a_fault_says_nothing_of_the_values() -> None:
+    secret = "hunter2-secret"
+    for name, arguments in (
+        ("Read", json.dumps({"file_path": [secret]})),
+        ("Grep", json.dumps({"pattern": "x", "mode": secret})),
+        ("Read", f"{{{secret}"),
+        (f"do {secret} now", "{}"),
+    ):
+        fault = inspect("", [call(name, arguments)], TOOLS)
+        assert fault is not None
+        assert secret not in f"{fault.detail} {fault.tool}"

@@ -1,0 +1,188 @@
+"""Calls left unparsed in the text: what is one, and the talk about calls that is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.guardrails.malformed import inspect
+from specdash.proxy.guardrails.supplement import RULES, text_of
+from support.offered_tools import TOOLS
+
+HERMES = '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>'
+QWEN = "<function=Read>\n<parameter=file_path>\n/a\n</parameter>\n</function>"
+INVOKE = '<invoke name="Read">\n<parameter name="file_path">/a</parameter>\n</invoke>'
+
+MALFORMED = [
+    HERMES,
+    HERMES.replace("\n", ""),
+    "I will read it.\n\n" + HERMES,
+    "I will read it.\n   " + HERMES,
+    HERMES.removesuffix("</tool_call>"),
+    "<tool_call>\n{'name': 'Read', 'arguments': {}}",
+    '<tool_call>\n{"name": "Read", "arguments": {"file_path": ',
+    f"<tool_call>\n{QWEN}\n</tool_call>",
+    "<tool_call>Read\n<arg_key>file_path</arg_key>\n<arg_value>/a</arg_value>\n</tool_call>",
+    "Reading now.\n<tool_call>",
+    "Reading now.\n<tool_call>\n\n",
+    QWEN,
+    QWEN + "\n</tool_call>",
+    "<function=Read>",
+    "<function=Ping>\n</function>",
+    '<function=Read>{"file_path": "/a"}</function>',
+    INVOKE,
+    f"<function_calls>\n{INVOKE}\n</function_calls>",
+    INVOKE.replace("<", "<" + "antml:").replace("<" + "antml:/", "</" + "antml:"),
+    'Text.\r\n<tool_call>\r\n{"name": "Read", "arguments": {}}\r\n',
+    '<|tool_call|>{"name": "Read"}',
+    "<|tool_call>call:Read{file_path:/a}<tool_call|>",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.Read:0<|tool_call_argument_begin|>{}",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>Read",
+    '[TOOL_CALLS][{"name": "Read", "arguments": {}}]',
+    '[TOOL_CALLS]Read[ARGS]{"file_path": "/a"}',
+    "<parameter=file_path>\n/a\n</parameter>",
+    "<parameter=file_path>/a</parameter>",
+    "The file is fixed.\n</parameter>",
+    "The file is fixed.\n</parameter>\n</function>\n</tool_call>",
+    "</parameter></function></tool_call>",
+    "</tool_call>\n\nDone.",
+    "```python\nx = 1\n```\n</parameter>",
+    "```text\nfenced\n```\n" + HERMES,
+    '{"name": "Read", "arguments": {"file_path": "/a"}}',
+    '\n {"name": "Read", "input": {"file_path": "/a"}} \n',
+    '{"parameters": {"file_path": "/a"}, "name": "Read"}',
+    '{"name": "Read", "arguments": "{\\"file_path\\": \\"/a\\"}"}',
+    '{"type": "function", "function": {"name": "Read", "arguments": {}}}',
+    '{"type": "function", "name": "Read", "parameters": {}}',
+    '{"function": "Read", "parameters": {"file_path": "/a"}}',
+    '```json\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
+    '```\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```\n',
+    '{"name": "Read", "arguments": {"file_path": "/a"',
+    "<agentic-protocol>",
+    "Done.\n</agentic-protocol>",
+    text_of("clean"),
+    "\n".join(RULES["legacy"][:2]),
+    f"1. {RULES['clean'][0]}\n2. {RULES['clean'][1]}",
+]
+
+HEALTHY = [
+    "",
+    "Done. All tests pass.",
+    "word " * 4000,
+    "Hermes models write `<tool_call>` before the JSON and `</tool_call>` after it.",
+    "`<tool_call>` opens a call.\n`</parameter>` closes a parameter.",
+    'The parser missed <tool_call>{"name": "Read"}</tool_call> in the middle of a line.',
+    "<tool_call> is the tag that Hermes uses.",
+    '<tool_call> and </tool_call> enclose one JSON object {"name": "Read"}.',
+    '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
+    "<function=NAME> is how Qwen3-Coder begins a call.",
+    "<parameter=KEY> holds one value and is closed by </parameter>.",
+    '<invoke name="X"> begins a call in Claude\'s format.',
+    "[TOOL_CALLS] is Mistral's token.",
+    "<|tool_call|> is a special token.",
+    "</parameter> was missing, so I added it.",
+    "    " + HERMES.replace("\n", "\n    "),
+    "\t</parameter>",
+    f"```xml\n{HERMES}\n```",
+    f"```\n{QWEN}\n```\nand\n~~~~\n{INVOKE}\n```\n</function>\n~~~~",
+    f"1. Like so:\n\n   ```xml\n   {HERMES}\n   ```",
+    f"```markdown\n{HERMES}",
+    '> <tool_call>\n> {"name": "Read"}\n> </tool_call>',
+    "- <tool_call>\n- </tool_call>",
+    "| tag | meaning |\n|---|---|\n| <tool_call> | begins a call |\n| </tool_call> | ends it |",
+    "A span over lines: `the tag\n</parameter>\nis gone` now.",
+    "<html>\n<body>\n<function>x</function>\n</body>\n</html>",
+    '<job>\n<parameter name="depth">\n3\n</parameter>\n</job>',
+    "The fixed file:\n<tool_call>\nname\n</tool_call>",
+    "<div>\n  <parameter>\n  </parameter>\n</div>",
+    '{"name": "Bob", "arguments": {"age": 4}}',
+    '{"name": "Read", "version": 1, "arguments": {}}',
+    '{"name": "Read"}',
+    '{"name": "Read", "arguments": [1]}',
+    '{"files": ["a"], "name": "Read", "arguments": {}}',
+    'Here it is:\n{"name": "Read", "arguments": {"file_path": "/a"}}',
+    'Here it is:\n```json\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
+    '{"name": "Read", "arguments": {"file_path": "/a"}}\nThat is what the log holds.',
+    '```json\n{"name": "Read", "arguments": {}}\n```\nThat is the format.',
+    '[{"name": "Read"}]',
+    RULES["clean"][0],
+    "\n".join(f"I follow: {rule}" for rule in RULES["clean"]),
+    "The `<agentic-protocol>` block is added to the system prompt.",
+    "You must call a tool to make the fix. You must call a tool.",
+    "[link](http://127.0.0.1) and [x] done\n[ ] open\n<https://127.0.0.1>",
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_call_left_in_the_text_is_malformed(text: str) -> None:
+    assert inspect(text, [], TOOLS) is not None
+
+
+@pytest.mark.parametrize("text", HEALTHY)
+def test_talk_about_calls_is_healthy(text: str) -> None:
+    assert inspect(text, [], TOOLS) is None
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_nothing_is_malformed_without_tools(text: str) -> None:
+    assert inspect(text, [], ()) is None
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+@pytest.mark.parametrize("before", ["", "Look:\n\n", "Look:\n"])
+def test_a_fence_around_it_makes_it_a_quotation(text: str, before: str) -> None:
+    assert inspect(f"{before}~~~~\n{text}\n~~~~\nSo much for that.", [], TOOLS) is None
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_indented_code_is_a_quotation(text: str) -> None:
+    quoted = "\n".join("    " + line for line in text.split("\n"))
+    assert inspect("Look:\n\n" + quoted, [], TOOLS) is None
+
+
+def test_a_cut_off_opening_tag_is_no_fault() -> None:
+    assert inspect("Reading.\n<tool_call>", [], TOOLS, truncated=True) is None
+    assert inspect(HERMES[:-30], [], TOOLS, truncated=True) is not None
+
+
+def test_the_tool_meant_is_named_when_it_was_offered() -> None:
+    for text in (HERMES, QWEN, INVOKE, '{"name": "Read", "arguments": {}}'):
+        fault = inspect(text, [], TOOLS)
+        assert fault is not None
+        assert fault.tool == "Read"
+    unknown = inspect('<tool_call>\n{"name": "hunter2", "arguments": {}}', [], TOOLS)
+    assert unknown is not None
+    assert unknown.tool is None
+    assert "hunter2" not in unknown.detail
+
+
+_PLAIN_LINE = st.text(st.characters(exclude_characters="\n`~"), max_size=40).filter(
+    lambda line: not line.lstrip().startswith(("<", "[", "{"))
+)
+
+
+@given(st.lists(_PLAIN_LINE, max_size=8))
+def test_a_text_whose_lines_begin_with_no_marker_is_healthy(lines: list[str]) -> None:
+    assert inspect("\n".join(lines), [], TOOLS) is None
+
+
+_PIECES = st.sampled_from(
+    ["<tool_call>", "</tool_call>", '{"name": "Read"', "<function=Read>", "</parameter>", "\n", " "]
+)
+
+
+@given(st.lists(_PIECES | st.text(st.characters(exclude_characters="~"), max_size=5), max_size=12).map("".join))
+def test_any_payload_in_a_fence_is_healthy(payload: str) -> None:
+    assert inspect(f"Quoted:\n~~~\n{payload}\n~~~\n", [], TOOLS) is None
+
+
+def test_a_closing_tag_behind_a_long_paragraph_of_code_spans_is_found() -> None:
+    for words in ("`a` b", "some `code` here"):
+        assert inspect(f"{words}\n" * 2000 + "</parameter>\n`x", [], TOOLS) is not None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("unit", ["<tool_call>{\n", "a `\n</parameter>\n`", "`\n<tool_call>{\n`", "<parameter=a> x\n`"])
+def test_inspection_of_a_long_text_ends(unit: str) -> None:
+    inspect(unit * 20_000, [], TOOLS)

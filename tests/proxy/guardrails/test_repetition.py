@@ -1,0 +1,156 @@
+"""Endless repetition is cut; long, regular, healthy text is not."""
+
+from __future__ import annotations
+
+import base64
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.guardrails.repetition import RepetitionCut, RepetitionWatch
+from specdash.proxy.settings import ProxySettings, settings_from_env
+from support.recording_sink import RecordingSink
+
+SETTINGS = settings_from_env({})
+SENTENCE = "I need to check the file again. "
+
+
+def tripped(text: str, settings: ProxySettings = SETTINGS, size: int = 5) -> bool:
+    watch = RepetitionWatch(settings)
+    return any(watch.feed(text[at : at + size]) for at in range(0, len(text), size))
+
+
+def test_the_default_is_three_thousand_characters() -> None:
+    assert SETTINGS.repetition_chars == 3000
+
+
+ENDLESS = [
+    SENTENCE * 1500,
+    "Some healthy words first.\n" + SENTENCE * 120,
+    "a" * 20_000 + SENTENCE * 120,
+    "".join(f"step {number} is done, " for number in range(25)) * 12,
+    "的文件再检查一次。" * 600,
+    "</parameter>\n</function>\nyou must call a tool\n" * 100,
+    "0, " * 9000,
+    "!" * 25_000,
+    "\n" * 25_000,
+    "foobar" * 5000,
+]
+HEALTHY = [
+    "-" * 10_000,
+    "=" * 3000 + "\n" + "-" * 3000,
+    "0, " * 4000,
+    "0x00, " * 3000,
+    "\n".join("| a | b | c |" for _ in range(400)),
+    "|---" * 2000,
+    " " * 15_000,
+    ("#" * 60 + "\n") * 200,
+    base64.b64encode(bytes(12_000)).decode(),
+    base64.b64encode(random.Random(1).randbytes(20_000)).decode(),
+    SENTENCE * 80,
+    "".join(f"{SENTENCE}({number})\n" for number in range(1000)),
+    "\n".join(f"    assert values[{number}] == expected[{number}]" for number in range(1000)),
+    ("        self.count += 1\n        self.update()\n" * 30 + "    def other(self):\n") * 2,
+    "".join(random.Random(2).choices("abcde ", k=60_000)),
+]
+
+
+@pytest.mark.parametrize("text", ENDLESS, ids=lambda text: text[:20])
+def test_endless_repetition_is_noticed(text: str) -> None:
+    assert tripped(text)
+    assert tripped(text, size=100_000)
+
+
+@pytest.mark.parametrize("text", HEALTHY, ids=lambda text: text[:20])
+def test_regular_text_is_left_alone(text: str) -> None:
+    assert not tripped(text)
+    assert not tripped(text, size=100_000)
+
+
+def test_it_is_noticed_soon_after_the_limit() -> None:
+    watch = RepetitionWatch(SETTINGS)
+    fed = 0
+    while not watch.feed(SENTENCE):
+        fed += len(SENTENCE)
+    assert 3000 - len(SENTENCE) <= fed <= 3000 + 600
+
+
+def test_a_unit_needs_eight_turns() -> None:
+    unit = "".join(random.Random(3).choices("abcdefghij klm", k=500))
+    assert not tripped(unit * 7)
+    assert tripped(unit * 10)
+    longer = "".join(random.Random(3).choices("abcdefghij klm", k=501))
+    assert not tripped(longer * 40)
+
+
+def test_a_text_that_gets_out_of_it_in_time_starts_anew() -> None:
+    assert not tripped((SENTENCE * 80 + "Something else happens here, at last.\n") * 2)
+
+
+def test_the_limit_is_the_setting_and_off_is_off() -> None:
+    strict = settings_from_env({"PROXY_REPETITION_CHARS": "400"})
+    assert tripped(SENTENCE * 40, strict)
+    assert not tripped("word and " * 20, strict)
+    assert not tripped(SENTENCE * 3000, settings_from_env({"PROXY_REPETITION_CUT": "off"}))
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=40), st.sampled_from([0, 1, 37, 500]))
+def test_fragments_do_not_decide_whether_it_trips(sizes: list[int], offset: int) -> None:
+    text = "x" * offset + SENTENCE * 200
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(text[at : at + size])
+        at += size
+    whole, watch = RepetitionWatch(SETTINGS), RepetitionWatch(SETTINGS)
+    assert whole.feed(text)
+    assert any(watch.feed(piece) for piece in pieces)
+
+
+def test_memory_is_bounded() -> None:
+    watch = RepetitionWatch(settings_from_env({"PROXY_REPETITION_CHARS": "1000"}))
+    for number in range(20_000):
+        watch.feed(f"line {number}\n")
+    kept = len(watch._tail) + sum(map(len, watch._pending))
+    assert kept < 6000
+
+
+def test_the_cut_swallows_everything_from_there_on() -> None:
+    sink = RecordingSink()
+    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
+    cut.thinking("First some thought. ")
+    cut.tool(0, "toolu_1", "Read")
+    cut.arguments(0, "{}")
+    assert [kind for kind, _ in sink.pieces] == ["thinking", "tool", "arguments"]
+    for _ in range(1500):
+        cut.text(SENTENCE)
+    assert cut.tripped
+    assert 3000 <= len(sink.all_text) <= 3600
+    passed = len(sink.pieces)
+    cut.text("more")
+    cut.thinking("more")
+    cut.tool(1, "toolu_2", "Read")
+    cut.arguments(1, "{}")
+    assert len(sink.pieces) == passed
+
+
+def test_reasoning_is_watched_too() -> None:
+    sink = RecordingSink()
+    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
+    for _ in range(1500):
+        cut.thinking(SENTENCE)
+    assert cut.tripped
+    assert len(sink.pieces) < 130
+
+
+@given(st.lists(st.text(max_size=20), max_size=60))
+def test_an_untripped_cut_passes_every_fragment(fragments: list[str]) -> None:
+    sink = RecordingSink()
+    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
+    for fragment in fragments:
+        cut.text(fragment)
+    assert not cut.tripped
+    assert sink.texts == fragments

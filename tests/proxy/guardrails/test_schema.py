@@ -1,0 +1,109 @@
+"""The schema check, as a truth table over property values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.guardrails.schema import problem
+from specdash.proxy.messages import Tool
+from support.offered_tools import GREP, WRITE
+
+FITS = [
+    {"mode": "files"},
+    {"multiline": True},
+    {"globs": []},
+    {"globs": ["a", "b"]},
+    {"options": {"depth": 1, "other": None}},
+    {"context": None},
+    {"context": 3},
+    {"context": 3.0},
+    {"kind": "text"},
+    {"anything": None},
+    {"anything": [1, {"a": True}]},
+    {"either": None},
+    {"either": "x"},
+    {"undeclared": 1},
+]
+FAILS = [
+    ({"mode": "lines"}, "property mode is not one of its allowed values"),
+    ({"mode": 1}, "property mode is integer, not string"),
+    ({"multiline": 1}, "property multiline is integer, not boolean"),
+    ({"multiline": "true"}, "property multiline is string, not boolean"),
+    ({"globs": "[]"}, "property globs is string, not array"),
+    ({"globs": ["a", 1]}, "property globs[] is integer, not string"),
+    ({"options": {}}, "required property options.depth is missing"),
+    ({"options": {"depth": "1"}}, "property options.depth is string, not integer"),
+    ({"context": True}, "property context is boolean, not integer or null"),
+    ({"context": 3.5}, "property context is number, not integer or null"),
+    ({"kind": "binary"}, "property kind is not one of its allowed values"),
+    ({"either": 1}, "property either is integer, not null or string"),
+]
+
+
+@pytest.mark.parametrize("value", FITS, ids=str)
+def test_a_fitting_input_has_no_problem(value: dict[str, Any]) -> None:
+    assert problem(GREP, {"pattern": "x", **value}) is None
+
+
+@pytest.mark.parametrize(("value", "said"), FAILS, ids=str)
+def test_a_problem_names_property_and_types(value: dict[str, Any], said: str) -> None:
+    assert problem(GREP, {"pattern": "x", **value}) == f"Grep: {said}"
+
+
+def test_a_missing_property_is_named() -> None:
+    assert problem(WRITE, {"content": "x"}) == "Write: required property file_path is missing"
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [], True])
+def test_an_input_is_an_object(value: Any) -> None:
+    assert "not object" in (problem(GREP, value) or "")
+
+
+def test_true_is_not_one() -> None:
+    one = Tool("T", "", {"properties": {"a": {"enum": [1]}}})
+    assert problem(one, {"a": 1}) is None
+    assert problem(one, {"a": True}) is not None
+
+
+def test_alternatives_are_tried_one_by_one() -> None:
+    either = {"oneOf": [{"type": "string", "enum": ["all"]}, {"type": "integer"}]}
+    one = Tool("T", "", {"properties": {"a": either}})
+    assert problem(one, {"a": "all"}) is None
+    assert problem(one, {"a": 4}) is None
+    assert problem(one, {"a": "some"}) is not None
+
+
+def test_a_reference_allows_anything() -> None:
+    one = Tool("T", "", {"properties": {"a": {"$ref": "#/$defs/a"}, "b": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}})
+    assert problem(one, {"a": 1, "b": 2}) is None
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "properties", "required", "enum", "const", "items", "anyOf", "a", "nullable"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(schema=st.dictionaries(st.sampled_from(["properties", "required", "type", "anyOf"]), _JSON), value=_JSON)
+def test_no_schema_that_a_client_may_send_breaks_the_check(schema: dict[str, Any], value: Any) -> None:
+    problem(Tool("T", "", schema), value)
+    problem(Tool("T", "", schema), {"a": value})
+
+
+def test_a_bottomless_schema_allows_anything() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5000):
+        schema = {"anyOf": [schema]}
+    assert problem(Tool("T", "", {"properties": {"a": schema}}), {"a": 1}) is None
