@@ -55,3 +55,14 @@ def env_text(*, port: int, log: Path, spec_types: tuple[str, ...], engine: str) 
         values["LLAMA_DRAFT_MODEL"] = str(bundled_model(DRAFT_MODEL))
         values["LLAMA_DRAFT_MAX"] = str(DRAFT_LENGTH)
     return "".join(f'{key}="{value}"\n' for key, value in values.items())
+
+
+def proxy_env_text(*, port: int, upstream: str, events: Path) -> str:
+    """The env file of the demo's proxy."""
+    values = {
+        "LLAMA_CPP_BASE": f"{upstream}/v1",
+        "PROXY_HOST": "127.0.0.1",
+        "PROXY_PORT": str(port),
+        "PROXY_EVENTS_FILE": str(events),
+    }
+    return "".join(f'{key}="{value}"\n' for key, value in values.items())

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,8 @@ FIRST_WINDOW = "1m"
 """A demo is young: in a longer window its charts would be empty."""
 LOAD_ENDS_BEFORE_S = 1.5
 """Headless, the load stops this long before the snapshot, so that the last requests are in the counters."""
-BACKEND, TRAFFIC = "backend", "traffic"
+BACKEND, PROXY, TRAFFIC, AGENTS = "backend", "proxy", "traffic", "agents"
+_PROXY_PACKAGES = ("aiohttp", "orjson", "uvicorn")
 _JANITOR = 'read _; rm -rf -- "$1"'
 """Waits for its input to close, which our death does however we die, and removes the directory."""
 
@@ -68,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
     with private_directory() as directory, Supervisor() as supervisor:
         target = start_backend(supervisor, directory, spec_types, args.engine)
+        if args.record is None:
+            # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.
+            target = start_proxy(supervisor, directory, target)
         if headless:
             picture = _headless(supervisor, target, args.record, args.seconds or DEFAULT_HEADLESS_S)
             from specdash.cli.snapshot import exit_code, print_snapshot
@@ -133,6 +138,26 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
     )
 
 
+def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Target:
+    """Start the proxy in front of `target`, and return the target with it; as it was where no proxy is installed."""
+    from importlib.util import find_spec
+
+    from specdash.backend.launch import free_port
+    from specdash.control.supervisor import Restart, Service
+
+    if any(find_spec(name) is None for name in _PROXY_PACKAGES):
+        return target
+    env_file, events = directory / "proxy.env", directory / "proxy-events.jsonl"
+    port = free_port("127.0.0.1")
+    env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
+    argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
+    env = {**os.environ, "XDG_STATE_HOME": str(directory)}
+    supervisor.add(Service(PROXY, argv, env, log=str(directory / "proxy.out"), restart=Restart.ON_FAILURE))
+    supervisor.start(PROXY)
+    url = f"http://127.0.0.1:{port}"
+    return replace(target, proxy_url=url, proxy_log=str(events), proxy_origin="demo")
+
+
 def _healthy(port: int) -> bool:
     import http.client
 
@@ -155,6 +180,10 @@ def start_traffic(supervisor: Supervisor, target: Target, record: Path | None) -
         argv += ["--record", str(record.absolute())]
     supervisor.add(Service(TRAFFIC, tuple(argv), os.environ.copy(), restart=Restart.ON_FAILURE))
     supervisor.start(TRAFFIC)
+    if target.proxy_url is not None:
+        agents = (sys.executable, "-m", "specdash.backend.agents", "--url", target.proxy_url)
+        supervisor.add(Service(AGENTS, agents, os.environ.copy(), restart=Restart.ON_FAILURE))
+        supervisor.start(AGENTS)
 
 
 def _headless(supervisor: Supervisor, target: Target, record: Path | None, seconds: float) -> Picture:
@@ -167,6 +196,7 @@ def _headless(supervisor: Supervisor, target: Target, record: Path | None, secon
         time.sleep(min(0.5, seconds / 4))
         start_traffic(supervisor, target, record)
         time.sleep(max(0.0, ends - time.monotonic() - min(LOAD_ENDS_BEFORE_S, seconds / 4)))
-        supervisor.stop(TRAFFIC)
+        for name in (AGENTS, TRAFFIC) if target.proxy_url is not None else (TRAFFIC,):
+            supervisor.stop(name)
         time.sleep(max(0.0, ends - time.monotonic()))
         return state.picture(time.monotonic(), time.time(), max(seconds + 1.0, WINDOWS_S["1m"]))
