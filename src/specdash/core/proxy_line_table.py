@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Action, Guardrail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _I, _W, _E = logging.INFO, logging.WARNING, logging.ERROR
 _G, _A = Guardrail, Action
@@ -22,8 +26,8 @@ class Row:
 
     In `template`, `{fact:type}` is a value: int, float (one decimal), percent and percent0 (a share, written times
     100 with one decimal or none), word (no blanks), action, or text, which is skipped. `[...]` is left out when a value
-    in it is unknown. The first row that has all it needs is written; `when` names a fact that must be true as well.
-    `facts` are facts that the wording itself says.
+    in it is unknown. The first row that has all it needs is written: its values, its `facts`, which the wording itself
+    says, and `when`, the name of a fact that must be true, or two names `a<b`.
     """
 
     name: str
@@ -32,8 +36,18 @@ class Row:
     level: int
     template: str
     when: str = ""
-    facts: tuple[tuple[str, bool], ...] = ()
+    facts: tuple[tuple[str, bool | str], ...] = ()
     read_only: bool = False
+
+    def holds(self, facts: Mapping[str, Any]) -> bool:
+        """True when the wording is right for these facts."""
+        if any(facts.get(name) != value for name, value in self.facts):
+            return False
+        less, is_comparison, more = self.when.partition("<")
+        if is_comparison:
+            one, other = facts.get(less), facts.get(more)
+            return isinstance(one, int) and isinstance(other, int) and one < other
+        return not self.when or bool(facts.get(self.when))
 
 
 def _theirs(name: str, guardrail: Guardrail | None, action: Action | None, template: str) -> Row:
@@ -91,8 +105,7 @@ _TOOLS: tuple[Row, ...] = (
     _theirs("", _G.MALFORMED_TOOL, _A.RECOVERED, "MALFORMED RETRY produced clean text response{:text}"),
     Row("", _G.MALFORMED_TOOL, _A.EXHAUSTED, _E, "MALFORMED TOOL PAYLOAD persisted after retries "
         "(session={session:word}); returning clean guardrail response"),
-    Row("", _G.STRICT_STREAM, _A.APPLIED, _I, f"FORCED NON-STREAM: {_GUARDED}", when="forced",
-        facts=(("forced", True),)),
+    Row("", _G.STRICT_STREAM, _A.APPLIED, _I, f"FORCED NON-STREAM: {_GUARDED}", facts=(("forced", True),)),
     Row("", _G.STRICT_STREAM, _A.APPLIED, _I, f"STRICT STREAM GUARDRAIL: {_GUARDED}"),
     Row("", _G.UNEXPECTED_END, _A.RETRIED, _W, "GUARDRAIL: unexpected end_turn without tool_use in active loop "
         "(session={session:word}), retrying once with tool_choice=required"),
@@ -106,18 +119,21 @@ _TOOLS: tuple[Row, ...] = (
 
 _CONTEXT: tuple[Row, ...] = (
     Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: {forced:int} consecutive forced tool_choice requests with "
-        "no progress streak={no_progress:int}. Releasing to 'auto'."),
+        "no progress streak={no_progress:int}. Releasing to 'auto'.", facts=(("reason", "forced"),)),
     Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: Same tool pattern repeated {repeats:int} times with no "
-        "progress streak={no_progress:int}. Releasing tool_choice to 'auto'."),
+        "progress streak={no_progress:int}. Releasing tool_choice to 'auto'.", facts=(("reason", "loop"),)),
     Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: Context utilization {utilisation:percent}% -- releasing "
-        "tool_choice to let model wrap up."),
+        "tool_choice to let model wrap up.", facts=(("reason", "context"),)),
     Row("", _G.LOOP_BREAKER, _A.APPLIED, _W, "LOOP BREAKER: Same tool cycle of {period:int} ran {repeats:int} turns "
         "with identical results, no progress streak={no_progress:int}. Telling the model."),
-    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS capped: {requested:int} -> {granted:int} (ctx={window:int}, "
-        "input~{prompt:int}, margin={margin:int})"),
-    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS raised: {requested:int} -> {granted:int} (floor={floor:int})"),
-    Row("", _G.CONTEXT_PRUNE, _A.APPLIED, _W, "PRUNED: removed {removed:int} messages (~{tokens:int} tokens), "
-        "kept {kept:int} messages, target={target:percent0}% of {window:int} ctx"),
+    _theirs("", _G.MAX_TOKENS, _A.APPLIED, "MAX_TOKENS capped: {requested:int} -> {sent:int} (ctx={window:int}, "
+            "input~{prompt:int}, margin={margin:int})"),
+    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS capped: {requested:int} -> {sent:int}", when="sent<requested"),
+    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS raised: {requested:int} -> {sent:int}", when="requested<sent"),
+    Row("", _G.CONTEXT_PRUNE, _A.APPLIED, _W, "PRUNED: removed {removed:int} messages (~{removed_tokens:int} tokens), "
+        "kept {kept:int} messages, {before:int} -> {after:int} of {window:int} ctx"),
+    _theirs("", _G.CONTEXT_PRUNE, _A.APPLIED, "PRUNED: removed {removed:int} messages (~{removed_tokens:int} tokens), "
+            "kept {kept:int} messages, target={target:percent0}% of {window:int} ctx"),
     Row("", _G.CONTEXT_PRUNE, _A.DETECTED, _W, "CONTEXT OVERFLOW detected (count={overflows:int}): {prompt:int} tokens "
         "> {window:int} maximum"),
     _theirs("", _G.CONTEXT_PRUNE, _A.DETECTED, "CONTEXT OVERFLOW detected (count={overflows:int}){:text}"),

@@ -46,7 +46,7 @@ _NUMBERS = frozenset({"int", "float", "percent", "percent0"})
 
 
 class Template:
-    """A compiled template. `facts` are the names of its values; `needed` those that no `[...]` makes optional."""
+    """A compiled template."""
 
     def __init__(self, text: str) -> None:
         self._pieces: list[tuple[str, str, int]] = []
@@ -70,25 +70,26 @@ class Template:
                 pattern += f"(?P<{one['fact']}>{_TYPES[one['type']][0]})"
                 if not inside:
                     needed.add(one["fact"])
-        self.facts = frozenset(self._types)
-        self.needed = frozenset(needed)
-        self.has_text = skips
+        self._needed = frozenset(needed)
         self._regex = re.compile(pattern + ("" if skips else _TAIL_PATTERN))
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         """True when a line can be written of these facts."""
-        return all(self._known(name, facts) for name in self.needed)
+        return all(self._known(name, facts) for name in self._needed)
 
     def write(self, facts: Mapping[str, Any]) -> str:
         """The line, without facts that the template does not name."""
-        missing = {
-            group
-            for name, kind, group in self._pieces
-            if group and kind and (not self._known(name, facts) or facts[name] == "")
-        }
+        left_out = self._left_out(facts)
         return "".join(
-            _TYPES[kind][1](facts[name]) if kind else name for name, kind, group in self._pieces if group not in missing
+            _TYPES[kind][1](facts[name]) if kind else name
+            for name, kind, group in self._pieces
+            if group not in left_out
         )
+
+    def said(self, facts: Mapping[str, Any]) -> set[str]:
+        """Names of the facts that the line written of `facts` tells."""
+        left_out = self._left_out(facts)
+        return {name for name, kind, group in self._pieces if kind and group not in left_out}
 
     def read(self, line: str) -> tuple[dict[str, Any], list[tuple[str, str]]] | None:
         """The values of a line and its ` name=value` tail, or None when it is another line."""
@@ -98,6 +99,13 @@ class Template:
         groups = found.groupdict()
         tail = _TAIL.findall(groups.pop("tail_", None) or "")
         return {name: _TYPES[self._types[name]][2](text) for name, text in groups.items() if text is not None}, tail
+
+    def _left_out(self, facts: Mapping[str, Any]) -> set[int]:
+        return {
+            group
+            for name, kind, group in self._pieces
+            if group and kind and (not self._known(name, facts) or facts[name] == "")
+        }
 
     def _known(self, name: str, facts: Mapping[str, Any]) -> bool:
         value = facts.get(name)

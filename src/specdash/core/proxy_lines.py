@@ -81,9 +81,9 @@ def note_text(
     known = {**facts, _SESSION: session, "action": action}
     for row, template in _TEMPLATES:
         wanted = row.guardrail is guardrail and row.action in {action, None} and not row.read_only
-        if wanted and (not row.when or facts.get(row.when)) and template.fits(known):
+        if wanted and row.holds(facts) and template.fits(known):
             level = row.level if row.action is not None else LEVELS[action]
-            said = template.facts | {name for name, _ in row.facts}
+            said = template.said(known) | {name for name, _ in row.facts}
             text = template.write(known) + _ending(facts, said, session, request_id)
             return (_DEBUG if guardrail in QUIET and action is Action.APPLIED else level), text
     raise AssertionError(f"no line for {guardrail}:{action}")
@@ -94,7 +94,7 @@ def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request
     for row, template in _TEMPLATES:
         if row.name == name and not row.read_only and template.fits(facts):
             level = CONTEXT_LEVELS.get(facts.get("level"), row.level) if name == "context" else row.level
-            return level, template.write(facts) + _ending(facts, template.facts, session, request_id)
+            return level, template.write(facts) + _ending(facts, template.said(facts), session, request_id)
     raise KeyError(f"{name}: facts missing")
 
 
@@ -153,7 +153,7 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | ContextLi
     )
 
 
-def _ending(facts: Mapping[str, Any], said: frozenset[str] | set[str], session: str, request_id: str) -> str:
+def _ending(facts: Mapping[str, Any], said: set[str], session: str, request_id: str) -> str:
     rest = {name: value for name, value in facts.items() if name not in said and name not in {_SESSION, _REQUEST}}
     rest[_REQUEST] = request_id
     if _SESSION not in said:

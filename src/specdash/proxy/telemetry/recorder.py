@@ -7,7 +7,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import GuardrailEvent, Outcome, RequestEvent, to_json
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent, to_json
+from specdash.proxy.guardrails import Note
 from specdash.proxy.telemetry import log_lines
 from specdash.proxy.telemetry.active import ActiveRequest, rate
 from specdash.proxy.telemetry.events_file import EventsFile, events_path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from specdash.proxy.blocks import Usage
-    from specdash.proxy.guardrails import Note
     from specdash.proxy.sessions import Session, SessionStore
     from specdash.proxy.settings import ProxySettings
 
@@ -99,6 +99,12 @@ class Telemetry:
         )
         self.file.write(to_json(event))
         log_lines.note(event)
+
+    def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
+        """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
+        active.session.overflows += 1
+        facts = {"overflows": active.session.overflows, "prompt": tokens, "window": maximum}
+        self.note(active, active.session, Note(Guardrail.CONTEXT_PRUNE, Action.DETECTED, facts))
 
     def finish(
         self,

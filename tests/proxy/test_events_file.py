@@ -1,0 +1,108 @@
+"""The events file: whole lines, rotation, and a disk that does not take them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from specdash.proxy.telemetry.events_file import RETRY_S, EventsFile, events_path
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "events.jsonl"
+    file = EventsFile(path, 1000)
+    file.write('{"n":1}')
+    assert path.read_text() == '{"n":1}\n'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    file.write('{"n":2}')
+    file.close()
+    EventsFile(path, 1000).write('{"n":3}')
+    assert path.read_text().splitlines() == ['{"n":1}', '{"n":2}', '{"n":3}']
+
+
+def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path, 40)
+    for number in range(30):
+        file.write(f'{{"number":{number:04}}}')
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["events.jsonl", "events.jsonl.1", "events.jsonl.2", "events.jsonl.3"]
+    kept = [(tmp_path / name).read_text() for name in reversed(names)]
+    lines = "".join(kept).splitlines()
+    assert lines == [f'{{"number":{number:04}}}' for number in range(30 - len(lines), 30)]
+    assert all(len(text) <= 40 and text.endswith("\n") for text in kept)
+
+
+def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
+    file = EventsFile(tmp_path / "events.jsonl", 10)
+    file.write("x" * 50)
+    assert (tmp_path / "events.jsonl").read_text() == "x" * 50 + "\n"
+
+
+def test_a_torn_line_left_by_a_crash_is_ended_first(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"n":1}\n{"n":')
+    EventsFile(path, 1000).write('{"n":3}')
+    assert path.read_text().splitlines()[-1] == '{"n":3}'
+
+
+def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "place").write_text("a file, where a folder should be")
+    path, clock = tmp_path / "place" / "events.jsonl", Clock()
+    file = EventsFile(path, 1000, clock)
+    for _ in range(3):
+        file.write("lost")
+    clock.now += RETRY_S
+    file.write("lost")
+    assert file.lost == 4
+    assert len(caplog.records) == 1
+    (tmp_path / "place").unlink()
+    clock.now += RETRY_S
+    file.write("kept")
+    assert path.read_text() == "kept\n"
+
+
+def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock, write = tmp_path / "events.jsonl", Clock(), os.write
+    file = EventsFile(path, 1000, clock)
+    file.write("first")
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    file.write("second")
+    monkeypatch.setattr(os, "write", write)
+    clock.now += RETRY_S
+    file.write("third")
+    assert path.read_text().splitlines() == ["first", "sec", "third"]
+    assert file.lost == 1
+
+
+def test_after_reopen_lines_go_to_the_file_that_is_at_the_path_by_then(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path, 1000)
+    file.write("old")
+    path.rename(tmp_path / "moved")
+    file.reopen()
+    file.write("new")
+    assert path.read_text() == "new\n"
+    assert (tmp_path / "moved").read_text() == "old\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [(None, Path("/state/specdash/proxy-events.jsonl")), ("off", None), ("/x/y.jsonl", Path("/x/y.jsonl"))],
+)
+def test_where_events_go(setting: str | None, expected: Path | None) -> None:
+    assert events_path(setting, {"XDG_STATE_HOME": "/state"}) == expected

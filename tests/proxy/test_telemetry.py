@@ -1,0 +1,255 @@
+"""Telemetry: what is told of requests and guardrails, where, and what is never told."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, Phase, RequestEvent, from_json
+from specdash.core.proxy_lines import ContextLine, parse_line, read_line
+from specdash.proxy.answer import Answer
+from specdash.proxy.blocks import Usage
+from specdash.proxy.builder import MessageBuilder
+from specdash.proxy.context import context_json
+from specdash.proxy.gate import Gate
+from specdash.proxy.guardrails import Note
+from specdash.proxy.metrics import render
+from specdash.proxy.sessions import SessionStore
+from specdash.proxy.settings import ProxySettings, settings_from_env
+from specdash.proxy.telemetry import ActiveRequest, Telemetry
+from specdash.proxy.upstream import Upstream
+from specdash.proxy.window import Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "XYZZY-secret"
+
+
+class Desk:
+    """A telemetry with its own time, sessions and events file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "events.jsonl"
+        self.now = 100.0
+        self.settings: ProxySettings = settings_from_env({"PROXY_EVENTS_FILE": str(self.path)})
+        self.sessions = SessionStore(1000, 10, self.clock, self.wall)
+        self.telemetry = Telemetry(self.settings, self.sessions, clock=self.clock, wall=self.wall)
+
+    def clock(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now + 1_790_000_000
+
+    def begin(self, session: str = "s", **changes: Any) -> ActiveRequest:
+        values: dict[str, Any] = {
+            "request_id": "req_1", "path": "/v1/messages", "stream": True, "strict": False, "model": "m",
+            "messages": 3, "tools": 2,
+        }  # fmt: skip
+        return self.telemetry.begin(self.sessions.get(session), **(values | changes))
+
+    def events(self) -> list[GuardrailEvent | RequestEvent]:
+        found = [from_json(line) for line in self.path.read_text().splitlines()]
+        return [one for one in found if one is not None]
+
+    def request(self) -> RequestEvent:
+        event = self.events()[-1]
+        assert isinstance(event, RequestEvent)
+        return event
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def make_answer(*chunks: dict[str, Any]) -> Answer:
+    answer = Answer(MessageBuilder())
+    for chunk in chunks:
+        answer.chunk(chunk)
+    return answer
+
+
+def progress(processed: int) -> dict[str, Any]:
+    return {
+        "choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}],
+        "prompt_progress": {"total": 1000, "cache": 400, "processed": processed, "time_ms": 500},
+    }
+
+
+def content(text: str = "hello") -> dict[str, Any]:
+    timings = {
+        "cache_n": 400, "prompt_n": 600, "prompt_ms": 1000.0, "predicted_n": 50, "predicted_ms": 2000.0,
+        "draft_n": 30, "draft_n_accepted": 20,
+    }  # fmt: skip
+    return {"choices": [{"index": 0, "delta": {"content": text}}], "timings": timings}
+
+
+def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -> None:
+    active = desk.begin()
+    desk.now += 1.5
+    active.first_content()
+    desk.now += 1.5
+    active.first_content()
+    active.update(make_answer(progress(1000), content()))
+    active.session.turn_done(Usage(1000, 400, 50), 900, 4096)
+    desk.telemetry.finish(active, outcome=Outcome.OK, stop_reason="tool_use", tool_calls=("Read",))
+    event = desk.request()
+    assert (event.ttft_s, event.duration_s) == (1.5, 3.0)
+    assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (1000, 400, 50)
+    assert (event.prefill_s, event.decode_s) == (1.0, 2.0)
+    assert (event.prefill_rate, event.decode_rate) == (600.0, 25.0)
+    assert (event.draft_tokens, event.accepted_tokens, event.retries) == (30, 20, 0)
+    assert (event.context_window, event.tool_calls, event.stop_reason) == (4096, ("Read",), "tool_use")
+    assert desk.telemetry.active == []
+
+
+def test_what_retries_cost_is_added_up(desk: Desk) -> None:
+    active = desk.begin()
+    active.update(make_answer(content()))
+    active.next_attempt()
+    assert active.phase is Phase.WAITING
+    active.update(make_answer(content()))
+    desk.telemetry.finish(active, outcome=Outcome.OK)
+    event = desk.request()
+    assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 1)
+    assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 25.0)
+
+
+def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk) -> None:
+    active = desk.begin()
+    active.update(make_answer(content()))
+    active.next_attempt()
+    desk.telemetry.finish(active, outcome=Outcome.ERROR, status=529, error_type="overloaded_error")
+    event = desk.request()
+    assert (event.completion_tokens, event.retries, event.error_type) == (50, 1, "overloaded_error")
+
+
+def test_what_is_not_known_is_left_out(desk: Desk) -> None:
+    desk.telemetry.finish(desk.begin(), outcome=Outcome.ERROR, status=504, error_type="timeout_error")
+    event = desk.request()
+    unknown = (event.prompt_tokens, event.completion_tokens, event.ttft_s, event.decode_rate, event.draft_tokens)
+    assert unknown == (None,) * 5
+
+
+def test_a_client_that_left_has_status_499(desk: Desk) -> None:
+    desk.telemetry.finish(desk.begin(), outcome=Outcome.CLIENT_LEFT)
+    assert (desk.request().outcome, desk.request().status) == (Outcome.CLIENT_LEFT, 499)
+
+
+def test_only_the_first_end_counts(desk: Desk) -> None:
+    active = desk.begin()
+    desk.telemetry.finish(active, outcome=Outcome.CLIENT_LEFT)
+    desk.telemetry.finish(active, outcome=Outcome.OK)
+    assert len(desk.events()) == 1
+    assert active.session.active == 0
+
+
+def test_the_phase_follows_the_request(desk: Desk) -> None:
+    active = desk.begin()
+    phases = [active.phase]
+    active.held()
+    phases.append(active.phase)
+    desk.now += 2
+    active.held()
+    active.sent()
+    phases.append(active.phase)
+    active.update(make_answer(progress(500)))
+    phases.append(active.phase)
+    assert active.view().prompt_done == 500
+    assert active.view().prefill_rate == 200.0
+    active.update(make_answer(progress(1000), content()))
+    phases.append(active.phase)
+    assert active.view().decode_rate == 25.0
+    desk.telemetry.finish(active, outcome=Outcome.OK)
+    assert [*phases, active.phase] == [
+        Phase.WAITING, Phase.HELD, Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
+    ]  # fmt: skip
+    assert desk.request().held_s == 2.0
+
+
+def test_a_guardrail_action_is_an_event_a_count_a_mark_and_a_line(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    active = desk.begin()
+    note = Note(Guardrail.MALFORMED_TOOL, Action.DETECTED, {"streak": 2, "kind": "markup", "tool": ""})
+    desk.telemetry.note(active, active.session, note)
+    desk.telemetry.note(None, active.session, note)
+    event = desk.events()[0]
+    assert isinstance(event, GuardrailEvent)
+    assert (event.session, event.request_id, event.facts["streak"]) == ("s", "req_1", 2)
+    assert desk.telemetry.counters == {"malformed_tool:detected": 2}
+    assert active.guardrails == ["malformed_tool:detected"]
+    assert "MALFORMED TOOL PAYLOAD: session=s streak=2 kind=markup request=req_1" in caplog.messages
+
+
+def test_a_refused_prompt_is_an_overflow(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    active = desk.begin()
+    desk.telemetry.overflow(active, 5000, 4096)
+    assert active.session.overflows == 1
+    assert any(text.startswith("CONTEXT OVERFLOW detected (count=1): 5000 tokens > 4096") for text in caplog.messages)
+
+
+@pytest.mark.parametrize(("prompt", "level"), [(1000, "INFO"), (3100, "WARNING"), (3500, "WARNING"), (3900, "ERROR")])
+def test_a_turn_ends_in_a_context_line(desk: Desk, caplog: pytest.LogCaptureFixture, prompt: int, level: str) -> None:
+    caplog.set_level(logging.INFO)
+    active = desk.begin()
+    active.session.turn_done(Usage(prompt, 0, 20), None, 4096)
+    desk.telemetry.finish(active, outcome=Outcome.OK)
+    record = caplog.records[-1]
+    line = parse_line(record.getMessage())
+    assert isinstance(line, ContextLine)
+    assert (line.tokens, line.window, line.session, record.levelname) == (prompt + 20, 4096, "s", level)
+
+
+def test_requests_are_logged_as_counts(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    active = desk.begin()
+    active.update(make_answer(content()))
+    desk.telemetry.finish(active, outcome=Outcome.OK, stop_reason="end_turn")
+    lines = [read_line(text) for text in caplog.messages]
+    assert [one.name for one in lines if one is not None] == ["request", "response"]
+    response = lines[-1]
+    assert response is not None
+    assert (response.facts["output_tokens"], response.facts["text_len"]) == (50, 5)
+
+
+def test_events_can_be_switched_off(tmp_path: Path) -> None:
+    settings = settings_from_env({"PROXY_EVENTS_FILE": "off"})
+    sessions = SessionStore(1000, 10)
+    telemetry = Telemetry(settings, sessions, env={"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    active = telemetry.begin(
+        sessions.get("s"), request_id="r", path="/v1/messages", stream=False, strict=False, model="m", messages=1,
+        tools=0,
+    )  # fmt: skip
+    telemetry.finish(active, outcome=Outcome.OK)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    answer = make_answer(
+        content(f"{SECRET} text"),
+        {"choices": [{"index": 0, "delta": {"reasoning_content": SECRET}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [
+            {"index": 0, "id": "c1", "function": {"name": "Read", "arguments": json.dumps({"path": SECRET})}}
+        ]}}]},
+    )  # fmt: skip
+    answer.end()
+    active = desk.begin()
+    active.update(answer)
+    for guardrail in Guardrail:
+        for action in Action:
+            desk.telemetry.note(active, active.session, Note(guardrail, action, {"attempt": 1, "tool": "Read"}))
+    upstream = Upstream(desk.settings)
+    window, gate = Window(upstream, desk.settings), Gate()
+    pictures = [context_json(active.session, desk.sessions, desk.telemetry, desk.settings, window, gate)]
+    active.session.turn_done(answer.usage, 900, 4096)
+    desk.telemetry.finish(active, outcome=Outcome.OK, tool_calls=[one.name for one in answer.tool_calls()])
+    pictures.append(context_json(active.session, desk.sessions, desk.telemetry, desk.settings, window, gate))
+    page = render(desk.telemetry, desk.sessions, desk.settings, window, gate)
+    told = [desk.path.read_text(), caplog.text, json.dumps(pictures), page]
+    assert all(len(one) > 500 for one in told)
+    assert [one for one in told if SECRET in one] == []
