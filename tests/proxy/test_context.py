@@ -1,0 +1,93 @@
+"""GET /v1/context: the fields that scripts know, and the live picture."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from specdash.core.proxy_events import Action, Guardrail, Outcome, Phase
+from specdash.core.proxy_status import status_from_json
+from specdash.proxy.blocks import Usage
+from specdash.proxy.context import context_json
+from specdash.proxy.gate import Gate
+from specdash.proxy.guardrails import Note
+from specdash.proxy.sessions import Session, SessionStore
+from specdash.proxy.settings import settings_from_env
+from specdash.proxy.telemetry import Telemetry
+from specdash.proxy.upstream import Upstream
+from specdash.proxy.window import Window
+
+FIELDS = {
+    "active_session_id", "session_count", "context_window", "last_input_tokens", "last_output_tokens",
+    "peak_input_tokens", "utilization", "utilization_pct", "warning_level", "estimated_turns_remaining",
+    "total_requests", "prune_count", "overflow_count", "prune_threshold", "recent_history", "loop_protection", "status",
+}  # fmt: skip
+LOOP_FIELDS = {
+    "enabled", "consecutive_forced_count", "no_progress_streak", "loop_warnings_emitted", "unexpected_end_turn_count",
+    "malformed_tool_streak", "contamination_resets", "tool_call_history_len", "is_looping", "loop_repeat_count",
+    "recent_tool_patterns",
+}  # fmt: skip
+
+
+class Desk:
+    def __init__(self) -> None:
+        env = {
+            "PROXY_EVENTS_FILE": "off", "PROXY_CONTEXT_WINDOW": "4000",
+            "LLAMA_CPP_BASE": "http://user:pass@127.0.0.1:9/v1",
+        }  # fmt: skip
+        self.settings = settings_from_env(env)
+        self.sessions = SessionStore(1000, 1000)
+        self.telemetry = Telemetry(self.settings, self.sessions)
+
+    async def json(self, session: Session | None) -> dict[str, Any]:
+        window, gate = Window(Upstream(self.settings), self.settings), Gate()
+        values = context_json(session, self.sessions, self.telemetry, self.settings, window, gate)
+        again: dict[str, Any] = json.loads(json.dumps(values))
+        return again
+
+
+async def test_without_a_session_the_values_are_blank() -> None:
+    values = await Desk().json(None)
+    assert set(values) == FIELDS
+    assert set(values["loop_protection"]) == LOOP_FIELDS
+    assert (values["active_session_id"], values["utilization"], values["warning_level"]) == (None, None, None)
+    assert (values["total_requests"], values["recent_history"]) == (0, [])
+
+
+async def test_a_session_tells_its_use_of_the_window() -> None:
+    desk = Desk()
+    session = desk.sessions.get("a")
+    for prompt in (1000, 2000, 3400):
+        session.turn_done(Usage(prompt, 0, 100), None, 4000)
+    values = await desk.json(session)
+    assert set(values) == FIELDS
+    assert (values["last_input_tokens"], values["last_output_tokens"], values["peak_input_tokens"]) == (3400, 100, 3400)
+    assert (values["utilization"], values["utilization_pct"], values["warning_level"]) == (0.875, "87.5%", "HIGH")
+    assert values["estimated_turns_remaining"] == 0
+    assert values["recent_history"] == [1100, 2100, 3500]
+
+
+async def test_the_status_is_the_whole_live_picture() -> None:
+    desk = Desk()
+    session = desk.sessions.get("a")
+    begin = {"path": "/v1/messages", "stream": True, "strict": False, "model": "m", "messages": 1, "tools": 3}
+    done = desk.telemetry.begin(session, request_id="r1", **begin)  # type: ignore[arg-type]
+    desk.telemetry.finish(done, outcome=Outcome.CLIENT_LEFT)
+    running = desk.telemetry.begin(session, request_id="r2", **begin)  # type: ignore[arg-type]
+    desk.telemetry.note(running, session, Note(Guardrail.SUPPLEMENT, Action.APPLIED))
+    status = status_from_json((await desk.json(session))["status"])
+    assert status is not None
+    assert (status.requests, status.clients_left, status.errors) == (1, 1, 0)
+    assert status.upstream_url == "http://127.0.0.1:9"
+    assert status.counters == {"supplement:applied": 1}
+    assert [(one.request_id, one.phase, one.tools) for one in status.active] == [("r2", Phase.WAITING, 3)]
+    assert [(one.id, one.active, one.requests) for one in status.sessions] == [("a", 1, 2)]
+
+
+async def test_many_sessions_are_counted_and_the_latest_shown() -> None:
+    desk = Desk()
+    for number in range(150):
+        desk.sessions.get(str(number))
+    status = status_from_json((await desk.json(None))["status"])
+    assert status is not None
+    assert (status.session_count, len(status.sessions), status.sessions[0].id) == (150, 100, "149")

@@ -1,0 +1,133 @@
+"""GET /metrics: text that Prometheus accepts, with the numbers of what happened."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.proxy_events import Action, Guardrail, Outcome
+from specdash.proxy.blocks import Usage
+from specdash.proxy.gate import Gate
+from specdash.proxy.guardrails import Note
+from specdash.proxy.metrics import render
+from specdash.proxy.sessions import SessionStore
+from specdash.proxy.settings import settings_from_env
+from specdash.proxy.telemetry import Telemetry
+from specdash.proxy.telemetry.tally import BOUNDS_S
+from specdash.proxy.upstream import Upstream
+from specdash.proxy.window import Window
+
+SAMPLE = re.compile(r"([a-z_]+)(?:\{([^}]*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)")
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\.)*)"(?:,|$)')
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def parse(page: str) -> Samples:
+    """Strict: every family has HELP, then TYPE, then its samples in one piece; no sample comes twice."""
+    assert page.endswith("\n")
+    found: Samples = {}
+    family = kind = ""
+    families: set[str] = set()
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            _, _, family, text = line.split(" ", 3)
+            assert text.strip()
+            assert family not in families
+            families.add(family)
+        elif line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split(" ")
+            assert name == family
+            assert kind in {"counter", "gauge", "histogram"}
+            assert (kind == "counter") == family.endswith("_total")
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            name = match[1]
+            suffixes = {f"{family}_bucket", f"{family}_sum", f"{family}_count"} if kind == "histogram" else {family}
+            assert name in suffixes
+            labels = match[2] or ""
+            assert LABEL.sub("", labels) == ""
+            key = name, tuple(LABEL.findall(labels))
+            assert key not in found
+            found[key] = float(match[3])
+    return found
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.settings = settings_from_env({"PROXY_EVENTS_FILE": "off", "PROXY_CONTEXT_WINDOW": "4096"})
+        self.sessions = SessionStore(1000, 10, lambda: self.now)
+        self.telemetry = Telemetry(self.settings, self.sessions, clock=lambda: self.now)
+
+    def turn(self, ttft: float, outcome: Outcome = Outcome.OK, error_type: str | None = None) -> None:
+        session = self.sessions.get("secret-session")
+        active = self.telemetry.begin(
+            session, request_id="r", path="/v1/messages", stream=True, strict=False, model="m", messages=1, tools=0
+        )
+        self.telemetry.note(active, session, Note(Guardrail.LOOP_BREAKER, Action.RELEASED))
+        self.now += ttft
+        active.first_content()
+        usage = Usage(100, 40, 7)
+        self.telemetry.finish(active, outcome=outcome, error_type=error_type, usage=usage)
+
+    async def samples(self) -> Samples:
+        return parse(await self.page())
+
+    async def page(self) -> str:
+        window = Window(Upstream(self.settings), self.settings)
+        return render(self.telemetry, self.sessions, self.settings, window, Gate())
+
+
+async def test_the_page_of_a_fresh_proxy_is_well_formed() -> None:
+    samples = await Desk().samples()
+    assert samples["specdash_proxy_prompt_tokens_total", ()] == 0
+    assert samples["specdash_proxy_ttft_seconds_bucket", (("le", "+Inf"),)] == 0
+    assert samples["specdash_proxy_active_requests", (("phase", "held"),)] == 0
+
+
+async def test_the_page_counts_what_happened() -> None:
+    desk = Desk()
+    desk.turn(0.3)
+    desk.turn(3.0, Outcome.ERROR, 'odd"type\\\n')
+    samples = await desk.samples()
+    ok = (("path", "/v1/messages"), ("outcome", "ok"))
+    assert samples["specdash_proxy_requests_total", ok] == 1
+    assert samples["specdash_proxy_errors_total", (("type", 'odd\\"type\\\\\\n'),)] == 1
+    assert samples["specdash_proxy_prompt_tokens_total", ()] == 200
+    assert samples["specdash_proxy_cached_tokens_total", ()] == 80
+    mark = (("guardrail", "loop_breaker"), ("action", "released"))
+    assert samples["specdash_proxy_guardrail_actions_total", mark] == 2
+    assert samples["specdash_proxy_ttft_seconds_sum", ()] == 3.3
+    assert samples["specdash_proxy_ttft_seconds_bucket", (("le", "0.5"),)] == 1
+    assert samples["specdash_proxy_ttft_seconds_bucket", (("le", "5"),)] == 2
+    assert samples["specdash_proxy_context_window_tokens", ()] == 4096
+
+
+async def test_no_session_is_a_label() -> None:
+    desk = Desk()
+    desk.turn(0.1)
+    assert "secret-session" not in await desk.page()
+
+
+async def test_made_up_error_types_do_not_grow_the_page() -> None:
+    desk = Desk()
+    for number in range(200):
+        desk.turn(0.1, Outcome.ERROR, f"type_{number}")
+    errors = [value for (name, _), value in (await desk.samples()).items() if name == "specdash_proxy_errors_total"]
+    assert len(errors) <= 40
+    assert sum(errors) == 200
+
+
+@given(st.lists(st.floats(0, 2000), max_size=20))
+async def test_buckets_are_cumulative(times: list[float]) -> None:
+    desk = Desk()
+    for seconds in times:
+        desk.telemetry.tally.ttft.add(seconds)
+    samples = await desk.samples()
+    for bound in BOUNDS_S:
+        expected = sum(seconds <= bound for seconds in times)
+        assert samples["specdash_proxy_ttft_seconds_bucket", (("le", f"{bound:g}"),)] == expected
+    assert samples["specdash_proxy_ttft_seconds_count", ()] == len(times)
