@@ -46,7 +46,12 @@ def chat_body(
         value = getattr(request, name)
         if value is not None:
             body[name] = value
-    return body | _thinking_fields(request, thinking_off or _is_prefill(messages)) | TELLING
+    is_prefill = bool(messages) and messages[-1]["role"] == "assistant"
+    body |= _thinking_fields(request, thinking_off or is_prefill)
+    if is_prefill:
+        # Left to itself, one build repeats the prefill in a stream and another does not; asked, all do.
+        body["echo"] = True
+    return body | TELLING
 
 
 def prefill_of(request: MessagesRequest) -> str:
@@ -125,10 +130,6 @@ def _thinking_fields(request: MessagesRequest, off: bool) -> dict[str, Any]:
     if request.thinking == "enabled" and request.thinking_budget is not None:
         fields["thinking_budget_tokens"] = request.thinking_budget
     return fields
-
-
-def _is_prefill(messages: Sequence[ChatMessage]) -> bool:
-    return bool(messages) and messages[-1]["role"] == "assistant"
 
 
 def _runs(messages: Iterable[Message]) -> Iterator[tuple[str, list[Message]]]:
