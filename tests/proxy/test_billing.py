@@ -1,0 +1,58 @@
+"""The billing header: its rotating values become constants, and nothing else changes."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.billing import steady, without_header
+from specdash.proxy.parse import parse_messages
+from specdash.proxy.translate import chat_body
+from support.messages_bodies import body_of
+
+HEADER = "x-anthropic-billing-header: cc_version=2.1.50.{suffix}; cc_entrypoint=cli; cch={nonce};"
+
+nonces = st.from_regex(r"[0-9a-f]{3,12}", fullmatch=True)
+
+
+def header(suffix: str = "d2a", nonce: str = "81ac4") -> str:
+    return HEADER.format(suffix=suffix, nonce=nonce)
+
+
+@given(nonces, nonces, nonces, nonces)
+def test_bodies_that_differ_in_nonces_only_are_rendered_alike(one: str, two: str, three: str, four: str) -> None:
+    def rendered(suffix: str, nonce: str) -> bytes:
+        system = [{"type": "text", "text": header(suffix, nonce)}, {"type": "text", "text": "You are helpful."}]
+        body = body_of([{"role": "user", "content": "hi"}], system=system)
+        return orjson.dumps(chat_body(parse_messages(orjson.dumps(body)), "m"))
+
+    assert rendered(one, two) == rendered(three, four)
+
+
+def test_the_version_and_the_entry_point_stay() -> None:
+    assert steady(header()) == "x-anthropic-billing-header: cc_version=2.1.50; cc_entrypoint=cli; cch=0;"
+
+
+@given(st.text())
+def test_a_text_that_does_not_start_with_the_header_is_left_alone(text: str) -> None:
+    said = f"Note cch=81ac4; {text} {header()}"
+    assert steady(said) == said
+    assert without_header(said) == said
+
+
+@pytest.mark.parametrize("joint", ["\n", "\n\n", " "])
+def test_text_after_the_header_is_left_alone(joint: str) -> None:
+    rest = "Explain cch=81ac4; and cc_version=2.1.50.d2a, please."
+    assert steady(header() + joint + rest).endswith(joint + rest)
+    assert without_header(header() + joint + rest) == rest
+
+
+def test_blanks_before_the_header_do_not_hide_it() -> None:
+    assert steady("\n  " + header(nonce="aaaaa")) == steady("\n  " + header(nonce="bbbbb"))
+
+
+def test_a_user_who_quotes_the_header_is_quoted_exactly() -> None:
+    body = body_of([{"role": "user", "content": header()}])
+    assert chat_body(parse_messages(orjson.dumps(body)), "m")["messages"][0]["content"] == header()

@@ -1,0 +1,321 @@
+"""Reading a Messages body: what is accepted, what is refused, and how a refusal names the place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.errors import InvalidRequestError
+from specdash.proxy.identity import session_id
+from specdash.proxy.messages import MessagesRequest, ToolChoice
+from specdash.proxy.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate import chat_body, prefill_of
+from support.messages_bodies import any_json, body_of, places, replaced, rich_body, turns
+
+USER = {"role": "user", "content": "hi"}
+TOOL = {"name": "Read", "input_schema": {"type": "object", "properties": {}}}
+NOT_THERE = object()
+
+
+def parsed(*messages: Any, **fields: Any) -> MessagesRequest:
+    return parse_messages(orjson.dumps(body_of(list(messages) or [USER], **fields)))
+
+
+def refusal(body: Any) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_messages(body if isinstance(body, bytes) else orjson.dumps(body))
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+def survives(body: bytes) -> None:
+    """The body is refused as an invalid request, or can be rendered, written and identified."""
+    try:
+        request = parse_messages(body)
+        orjson.dumps(chat_body(request, "m"))
+    except InvalidRequestError:
+        return
+    prefill_of(request)
+    session_id({}, request, "127.0.0.1")
+
+
+class TestHostileBodies:
+    @given(any_json)
+    def test_any_json_is_read_or_refused(self, value: Any) -> None:
+        survives(orjson.dumps(value))
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_read_or_refused(self, body: bytes) -> None:
+        survives(body)
+
+    @given(st.sampled_from(list(places(rich_body()))), any_json)
+    def test_any_value_of_a_valid_body_may_be_replaced_by_any_json(
+        self, place: tuple[str | int, ...], new: Any
+    ) -> None:
+        survives(orjson.dumps(replaced(rich_body(), place, new)))
+
+    @given(st.lists(turns, min_size=1, max_size=5))
+    def test_every_valid_conversation_can_be_counted(self, messages: list[Any]) -> None:
+        request = parse_count_tokens(orjson.dumps(body_of(messages)))
+        orjson.dumps(chat_body(request, "m"))
+
+    @given(st.data())
+    def test_a_body_cut_anywhere_is_refused(self, data: st.DataObject) -> None:
+        whole = orjson.dumps(rich_body())
+        cut = data.draw(st.integers(0, len(whole) - 1))
+        assert refusal(whole[:cut]).startswith("The request body is not valid JSON")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"[" * 5000,
+            b'{"a":' * 5000,
+            b"NaN",
+            b'{"model": NaN}',
+            b'{"model": "\xff"}',
+            b"\xef\xbb\xbf{}",
+            b"{} {}",
+        ],
+    )
+    def test_what_is_not_json_is_refused(self, body: bytes) -> None:
+        assert refusal(body).startswith("The request body is not valid JSON")
+
+    @pytest.mark.parametrize("body", [b"[]", b"null", b'"x"', b"1"])
+    def test_what_is_no_object_is_refused(self, body: bytes) -> None:
+        assert refusal(body) == "The request body is not a JSON object"
+
+    @pytest.mark.parametrize("levels", [240, 300, 900])
+    @pytest.mark.parametrize("place", [("tools", 0, "input_schema", "x"), ("messages", 1, "content", 5, "input", "x")])
+    def test_what_can_be_read_but_not_written_is_refused(self, levels: int, place: tuple[str | int, ...]) -> None:
+        body = rich_body()
+        target: Any = body
+        for step in place[:-1]:
+            target = target[step]
+        target[place[-1]] = "DEEP"
+        text = orjson.dumps(body).replace(b'"DEEP"', b"[" * levels + b"]" * levels)
+        survives(text)
+        if levels > 250:
+            assert refusal(text) == f"{'.'.join(map(str, place[:-1]))}: Input is nested too deeply"
+
+    def test_deep_nesting_where_nothing_is_read_is_ignored(self) -> None:
+        text = orjson.dumps(body_of([USER], container="DEEP")).replace(b'"DEEP"', b"[" * 900 + b"]" * 900)
+        assert parse_messages(text).messages[0].content[0]["text"] == "hi"
+
+    def test_half_an_emoji_does_not_lose_the_conversation(self) -> None:
+        text = rb"a\ud83d b\\ud83d c\ud83d\ude00 d\ude00 \ud83d\ud83d\ude00"
+        request = parse_messages(orjson.dumps(body_of([USER])).replace(b"hi", text))
+        assert request.messages[0].content[0]["text"] == "a\ufffd b\\ud83d c\U0001f600 d\ufffd \ufffd\U0001f600"
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("place", "new", "message"),
+        [
+            (("model",), NOT_THERE, "model: Field required"),
+            (("model",), "", "model: String should have at least 1 character"),
+            (("model",), 3, "model: Input should be a valid string"),
+            (("max_tokens",), NOT_THERE, "max_tokens: Field required"),
+            (("max_tokens",), None, "max_tokens: Field required"),
+            (("max_tokens",), 0, "max_tokens: Input should be greater than or equal to 1"),
+            (("max_tokens",), True, "max_tokens: Input should be a valid integer"),
+            (("max_tokens",), 1.5, "max_tokens: Input should be a valid integer"),
+            (("max_tokens",), "9", "max_tokens: Input should be a valid integer"),
+            (("messages",), NOT_THERE, "messages: Field required"),
+            (("messages",), [], "messages: at least one message is required"),
+            (("messages",), {}, "messages: Input should be a valid list"),
+            (("messages", 0), "hi", "messages.0: Input should be a valid dictionary"),
+            (("messages", 0, "role"), NOT_THERE, "messages.0.role: Field required"),
+            (("messages", 0, "role"), "tool", "messages.0.role: Input should be 'user', 'assistant' or 'system'"),
+            (("messages", 0, "content"), NOT_THERE, "messages.0.content: Field required"),
+            (
+                ("messages", 0, "content"),
+                7,
+                "messages.0.content: Input should be a valid string or a list of content blocks",
+            ),
+            (("messages", 0, "content", 0), "x", "messages.0.content.0: Input should be a valid dictionary"),
+            (("messages", 0, "content", 0, "type"), NOT_THERE, "messages.0.content.0.type: Field required"),
+            (("messages", 0, "content", 0, "text"), NOT_THERE, "messages.0.content.0.text: Field required"),
+            (("messages", 0, "content", 0, "text"), [], "messages.0.content.0.text: Input should be a valid string"),
+            (("messages", 0, "content", 1, "source"), NOT_THERE, "messages.0.content.1.source: Field required"),
+            (
+                ("messages", 0, "content", 1, "source", "type"),
+                "ftp",
+                "messages.0.content.1.source.type: Input should be 'base64', 'url' or 'file'",
+            ),
+            (
+                ("messages", 0, "content", 1, "source", "data"),
+                "",
+                "messages.0.content.1.source.data: String should have at least 1 character",
+            ),
+            (
+                ("messages", 0, "content", 2, "source", "url"),
+                "file:///etc/passwd",
+                "messages.0.content.2.source.url: Only http, https and data URLs are supported",
+            ),
+            (
+                ("messages", 0, "content", 5, "source", "content", 0, "text"),
+                None,
+                "messages.0.content.5.source.content.0.text: Field required",
+            ),
+            (
+                ("messages", 1, "content", 5, "id"),
+                "",
+                "messages.1.content.5.id: String should have at least 1 character",
+            ),
+            (("messages", 1, "content", 5, "name"), None, "messages.1.content.5.name: Field required"),
+            (
+                ("messages", 1, "content", 5, "input"),
+                "{}",
+                "messages.1.content.5.input: Input should be a valid dictionary",
+            ),
+            (
+                ("messages", 3, "content", 0, "content", 0, "text"),
+                5,
+                "messages.3.content.0.content.0.text: Input should be a valid string",
+            ),
+            (("messages", 3, "content", 0, "tool_use_id"), None, "messages.3.content.0.tool_use_id: Field required"),
+            (
+                ("messages", 3, "content", 1, "is_error"),
+                "yes",
+                "messages.3.content.1.is_error: Input should be a valid boolean",
+            ),
+            (("system",), 5, "system: Input should be a valid string or a list of content blocks"),
+            (("system", 0, "text"), None, "system.0.text: Field required"),
+            (("tools",), {}, "tools: Input should be a valid list"),
+            (("tools", 0, "name"), "", "tools.0.name: String should have at least 1 character"),
+            (("tools", 0, "name"), "x" * 257, "tools.0.name: String should have at most 256 characters"),
+            (("tools", 1, "name"), "Read", "tools.1.name: Tool names must be unique"),
+            (("tools", 0, "input_schema"), "{}", "tools.0.input_schema: Input should be a valid dictionary"),
+            (("tools", 0, "description"), 1, "tools.0.description: Input should be a valid string"),
+            (("tool_choice",), "auto", "tool_choice: Input should be a valid dictionary"),
+            (("tool_choice", "type"), "all", "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'"),
+            (("tool_choice",), {"type": "tool"}, "tool_choice.name: Field required"),
+            (("tool_choice",), {"type": "tool", "name": "X"}, "tool_choice.name: no tool of this name is in `tools`"),
+            (
+                ("tool_choice",),
+                {"type": "tool", "name": "web_search"},
+                "tool_choice.name: this tool runs at Anthropic only, no local model can call it",
+            ),
+            (("stream",), 1, "stream: Input should be a valid boolean"),
+            (("temperature",), 2.1, "temperature: Input should be between 0 and 2"),
+            (("temperature",), False, "temperature: Input should be a valid number"),
+            (("top_p",), -0.1, "top_p: Input should be between 0 and 1"),
+            (("top_k",), -1, "top_k: Input should be greater than or equal to 0"),
+            (("stop_sequences",), "END", "stop_sequences: Input should be a valid list"),
+            (("stop_sequences", 1), 3, "stop_sequences.1: Input should be a valid string"),
+            (("thinking", "type"), "maybe", "thinking.type: Input should be 'enabled', 'adaptive' or 'disabled'"),
+            (("thinking", "budget_tokens"), "x", "thinking.budget_tokens: Input should be a valid integer"),
+            (("metadata",), [], "metadata: Input should be a valid dictionary"),
+        ],
+    )
+    def test_a_wrong_value_is_named_by_its_path(self, place: tuple[str | int, ...], new: Any, message: str) -> None:
+        body = rich_body()
+        if new is NOT_THERE:
+            target: Any = body
+            for step in place[:-1]:
+                target = target[step]
+            del target[place[-1]]
+        else:
+            body = replaced(body, place, new)
+        assert refusal(body) == message
+
+    def test_calls_belong_to_the_assistant_and_results_to_the_user(self) -> None:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "toolu_1"}
+        assert refusal(body_of([{"role": "user", "content": [call]}])) == (
+            "messages.0.content: `tool_use` blocks can only be in `assistant` messages"
+        )
+        assert refusal(body_of([{"role": "assistant", "content": [result]}])) == (
+            "messages.0.content: `tool_result` blocks can only be in `user` messages"
+        )
+
+    def test_a_conversation_must_not_end_in_a_call_unless_it_is_only_counted(self) -> None:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+        body = body_of([USER, {"role": "assistant", "content": [call]}])
+        assert refusal(body).startswith("messages.1: `tool_use` blocks were found without `tool_result` blocks")
+        assert len(parse_count_tokens(orjson.dumps(body)).messages) == 2
+
+
+class TestAcceptance:
+    def test_the_richest_body_is_read_whole(self) -> None:
+        request = parse_messages(orjson.dumps(rich_body()))
+        assert (request.model, request.max_tokens, request.stream) == ("claude-sonnet-4-5", 1024, True)
+        assert (request.temperature, request.top_p, request.top_k) == (0.5, 0.9, 40)
+        assert (request.thinking, request.thinking_budget) == ("enabled", 2000)
+        assert [tool.name for tool in request.tools] == ["Read", "Now"]
+        assert request.tools[1].schema == {"type": "object", "properties": {}}
+        assert request.server_tools == ("web_search",)
+        assert [message.role for message in request.messages] == ["user", "assistant", "system", "user"]
+
+    def test_null_means_absent_for_every_optional_field(self) -> None:
+        body = rich_body()
+        optional = [key for key in body if key not in {"model", "max_tokens", "messages"}]
+        bare = {key: body[key] for key in ("model", "max_tokens", "messages")}
+        nulls = {**bare, **dict.fromkeys(optional)}
+        assert parse_messages(orjson.dumps(nulls)) == parse_messages(orjson.dumps(bare))
+
+    def test_null_means_absent_inside_blocks_and_tools(self) -> None:
+        result = {"type": "tool_result", "tool_use_id": "t", "content": None, "is_error": None, "cache_control": None}
+        tool = {"name": "Read", "description": None, "input_schema": None, "type": None}
+        request = parsed({"role": "user", "content": [result]}, tools=[tool], tool_choice={"type": "any", "name": None})
+        assert request.messages[0].content[0]["content"] == ""
+        assert request.tools[0].description == ""
+
+    def test_an_integral_float_is_a_number_of_tokens_and_a_huge_one_is_lowered(self) -> None:
+        assert parsed(max_tokens=1024.0).max_tokens == 1024
+        assert parsed(max_tokens=2**63).max_tokens == 2**31 - 1
+        body = orjson.dumps(body_of([USER])).replace(b"100", b"9" * 40)
+        assert parse_messages(body).max_tokens == 2**31 - 1
+
+    def test_max_tokens_is_not_needed_to_count(self) -> None:
+        request = parse_count_tokens(orjson.dumps({"model": "m", "messages": [USER]}))
+        assert request.messages[0].content == ({"type": "text", "text": "hi"},)
+
+    @pytest.mark.parametrize("role", ["user", "assistant", "system"])
+    def test_any_role_may_come_first(self, role: str) -> None:
+        assert parsed({"role": role, "content": "hi"}).messages[0].role == role
+
+    @pytest.mark.parametrize("content", ["", [], [{"type": "of_the_future", "text": 5}]])
+    def test_a_turn_without_anything_known_keeps_its_place(self, content: Any) -> None:
+        request = parsed(USER, {"role": "assistant", "content": content}, USER)
+        assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+
+    def test_cache_control_is_not_kept_since_it_moves_between_turns(self) -> None:
+        block = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+        assert parsed({"role": "user", "content": [block]}).messages == parsed(USER).messages
+
+    def test_blank_stop_sequences_are_ignored(self) -> None:
+        assert parsed(stop_sequences=["", " ", "\n\n", "END", " x"]).stop_sequences == ("END", " x")
+
+    @pytest.mark.parametrize(
+        "kind", ["web_search_20250305", "bash_20250124", "text_editor_20250728", "computer_20250124", "mcp_toolset"]
+    )
+    def test_tools_without_a_schema_of_their_own_are_left_out(self, kind: str) -> None:
+        request = parsed(tools=[{"type": kind}, TOOL])
+        assert request.server_tools == (kind,)
+        assert [tool.name for tool in request.tools] == ["Read"]
+
+    def test_a_tool_of_any_type_with_a_schema_is_a_tool(self) -> None:
+        assert [tool.name for tool in parsed(tools=[{**TOOL, "type": "custom_v9"}]).tools] == ["Read"]
+
+    @pytest.mark.parametrize(
+        ("choice", "wanted"),
+        [
+            ({"type": "auto"}, ToolChoice("auto")),
+            ({"type": "any", "disable_parallel_tool_use": True}, ToolChoice("any", None, False)),
+            ({"type": "tool", "name": "Read"}, ToolChoice("tool", "Read")),
+            ({"type": "none"}, ToolChoice("none")),
+        ],
+    )
+    def test_every_tool_choice_is_understood(self, choice: Any, wanted: ToolChoice) -> None:
+        assert parsed(tools=[TOOL], tool_choice=choice).tool_choice == wanted
+
+    @pytest.mark.parametrize("kind", ["adaptive", "disabled", "enabled"])
+    def test_thinking_needs_no_budget(self, kind: str) -> None:
+        request = parsed(thinking={"type": kind})
+        assert (request.thinking, request.thinking_budget) == (kind, None)

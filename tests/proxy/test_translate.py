@@ -1,0 +1,346 @@
+"""A Messages request as a chat completions body."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.errors import InvalidRequestError
+from specdash.proxy.messages import Tool, ToolChoice
+from specdash.proxy.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate import chat_body, chat_messages, prefill_of
+from support.messages_bodies import PIXEL, READ, assistant_turns, body_of, rich_body, turns, user_turns
+
+if TYPE_CHECKING:
+    from specdash.proxy.messages import MessagesRequest
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+IMAGE_PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
+OTHER_CALL = {**CALL, "id": "toolu_2"}
+
+
+def request_of(*messages: Any, **fields: Any) -> MessagesRequest:
+    return parse_count_tokens(orjson.dumps(body_of(list(messages) or [user("hi")], **fields)))
+
+
+def rendered(*messages: Any, **fields: Any) -> list[dict[str, Any]]:
+    return chat_messages(request_of(*messages, **fields))
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return chat_body(request_of(**fields), "local")
+
+
+def user(*content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def assistant(*content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def result(call: str, content: Any = "ok", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call, "content": content, **fields}
+
+
+class TestConversation:
+    def test_system_texts_become_the_first_message(self) -> None:
+        found = rendered(user("hi"), system=[text("one"), text(""), text("two")])
+        assert found == [{"role": "system", "content": "one\n\ntwo"}, {"role": "user", "content": "hi"}]
+
+    @pytest.mark.parametrize("system", [None, "", [], [text("")]])
+    def test_without_system_text_there_is_no_system_message(self, system: Any) -> None:
+        assert rendered(user("hi"), system=system) == [{"role": "user", "content": "hi"}]
+
+    def test_an_instruction_in_mid_conversation_stays_in_its_place(self) -> None:
+        found = rendered(user("hi"), assistant("yes"), {"role": "system", "content": "Be brief."}, user("more"))
+        reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
+        assert found[2:] == [{"role": "user", "content": f"{reminder}\n\nmore"}]
+
+    def test_an_instruction_between_a_call_and_its_result_comes_after_the_result(self) -> None:
+        found = rendered(
+            user("hi"), assistant(CALL), {"role": "system", "content": "Hurry."}, user(result("toolu_1"), text("go"))
+        )
+        assert [one["role"] for one in found] == ["user", "assistant", "tool", "user"]
+        assert found[3]["content"] == "<system-reminder>\nHurry.\n</system-reminder>\n\ngo"
+
+    def test_user_turns_in_a_row_are_one_message(self) -> None:
+        assert rendered(user("a"), user(text("b"), text("c"))) == [{"role": "user", "content": "a\n\nb\n\nc"}]
+
+    def test_assistant_turns_in_a_row_are_one_message(self) -> None:
+        found = rendered(user("q"), assistant("a"), assistant(text("b"), CALL), user(result("toolu_1")))
+        assert found[1]["content"] == "a\n\nb"
+        assert [call["id"] for call in found[1]["tool_calls"]] == ["toolu_1"]
+
+    def test_parallel_calls_are_one_message_and_their_results_follow_in_order_then_the_users_words(self) -> None:
+        found = rendered(
+            user("q"),
+            assistant(text("Reading."), CALL, OTHER_CALL),
+            user(text("first"), result("toolu_2", "two"), text("second"), result("toolu_1", "one")),
+        )
+        assert [one["role"] for one in found] == ["user", "assistant", "tool", "tool", "user"]
+        assert [(one["tool_call_id"], one["content"]) for one in found[2:4]] == [("toolu_2", "two"), ("toolu_1", "one")]
+        assert found[4]["content"] == "first\n\nsecond"
+
+    def test_an_assistant_that_only_calls_has_no_content(self) -> None:
+        found = rendered(user("q"), assistant(CALL), user(result("toolu_1")))
+        arguments = '{"path":"a"}'
+        call = {"id": "toolu_1", "type": "function", "function": {"name": "Read", "arguments": arguments}}
+        assert found[1] == {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    def test_arguments_keep_the_order_of_the_clients_keys(self) -> None:
+        call = {**CALL, "input": {"z": 1, "a": [1.5, None], "ü": "é"}}
+        found = rendered(user("q"), assistant(call), user(result("toolu_1")))
+        assert found[1]["tool_calls"][0]["function"]["arguments"] == '{"z":1,"a":[1.5,null],"ü":"é"}'
+
+    def test_thinking_becomes_reasoning_and_redacted_thinking_nothing(self) -> None:
+        thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+        found = rendered(
+            user("q"), assistant(thinking, {"type": "redacted_thinking", "data": "x"}, text("a")), user("b")
+        )
+        assert found[1] == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+
+    def test_a_result_whose_call_is_gone_is_told_as_text(self) -> None:
+        found = rendered(user(result("toolu_9", "out"), text("go on")))
+        assert found == [{"role": "user", "content": "Result of an earlier tool call:\n\nout\n\ngo on"}]
+
+    def test_an_unanswered_last_call_gets_an_empty_result(self) -> None:
+        found = rendered(user("q"), assistant(CALL))
+        assert found[2] == {"role": "tool", "tool_call_id": "toolu_1", "content": ""}
+
+    def test_a_turn_of_unknown_blocks_keeps_the_sides_alternating(self) -> None:
+        found = rendered(user("a"), assistant({"type": "of_the_future"}), user("b"))
+        assert [(one["role"], one["content"]) for one in found] == [("user", "a"), ("assistant", ""), ("user", "b")]
+
+
+class TestContent:
+    def test_images_stay_between_the_texts_around_them(self) -> None:
+        by_url = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+        found = rendered(user(text("a"), text("b"), IMAGE, text("c"), by_url))
+        assert found[0]["content"] == [
+            {"type": "text", "text": "a\n\nb"},
+            IMAGE_PART,
+            {"type": "text", "text": "c"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        ]
+
+    def test_images_inside_tool_results_stay_there(self) -> None:
+        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", [text("shot"), IMAGE])))
+        assert found[2]["content"] == [{"type": "text", "text": "shot"}, IMAGE_PART]
+
+    def test_an_uploaded_image_is_said_to_be_unreadable(self) -> None:
+        found = rendered(user({"type": "image", "source": {"type": "file", "file_id": "f"}}))
+        assert "cannot be read here" in found[0]["content"]
+
+    @pytest.mark.parametrize(
+        ("content", "wanted"),
+        [
+            ("no such file", "Error: no such file"),
+            ("Error: no such file", "Error: no such file"),
+            ("error reading", "error reading"),
+            ("<tool_use_error>bad</tool_use_error>", "<tool_use_error>bad</tool_use_error>"),
+            ("", "Error"),
+            (None, "Error"),
+            ([], "Error"),
+            ([text("a"), text("b")], "Error: a\n\nb"),
+        ],
+    )
+    def test_a_failed_tool_says_so_once(self, content: Any, wanted: str) -> None:
+        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", content, is_error=True)))
+        assert found[2]["content"] == wanted
+
+    def test_a_failed_tool_with_a_picture_says_so_first(self) -> None:
+        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", [IMAGE], is_error=True)))
+        assert found[2]["content"] == [{"type": "text", "text": "Error"}, IMAGE_PART]
+
+    def test_a_result_that_succeeded_is_not_touched(self) -> None:
+        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", "Error: this is fine", is_error=False)))
+        assert found[2]["content"] == "Error: this is fine"
+
+    @pytest.mark.parametrize(
+        ("source", "said"),
+        [
+            ({"type": "text", "media_type": "text/plain", "data": "plain"}, "plain"),
+            ({"type": "content", "content": "plain"}, "plain"),
+            ({"type": "content", "content": [text("a"), text("b")]}, "a\n\nb"),
+        ],
+    )
+    def test_a_documents_text_comes_with_its_title(self, source: Any, said: str) -> None:
+        found = rendered(user({"type": "document", "title": "Notes", "context": "mine", "source": source}))
+        wanted = f"<document>\n<title>Notes</title>\nmine\n\n{said}\n\n</document>"
+        assert found[0]["content"] == wanted
+
+    @pytest.mark.parametrize(
+        ("source", "what"),
+        [
+            ({"type": "base64", "media_type": "application/pdf", "data": "JVBE"}, "application/pdf"),
+            ({"type": "url", "url": "https://example.org/a.pdf"}, "https://example.org/a.pdf"),
+            ({"type": "file", "file_id": "f"}, "a file"),
+        ],
+    )
+    def test_a_document_that_is_no_text_is_said_to_be_unreadable(self, source: Any, what: str) -> None:
+        found = rendered(user({"type": "document", "title": "Notes", "source": source}))
+        assert found[0]["content"] == f"[A document 'Notes' ({what}): it cannot be read here]"
+
+    def test_a_search_result_is_text(self) -> None:
+        block = {"type": "search_result", "source": "https://e.org", "title": "T", "content": [text("a"), text("b")]}
+        assert rendered(user(block))[0]["content"] == "T (https://e.org)\na\nb"
+
+
+class TestTools:
+    def test_tools_become_functions_with_the_clients_schema(self) -> None:
+        function = body(tools=[READ])["tools"][0]["function"]
+        schema = {key: value for key, value in READ["input_schema"].items() if key != "$schema"}  # type: ignore[attr-defined]
+        assert function == {"name": "Read", "description": "Reads a file.", "parameters": schema}
+
+    def test_missing_properties_are_added(self) -> None:
+        tools = [{"name": "A", "input_schema": {"type": "object"}}, {"name": "B"}]
+        for tool in body(tools=tools)["tools"]:
+            assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
+
+    @pytest.mark.parametrize(("kind", "wanted"), [("auto", "auto"), ("any", "required"), ("none", "none")])
+    def test_a_choice_keeps_all_tools_for_the_prefix_cache(self, kind: str, wanted: str) -> None:
+        found = body(tools=[READ, {"name": "B"}], tool_choice={"type": kind})
+        assert found["tool_choice"] == wanted
+        assert len(found["tools"]) == 2
+
+    def test_a_named_tool_is_the_only_one_offered_and_required(self) -> None:
+        found = body(tools=[READ, {"name": "B"}], tool_choice={"type": "tool", "name": "B"})
+        assert found["tool_choice"] == "required"
+        assert [tool["function"]["name"] for tool in found["tools"]] == ["B"]
+
+    def test_a_named_tool_that_is_not_there_is_refused(self) -> None:
+        request = parse_messages(orjson.dumps(body_of([user("hi")], tools=[READ])))
+        wrong = type(request)("m", request.messages, 9, tools=(Tool("A", "", {}),), tool_choice=ToolChoice("tool", "B"))
+        with pytest.raises(InvalidRequestError, match=r"tool_choice\.name"):
+            chat_body(wrong, "local")
+
+    @pytest.mark.parametrize("disabled", [True, False])
+    def test_parallel_calls_are_allowed_unless_disabled(self, disabled: bool) -> None:
+        found = body(tools=[READ], tool_choice={"type": "auto", "disable_parallel_tool_use": disabled})
+        assert found["parallel_tool_calls"] is not disabled
+
+    @pytest.mark.parametrize("tools", [None, [], [{"type": "web_search_20250305", "name": "web_search"}]])
+    def test_without_tools_nothing_is_said_of_them(self, tools: Any) -> None:
+        assert (
+            body(tools=tools, tool_choice={"type": "any"})
+            .keys()
+            .isdisjoint({"tools", "tool_choice", "parallel_tool_calls"})
+        )
+
+
+class TestFields:
+    def test_every_generation_is_streamed_with_usage_timings_and_progress(self) -> None:
+        found = body(stream=False)
+        assert found["stream"] is True
+        assert found["stream_options"] == {"include_usage": True}
+        assert found["timings_per_token"] is True
+        assert found["return_progress"] is True
+
+    def test_sampling_is_passed_when_given_and_stops_never(self) -> None:
+        found = body(temperature=0, top_p=0.5, top_k=3, stop_sequences=["END"])
+        assert (found["temperature"], found["top_p"], found["top_k"]) == (0, 0.5, 3)
+        assert {"temperature", "top_p", "top_k", "stop"}.isdisjoint(body())
+        assert "stop" not in found
+
+    def test_max_tokens_can_be_replaced(self) -> None:
+        assert chat_body(request_of(), "m")["max_tokens"] == 100
+        assert chat_body(request_of(), "m", max_tokens=7)["max_tokens"] == 7
+
+    @pytest.mark.parametrize(
+        ("thinking", "wanted"),
+        [
+            (None, {}),
+            ({"type": "disabled"}, {"chat_template_kwargs": {"enable_thinking": False}}),
+            ({"type": "adaptive"}, {"chat_template_kwargs": {"enable_thinking": True}}),
+            ({"type": "enabled"}, {"chat_template_kwargs": {"enable_thinking": True}}),
+            (
+                {"type": "enabled", "budget_tokens": 2000},
+                {"chat_template_kwargs": {"enable_thinking": True}, "thinking_budget_tokens": 2000},
+            ),
+        ],
+    )
+    def test_thinking_goes_where_llama_cpp_listens(self, thinking: Any, wanted: Any) -> None:
+        def fields(found: dict[str, Any]) -> dict[str, Any]:
+            return {key: found[key] for key in ("chat_template_kwargs", "thinking_budget_tokens") if key in found}
+
+        request = request_of(thinking=thinking)
+        off = {"chat_template_kwargs": {"enable_thinking": False}}
+        assert fields(chat_body(request, "m")) == wanted
+        assert fields(chat_body(request, "m", thinking_off=True)) == off
+        prefilled = request_of(user("q"), assistant("{"), thinking=thinking)
+        assert fields(chat_body(prefilled, "m")) == off
+
+    def test_the_prefill_is_what_the_last_assistant_turns_say(self) -> None:
+        thinking = {"type": "thinking", "thinking": "hm", "signature": ""}
+        conversation = [
+            user("q"),
+            assistant("a"),
+            user("b"),
+            assistant("c"),
+            assistant(thinking, text("d"), text(" e")),
+        ]
+        assert prefill_of(request_of(*conversation)) == "c\n\nd\n\n e"
+        assert rendered(*conversation)[-1]["content"] == "c\n\nd\n\n e"
+        assert chat_body(request_of(*conversation), "m")["echo"] is True
+        assert prefill_of(request_of(*conversation[:3])) == ""
+        assert "echo" not in chat_body(request_of(*conversation[:3]), "m")
+
+    def test_keys_come_in_one_order(self) -> None:
+        whole = list(chat_body(parse_messages(orjson.dumps(rich_body())), "m"))
+        some = list(body(tools=[READ], thinking={"type": "disabled"}))
+        assert [key for key in whole if key in some] == some
+
+
+class TestInvariants:
+    @given(st.lists(turns, min_size=1, max_size=6), assistant_turns, st.lists(turns, max_size=4))
+    def test_new_turns_leave_the_rendering_of_earlier_ones_alone(
+        self, said: list[Any], answer: Any, more: list[Any]
+    ) -> None:
+        said = [*said, user("go on")]
+        before = rendered(*said)
+        assert rendered(*said, answer, *more)[: len(before)] == before
+
+    @given(st.lists(turns, min_size=1, max_size=8))
+    def test_sides_alternate_and_results_follow_their_calls(self, said: list[Any]) -> None:
+        found = rendered(*said)
+        talking = [one["role"] for one in found if one["role"] != "tool"]
+        for before, after in itertools.pairwise(found):
+            assert after["role"] != "user" or before["role"] != "user"
+            assert after["role"] != "assistant" or before["role"] != "assistant"
+        assert set(talking) <= {"user", "assistant"}
+        calls: list[str] = []
+        for one in found:
+            if one["role"] == "tool":
+                assert one["tool_call_id"] in calls
+            elif one["role"] == "assistant":
+                calls = [call["id"] for call in one.get("tool_calls", ())]
+                assert calls or one["content"] is not None
+
+    @given(st.lists(user_turns | assistant_turns, min_size=1, max_size=6))
+    def test_no_text_and_no_picture_is_lost(self, said: list[Any]) -> None:
+        shown = json.dumps(rendered(*said), ensure_ascii=False)
+        for message in said:
+            for block in message["content"] if isinstance(message["content"], list) else [text(message["content"])]:
+                for one in (block, *(block["content"] if isinstance(block.get("content"), list) else ())):
+                    if one["type"] == "text":
+                        assert json.dumps(one["text"], ensure_ascii=False)[1:-1] in shown
+
+    @given(st.lists(turns, min_size=1, max_size=4))
+    def test_the_body_is_a_function_of_the_request_and_leaves_it_alone(self, said: list[Any]) -> None:
+        source = orjson.dumps(body_of(said, tools=[READ]))
+        request = parse_count_tokens(source)
+        first = orjson.dumps(chat_body(request, "m"))
+        assert orjson.dumps(chat_body(request, "m")) == first
+        assert request == parse_count_tokens(source)

@@ -1,0 +1,101 @@
+"""What the translation renders, sent to a real llama.cpp server."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from specdash.backend.launch import free_port
+from specdash.proxy.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate import chat_body, prefill_of
+from support.messages_bodies import READ, body_of, rich_body
+from support.small_server import small_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.proxy.messages import MessagesRequest
+
+pytestmark = pytest.mark.engine
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"path": "a"}}
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port("127.0.0.1")
+    log: Path = tmp_path_factory.mktemp("server") / "log"
+    with small_server(port, log):
+        yield port
+
+
+def chunks(port: int, found: dict[str, Any]) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    request = urllib.request.Request(url, orjson.dumps(found), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def counted(answer: dict[str, Any], **fields: Any) -> MessagesRequest:
+    return parse_count_tokens(orjson.dumps(body_of([USER, answer], **fields)))
+
+
+def without_pictures() -> dict[str, Any]:
+    source = rich_body()
+    for message in source["messages"]:
+        if isinstance(message["content"], list):
+            message["content"] = [block for block in message["content"] if block["type"] != "image"]
+            for block in message["content"]:
+                if isinstance(block.get("content"), list):
+                    block["content"] = [inner for inner in block["content"] if inner["type"] != "image"]
+    return source
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+        {"tool_choice": {"type": "tool", "name": "Now"}},
+        {"tool_choice": {"type": "none"}, "thinking": {"type": "disabled"}},
+        {"tools": None, "tool_choice": None, "thinking": {"type": "adaptive"}},
+    ],
+)
+def test_a_rich_conversation_is_answered_with_usage_timings_and_progress(port: int, fields: dict[str, Any]) -> None:
+    request = parse_messages(orjson.dumps({**without_pictures(), **fields}))
+    found = chunks(port, chat_body(request, "m", max_tokens=8))
+    assert any(chunk.get("choices") for chunk in found)
+    assert any("prompt_progress" in chunk for chunk in found)
+    assert any("timings" in chunk for chunk in found)
+    assert found[-1]["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize("tools", [None, [READ]])
+def test_a_prefill_is_repeated_and_continued(port: int, tools: Any) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    request = counted({"role": "assistant", "content": "pre x"}, tools=tools, thinking=thinking)
+    found = chunks(port, chat_body(request, "m", max_tokens=4))
+    said = "".join(choice["delta"].get("content") or "" for one in found for choice in one.get("choices", ()))
+    assert said.startswith(prefill_of(request))
+    assert len(said) > len(prefill_of(request))
+
+
+def test_an_unanswered_call_can_be_rendered(port: int) -> None:
+    request = counted({"role": "assistant", "content": [CALL]}, tools=[READ])
+    assert chunks(port, chat_body(request, "m", max_tokens=1))
+
+
+def test_pictures_are_refused_by_a_model_without_eyes(port: int) -> None:
+    request = parse_messages(orjson.dumps(rich_body()))
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        chunks(port, chat_body(request, "m", max_tokens=1))
+    with caught.value:
+        assert "image input is not supported" in caught.value.read().decode()
