@@ -25,6 +25,7 @@ MALFORMED = [
     f"<tool_call>\n{QWEN}\n</tool_call>",
     "<tool_call>Read\n<arg_key>file_path</arg_key>\n<arg_value>/a</arg_value>\n</tool_call>",
     "Reading now.\n<tool_call>",
+    "<tool_call>\n" * 3 + "and so on",
     "Reading now.\n<tool_call>\n\n",
     QWEN,
     QWEN + "\n</tool_call>",

@@ -51,7 +51,7 @@ def _namespaced(tag: str) -> tuple[str, ...]:
 
 
 def _tag_forms() -> Iterator[Form]:
-    for follower in ("{", "<function=", "<invoke "):
+    for follower in ("{", "<function=", "<invoke ", "<tool_call>"):
         yield ("<tool_call>", _SPACE, follower)
     yield ("<tool_call>", _SPACE, _NAME, _SPACE, "<arg_key>")
     for follower in ("{", "<parameter=", "</function>"):
