@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Action, Guardrail
 from specdash.proxy.guardrails import Note
-from specdash.proxy.guardrails.history import cut as cut_messages
 from specdash.proxy.guardrails.history import calls_of, digest, head_end, is_boundary
+from specdash.proxy.guardrails.history import cut as cut_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

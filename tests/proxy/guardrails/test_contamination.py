@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.proxy_events import Action, Guardrail
+from specdash.proxy.guardrails.contamination import MARKER, Cut, cut_back
+from specdash.proxy.messages import Message
+from specdash.proxy.settings import settings_from_env
+from support.histories import are_pairs_whole, assistant, do_roles_alternate, growing, request, tool_turn, user
+
+SETTINGS = settings_from_env({})
+STREAK = SETTINGS.session_contamination_threshold
+
+
+def history(turns: int) -> list[Message]:
+    return [user("the task"), *(m for t in range(turns) for m in tool_turn(t, "Read", {"path": f"/{t}"}, f"r{t}"))]
+
+
+@given(growing(most=16), st.integers(2, 12))
+def test_pairs_stay_whole_and_enough_is_kept(grown: list[list[Message]], keep: int) -> None:
+    settings = settings_from_env({"PROXY_SESSION_CONTAMINATION_KEEP_LAST": str(keep)})
+    messages = grown[-1]
+    made, cut, note = cut_back(request(messages), STREAK, None, settings)
+    assert are_pairs_whole(made.messages)
+    assert do_roles_alternate(made.messages)
+    assert (cut is None) == (note is None) == (made.messages == tuple(messages))
+    if cut is not None:
+        assert made.messages[0].content[: len(messages[0].content)] == messages[0].content
+        assert made.messages[-keep:] == tuple(messages[-keep:])
+        assert len(made.messages) <= len(messages)
+
+
+@given(growing(least=6, most=16))
+def test_a_cut_is_made_again_at_the_same_message_until_it_moves_forward(grown: list[list[Message]]) -> None:
+    cut: Cut | None = None
+    before: tuple[Message, ...] = ()
+    for turn, messages in enumerate(grown):
+        last = cut
+        made, cut, note = cut_back(request(messages), STREAK if turn in {5, 11} else 0, cut, SETTINGS)
+        if last is not None:
+            assert cut is not None
+            assert cut.index >= last.index
+            assert (note is not None) == (cut != last)
+            if note is None:
+                assert made.messages[: len(before)] == before
+        before = made.messages
+
+
+def test_the_first_message_says_so_and_the_note_counts() -> None:
+    given_request = request(history(20))
+    made, cut, note = cut_back(given_request, 4, None, SETTINGS)
+    assert made.messages[0].content[-1] == {"type": "text", "text": MARKER}
+    assert made.messages[1:] == given_request.messages[33:]
+    assert cut is not None
+    assert cut.index == 33
+    assert note is not None
+    assert (note.guardrail, note.action) == (Guardrail.CONTAMINATION, Action.APPLIED)
+    assert note.facts == {"streak": 4, "removed": 32, "kept": 9}
+
+
+def test_below_the_threshold_nothing_is_cut() -> None:
+    given_request = request(history(20))
+    made, cut, note = cut_back(given_request, STREAK - 1, None, SETTINGS)
+    assert made is given_request
+    assert cut is None
+    assert note is None
+
+
+def test_a_short_history_stays_whole() -> None:
+    given_request = request(history(4))
+    assert cut_back(given_request, STREAK, None, SETTINGS) == (given_request, None, None)
+
+
+def test_switched_off_it_leaves_everything_as_it_is() -> None:
+    off = settings_from_env({"PROXY_SESSION_CONTAMINATION_BREAKER": "off"})
+    given_request = request(history(20))
+    made, _, note = cut_back(given_request, 99, Cut(3, "x"), off)
+    assert made is given_request
+    assert note is None
+
+
+def test_a_cut_is_forgotten_when_the_client_rewrote_its_history() -> None:
+    _, cut, _ = cut_back(request(history(20)), STREAK, None, SETTINGS)
+    compacted = request([user("summary"), *history(30)[5:]])
+    made, forgotten, note = cut_back(compacted, 0, cut, SETTINGS)
+    assert made is compacted
+    assert forgotten is None
+    assert note is None
+    shorter = request(history(3))
+    assert cut_back(shorter, 0, cut, SETTINGS) == (shorter, None, None)
+
+
+def test_a_message_is_known_again_without_its_thinking() -> None:
+    messages = history(20)
+    thought = {"type": "thinking", "thinking": "hm", "signature": ""}
+    messages[33] = Message("assistant", (thought, *messages[33].content))
+    _, cut, _ = cut_back(request(messages), STREAK, None, SETTINGS)
+    made, again, _ = cut_back(request(history(21)), 0, cut, SETTINGS)
+    assert again == cut
+    assert len(made.messages) == 11
+
+
+def test_a_second_streak_too_early_keeps_the_first_cut() -> None:
+    given_request = request(history(20))
+    once, cut, _ = cut_back(given_request, STREAK, None, SETTINGS)
+    again, same, note = cut_back(given_request, STREAK, cut, SETTINGS)
+    assert (again, same, note) == (once, cut, None)
+
+
+def test_the_latest_removed_instruction_is_not_forgotten() -> None:
+    messages = [*history(2), assistant("done"), user("now fix the tests"), *history(20)[1:]]
+    made, _, _ = cut_back(dataclasses.replace(request(messages)), STREAK, None, SETTINGS)
+    assert made.messages[0].content[-2]["text"] == MARKER
+    assert made.messages[0].content[-1]["text"].endswith("\nnow fix the tests")

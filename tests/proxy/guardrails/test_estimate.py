@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.proxy.guardrails.estimate import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    message_tokens,
+    overhead_tokens,
+    request_tokens,
+    text_tokens,
+)
+from specdash.proxy.messages import Block, Message, Tool, ToolChoice
+from specdash.proxy.translate import chat_body
+from support.histories import assistant, calling, growing, request, result, system, text, tools, user
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 100_000}}
+
+
+def of(*blocks: Block, role: str = "user") -> int:
+    return message_tokens(Message(role, blocks)) - MESSAGE_TOKENS
+
+
+@given(st.text())
+def test_a_text_counts_by_its_bytes(words: str) -> None:
+    size = len(words.encode())
+    assert size / 3.5 <= text_tokens(words) < size / 3.5 + 1
+
+
+def test_thinking_counts_because_it_is_sent_back() -> None:
+    assert of({"type": "thinking", "thinking": "a" * 350}, role="assistant") == 100
+
+
+def test_an_image_counts_the_same_whatever_its_size_and_place() -> None:
+    assert of(IMAGE) == IMAGE_TOKENS
+    assert of(result(0, [IMAGE, text("a" * 35)])) == IMAGE_TOKENS + 10 + MESSAGE_TOKENS
+
+
+def test_documents_count_by_the_text_they_show() -> None:
+    document = {"type": "document", "title": "T", "source": {"type": "text", "data": "d" * 3500}}
+    assert 1000 <= of(document) < 1050
+    found = {"type": "search_result", "title": "T", "source": "s", "content": [text("d" * 3500)]}
+    assert 1000 <= of(found) < 1050
+
+
+def test_a_call_counts_its_name_and_arguments() -> None:
+    arguments = {"path": "/" + "p" * 700}
+    counted = message_tokens(calling(0, ("Read", arguments)))
+    assert counted >= len(orjson.dumps(arguments)) / 3.5
+    assert counted < len(orjson.dumps(arguments)) / 3.5 + 20
+
+
+def test_an_empty_result_counts_only_its_frame() -> None:
+    assert of(result(0, "")) == MESSAGE_TOKENS
+    assert of({"type": "tool_result", "tool_use_id": "x"}) == MESSAGE_TOKENS
+
+
+def test_system_and_tools_are_the_overhead() -> None:
+    bare = request([user("hi")])
+    assert overhead_tokens(bare) == 0
+    offered = dataclasses.replace(bare, tools=(Tool("Read", "d" * 350, {"type": "object"}),))
+    assert 100 < overhead_tokens(offered) < 120
+    told = dataclasses.replace(bare, system=(text("s" * 350),))
+    assert overhead_tokens(told) == 100 + MESSAGE_TOKENS
+
+
+def test_of_a_named_tool_choice_only_that_tool_counts() -> None:
+    both = request([user("hi")], tools=tools("Read", "Grep"), tool_choice=ToolChoice("tool", "Read"))
+    assert overhead_tokens(both) == overhead_tokens(request([user("hi")], tools=tools("Read")))
+
+
+@given(growing())
+def test_estimates_of_messages_add_up_and_do_not_depend_on_each_other(history: list[list[Message]]) -> None:
+    messages = history[-1]
+    whole = request_tokens(request(messages))
+    assert whole == sum(message_tokens(message) for message in messages)
+    assert whole == request_tokens(request(messages[:1])) + sum(message_tokens(one) for one in messages[1:])
+
+
+@given(growing())
+def test_the_estimate_follows_what_is_sent(history: list[list[Message]]) -> None:
+    messages = history[-1]
+    sent = len(orjson.dumps(chat_body(request(messages), "m")["messages"]))
+    estimated = request_tokens(request(messages)) * 3.5
+    blocks = sum(len(message.content) for message in messages)
+    assert sent - 130 * blocks < estimated < sent + 60 * blocks
+
+
+def test_turns_of_every_role_count() -> None:
+    assert message_tokens(user("a" * 35)) == message_tokens(assistant("a" * 35)) == message_tokens(system("a" * 35))

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.proxy_events import Action, Guardrail
+from specdash.proxy.guardrails.tokens import LEAST_CAP, max_tokens
+from specdash.proxy.settings import ProxySettings, settings_from_env
+from support.histories import request, tools, user
+
+FLOOR = settings_from_env({"PROXY_MAX_TOKENS_FLOOR": "16384"})
+DEFAULT = settings_from_env({})
+NO_CAP = settings_from_env({"PROXY_MAX_TOKENS_CAP": "off"})
+
+
+def sent(
+    requested: int,
+    *,
+    prompt: int = 0,
+    window: int | None = None,
+    with_tools: bool = False,
+    settings: ProxySettings = DEFAULT,
+) -> int:
+    asked = request([user("hi")], max_tokens=requested, tools=tools("Read") if with_tools else ())
+    found, note = max_tokens(asked, prompt, window, settings)
+    assert (note is None) == (found == requested)
+    if note is not None:
+        assert (note.guardrail, note.action) == (Guardrail.MAX_TOKENS, Action.APPLIED)
+        assert note.facts == {"requested": requested, "sent": found}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("requested", "with_tools", "expected"),
+    [
+        (1, False, 1),
+        (512, False, 512),
+        (513, False, 16384),
+        (1, True, 1),
+        (64, True, 64),
+        (65, True, 16384),
+        (4096, True, 16384),
+        (32_000, True, 32_000),
+    ],
+)
+def test_the_floor_lifts_all_but_tiny_probes(requested: int, with_tools: bool, expected: int) -> None:
+    assert sent(requested, with_tools=with_tools, settings=FLOOR) == expected
+
+
+def test_there_is_no_floor_by_default() -> None:
+    assert sent(600, with_tools=True) == 600
+
+
+@pytest.mark.parametrize(
+    ("requested", "prompt", "window", "expected"),
+    [
+        (32_000, 10_000, 100_000, 32_000),
+        (32_000, 80_000, 100_000, 18_000),
+        (32_000, 8_000, 10_000, 1744),
+        (32_000, 99_000, 100_000, LEAST_CAP),
+        (32_000, 200_000, 100_000, LEAST_CAP),
+        (500, 99_900, 100_000, 500),
+        (32_000, 80_000, None, 32_000),
+        (32_000, 80_000, 0, 32_000),
+    ],
+)
+def test_the_cap_is_what_the_window_has_left(requested: int, prompt: int, window: int | None, expected: int) -> None:
+    assert sent(requested, prompt=prompt, window=window) == expected
+
+
+def test_the_cap_can_be_switched_off() -> None:
+    assert sent(32_000, prompt=99_000, window=100_000, settings=NO_CAP) == 32_000
+
+
+def test_the_cap_holds_for_the_floor_too() -> None:
+    assert sent(2000, prompt=5000, window=10_000, with_tools=True, settings=FLOOR) == 4744
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
+def test_a_lowered_answer_fits_or_is_the_least(requested: int, prompt: int, window: int, with_tools: bool) -> None:
+    found = sent(requested, prompt=prompt, window=window, with_tools=with_tools, settings=FLOOR)
+    assert found >= min(requested, LEAST_CAP)
+    if window and found > min(requested, LEAST_CAP):
+        assert prompt + found <= window
