@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 from specdash import __version__
 from specdash.core.proxy_status import Upstream as State
-from specdash.proxy import admin, auth, count_tokens, models, passthrough
+from specdash.proxy import admin, auth, count_tokens, metrics, models, passthrough, turn
 from specdash.proxy.client_watch import ClientLeftError
+from specdash.proxy.context import context_json
 from specdash.proxy.errors import ApiError
 from specdash.proxy.gate import Gate
 from specdash.proxy.responses import TaggedSend, new_request_id, send_bytes, send_error, send_json
@@ -88,8 +90,6 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
 
 async def _messages(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
-    from specdash.proxy import turn
-
     await turn.handle(proxy, scope, receive, send)
 
 
@@ -116,10 +116,6 @@ async def _health(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) ->
 
 
 async def _context(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
-    from urllib.parse import parse_qs
-
-    from specdash.proxy.context import context_json
-
     named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
     store = proxy.sessions
     session = store.find(named[0]) if named else store.latest()
@@ -127,9 +123,7 @@ async def _context(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) ->
 
 
 async def _metrics(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) -> None:
-    from specdash.proxy.metrics import render
-
-    text = render(proxy.telemetry, proxy.sessions, proxy.settings, proxy.window, proxy.gate)
+    text = metrics.render(proxy.telemetry, proxy.sessions, proxy.settings, proxy.window, proxy.gate)
     await send_bytes(send, 200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
 

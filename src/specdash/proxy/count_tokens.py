@@ -42,11 +42,12 @@ async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int
     data = orjson.dumps(body)
     status, answer = await upstream.exchange("POST", COUNT_PATH, data, limit_s)
     if status in {404, 405, 501}:
-        return await _count_by_template(upstream, data, limit_s)
+        return await count_by_template(upstream, data, limit_s)
     return _whole(_object(status, answer).get("input_tokens"))
 
 
-async def _count_by_template(upstream: Upstream, data: bytes, limit_s: float) -> int:
+async def count_by_template(upstream: Upstream, data: bytes, limit_s: float) -> int:
+    """The same from an upstream that has no endpoint for it: the rendered prompt, tokenized."""
     prompt = _object(*await upstream.exchange("POST", _TEMPLATE_PATH, data, limit_s)).get("prompt")
     # As the server itself reads a rendered prompt: special tokens are added, and understood.
     wanted = {"content": prompt, "add_special": True, "parse_special": True}

@@ -1,0 +1,150 @@
+"""Counting tokens with the upstream's own template and tokenizer."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from specdash.proxy.count_tokens import count, count_by_template
+from specdash.proxy.parse import parse_count_tokens
+from specdash.proxy.translate import chat_body
+from specdash.proxy.upstream import Upstream
+from support.fault_server import free_port
+from support.proxy_app import RunningProxy, running_proxy
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.small_server import small_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from support.scripted_upstream import Behaviour, Call
+
+PATH = "/v1/messages/count_tokens"
+COUNT = "/v1/chat/completions/input_tokens"
+BODY = {"model": "claude-x", "messages": [{"role": "user", "content": "hello"}]}
+TOOL = {
+    "name": "read_file",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+LONG = {
+    "model": "claude-x",
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "tools": [TOOL],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Read a.py"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "a"}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "def f(): pass"}]},
+    ],
+}
+
+
+def routes(**behaviours: Behaviour) -> Behaviour:
+    async def behave(call: Call) -> None:
+        name = call.path.rsplit("/", 1)[-1].replace("-", "_")
+        if name in behaviours:
+            await behaviours[name](call)
+        else:
+            await call.json({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, 404)
+
+    return behave
+
+
+def says(value: Any, status: int = 200) -> Behaviour:
+    async def behave(call: Call) -> None:
+        await call.json(value, status)
+
+    return behave
+
+
+@contextlib.asynccontextmanager
+async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
+    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+        yield proxy, server
+
+
+@pytest.mark.parametrize("path", [PATH, f"/anthropic{PATH}?beta=true"])
+async def test_the_upstream_counts(path: str) -> None:
+    async with proxied(routes(input_tokens=says({"input_tokens": 42, "object": "response.input_tokens"}))) as (
+        proxy,
+        server,
+    ):
+        answer = await proxy.post(path, BODY)
+        assert (answer.status_code, answer.json()) == (200, {"input_tokens": 42})
+        asked = next(call for call in server.calls if call.path == COUNT)
+        assert orjson.loads(asked.body)["messages"][-1]["content"] == "hello"
+
+
+async def test_an_older_upstream_renders_and_tokenizes() -> None:
+    async with proxied(
+        routes(apply_template=says({"prompt": "<user>hello"}), tokenize=says({"tokens": [1, 2, 3]}))
+    ) as (proxy, server):
+        assert (await proxy.post(PATH, BODY)).json() == {"input_tokens": 3}
+        asked = next(call for call in server.calls if call.path == "/tokenize")
+        assert orjson.loads(asked.body) == {"content": "<user>hello", "add_special": True, "parse_special": True}
+
+
+@pytest.mark.parametrize(
+    ("behave", "status"),
+    [
+        (routes(), 502),
+        (routes(input_tokens=says({})), 502),
+        (routes(input_tokens=says({"input_tokens": "many"})), 502),
+        (routes(input_tokens=says({"error": {"message": "bad template, jinja"}}, 500)), 400),
+        (routes(input_tokens=says({"error": {"message": "Loading model"}}, 503)), 529),
+    ],
+)
+async def test_what_the_upstream_cannot_count_is_an_error(behave: Behaviour, status: int) -> None:
+    async with proxied(behave) as (proxy, _):
+        answer = await proxy.post(PATH, BODY)
+        assert (answer.status_code, answer.json()["type"]) == (status, "error")
+
+
+async def test_an_unreachable_upstream_says_to_come_back() -> None:
+    async with running_proxy(settings_for(f"http://127.0.0.1:{free_port()}")) as proxy:
+        answer = await proxy.post(PATH, BODY)
+        assert (answer.status_code, answer.headers["retry-after"]) == (529, "2")
+
+
+async def test_a_client_that_leaves_ends_the_question() -> None:
+    async def silent(call: Call) -> None:
+        await call.gone()
+        call.hang_up()
+
+    async with proxied(routes(input_tokens=silent)) as (proxy, server):
+        _, writer = await proxy.send_post(PATH, orjson.dumps(BODY))
+        await until(lambda: server.count(COUNT) == 1)
+        writer.close()
+        await until(lambda: not proxy.state.tasks, 1.0)
+
+
+@pytest.fixture(scope="module")
+def engine_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port()
+    with small_server(port, tmp_path_factory.mktemp("engine") / "log"):
+        yield port
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("body", [BODY, LONG], ids=["text", "tools"])
+async def test_the_count_is_what_a_real_turn_then_reads(engine_port: int, body: dict[str, Any]) -> None:
+    async with running_proxy(settings_for(f"http://127.0.0.1:{engine_port}")) as proxy:
+        counted = (await proxy.post(PATH, body)).json()["input_tokens"]
+        usage = (await proxy.post("/v1/messages", {**body, "max_tokens": 4})).json()["usage"]
+        assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+@pytest.mark.engine
+async def test_both_ways_of_counting_agree(engine_port: int) -> None:
+    upstream = Upstream(settings_for(f"http://127.0.0.1:{engine_port}"))
+    request = parse_count_tokens(orjson.dumps(LONG))
+    body = chat_body(request, "m")
+    whole = await count(upstream, body, 10)
+    assert await count_by_template(upstream, orjson.dumps(body), 10) == whole
+    await upstream.close()

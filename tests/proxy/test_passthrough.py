@@ -1,0 +1,236 @@
+"""Chat completions that pass through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from specdash.core.proxy_events import Phase
+from support.fault_server import free_port
+from support.proxy_app import RunningProxy, running_proxy
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_upstream import Behaviour, Call
+
+PATH = "/v1/chat/completions"
+BODY = b'{ "messages": [{"role":"user","content":"\\u00fc"}],\n "stream": true, "unknown": {"kept": 1} }'
+PIECES = [
+    b'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"role":"assistant","content":null}}]}\n\n',
+    b'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"h\xc3\xa4"}}]}\n\nda',
+    b'ta: {"choices":[{"delta":{},"finish_reason":"stop"}],"timings":{"cache_n":5,"prompt_n":3,"predicted_n":2}}\n\n',
+    b": a comment\r\n\r\ndata: [DONE]\n\n",
+]
+
+
+async def streams(call: Call) -> None:
+    await call.begin()
+    for piece in PIECES:
+        await call.chunk(piece)
+    await call.end()
+
+
+async def endless(call: Call) -> None:
+    await call.begin()
+    while not call.writer.is_closing():
+        await call.chunk(PIECES[1][:-2])
+        await asyncio.sleep(0.002)
+
+
+async def silent(call: Call) -> None:
+    await call.gone()
+    call.hang_up()
+
+
+@contextlib.asynccontextmanager
+async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
+    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+        yield proxy, server
+
+
+class TestBytes:
+    @pytest.mark.parametrize("path", [PATH, "/chat/completions"])
+    async def test_a_stream_and_its_request_are_unchanged(self, path: str) -> None:
+        async with proxied(streams) as (proxy, server):
+            answer = await proxy.client.post(path, content=BODY)
+            assert answer.content == b"".join(PIECES)
+            assert answer.headers["content-type"] == "text/event-stream"
+            assert answer.headers["request-id"].startswith("req_")
+            assert server.calls[0].body == BODY
+
+    async def test_each_piece_is_passed_on_as_it_comes(self) -> None:
+        go_on = asyncio.Event()
+
+        async def in_two(call: Call) -> None:
+            await call.begin()
+            await call.chunk(PIECES[0][:10])
+            await go_on.wait()
+            await call.chunk(PIECES[0][10:])
+            await call.end()
+
+        async with (
+            proxied(in_two) as (proxy, _),
+            proxy.client.stream("POST", PATH, content=BODY) as answer,
+        ):
+            pieces = answer.aiter_raw()
+            assert await anext(pieces) == PIECES[0][:10]
+            go_on.set()
+            assert await anext(pieces) == PIECES[0][10:]
+
+    @pytest.mark.parametrize("status", [200, 400, 401, 404, 500, 503])
+    async def test_a_whole_answer_is_unchanged_whatever_its_status(self, status: int) -> None:
+        body = b'{ "choices": [], "error": {"message": "as it is"} }'
+
+        async def behave(call: Call) -> None:
+            await call.answer(status, body, "application/json; charset=utf-8")
+
+        async with proxied(behave) as (proxy, _):
+            answer = await proxy.client.post(PATH, content=b"{}")
+            assert (answer.status_code, answer.content) == (status, body)
+            assert answer.headers["content-type"] == "application/json; charset=utf-8"
+
+    @pytest.mark.parametrize("body", [b"{", b"[]", b"", b"3"])
+    async def test_what_is_no_json_object_never_reaches_the_upstream(self, body: bytes) -> None:
+        async with proxied(streams) as (proxy, server):
+            answer = await proxy.client.post(PATH, content=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+            assert "type" not in answer.json()
+            assert server.calls == []
+
+
+class TestTelemetry:
+    async def test_a_stream_is_counted(self) -> None:
+        async with proxied(streams) as (proxy, _):
+            await proxy.client.post(PATH, content=BODY)
+            session = proxy.proxy.sessions.latest()
+            assert session is not None
+            assert (session.last_prompt_tokens, session.last_output_tokens) == (8, 2)
+            assert proxy.proxy.telemetry.active == []
+
+    async def test_a_whole_answer_is_counted(self) -> None:
+        async def behave(call: Call) -> None:
+            usage = {"prompt_tokens": 11, "completion_tokens": 4}
+            await call.json({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage})
+
+        async with proxied(behave) as (proxy, _):
+            await proxy.client.post(PATH, content=b"{}")
+            session = proxy.proxy.sessions.latest()
+            assert session is not None
+            assert (session.last_prompt_tokens, session.last_output_tokens) == (11, 4)
+
+
+class TestLeaving:
+    @pytest.mark.parametrize("behave", [endless, silent])
+    async def test_a_client_that_leaves_ends_the_generation(self, behave: Behaviour) -> None:
+        async with proxied(behave) as (proxy, server):
+            _, writer = await proxy.send_post(PATH, BODY)
+            await until(lambda: len(server.calls) == 1)
+            await asyncio.sleep(0.02)
+            writer.close()
+            await until(lambda: server.open == 0, 1.0)
+            await until(lambda: proxy.proxy.telemetry.active == [])
+            assert proxy.proxy.upstream.in_flight == 0
+
+    async def test_a_client_that_leaves_while_held_is_forgotten(self) -> None:
+        async with proxied(streams) as (proxy, server):
+            proxy.proxy.gate.hold("", 60)
+            _, writer = await proxy.send_post(PATH, BODY)
+            await until(lambda: proxy.proxy.gate.waiting == 1)
+            writer.close()
+            await until(lambda: proxy.proxy.gate.waiting == 0, 1.0)
+            proxy.proxy.gate.resume()
+            assert server.calls == []
+
+
+class TestHeld:
+    async def test_a_stream_is_kept_alive_with_comments_and_then_goes_on(self) -> None:
+        async with proxied(streams, PROXY_COMMIT_DELAY="0.01", PROXY_PING_INTERVAL="0.05") as (proxy, _):
+            proxy.proxy.gate.hold("", 60)
+            async with proxy.client.stream("POST", PATH, content=BODY) as answer:
+                pieces = answer.aiter_raw()
+                assert await anext(pieces) == b": held\n\n"
+                assert proxy.proxy.telemetry.active[0].phase is Phase.HELD
+                proxy.proxy.gate.resume()
+                rest = b"".join([piece async for piece in pieces])
+            assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
+
+    async def test_a_whole_answer_waits_in_silence(self) -> None:
+        async def behave(call: Call) -> None:
+            await call.json({"choices": []})
+
+        async with proxied(behave) as (proxy, _):
+            proxy.proxy.gate.hold("", 60)
+            request = asyncio.create_task(proxy.post(PATH, {}))
+            await until(lambda: proxy.proxy.gate.waiting == 1)
+            proxy.proxy.gate.resume()
+            assert (await request).json() == {"choices": []}
+
+    async def test_past_the_limit_the_client_is_told_in_openais_words(self) -> None:
+        async with proxied(streams, PROXY_HOLD_LIMIT="0.05") as (proxy, _):
+            proxy.proxy.gate.hold("restart", 60)
+            answer = await proxy.client.post(PATH, content=BODY)
+            assert answer.status_code == 503
+            assert "held (restart)" in answer.json()["error"]["message"]
+            assert "retry-after" in answer.headers
+            proxy.proxy.gate.resume()
+
+    async def test_past_the_limit_a_stream_that_has_begun_gets_an_error_event(self) -> None:
+        texts = {"PROXY_HOLD_LIMIT": "0.1", "PROXY_COMMIT_DELAY": "0.01", "PROXY_PING_INTERVAL": "0.05"}
+        async with proxied(streams, **texts) as (proxy, _):
+            proxy.proxy.gate.hold("restart", 60)
+            reader, writer = await proxy.send_post(PATH, BODY)
+            async with asyncio.timeout(5):
+                text = b""
+                while b"data: " not in text:
+                    text += await reader.read(65536)
+            writer.close()
+            event = text.partition(b"data: ")[2].partition(b"\n\n")[0]
+            assert orjson.loads(event)["error"]["type"] == "overloaded_error"
+            proxy.proxy.gate.resume()
+
+    async def test_a_call_cut_off_by_the_restart_is_made_again(self) -> None:
+        async def restarts(call: Call) -> None:
+            if len(server.calls) == 1:
+                proxy.proxy.gate.hold("restart", 60)
+                asyncio.get_running_loop().call_later(0.05, proxy.proxy.gate.resume)
+                call.hang_up()
+            else:
+                await streams(call)
+
+        async with proxied(restarts) as (proxy, server):
+            answer = await proxy.client.post(PATH, content=BODY)
+            assert answer.content == b"".join(PIECES)
+            assert len(server.calls) == 2
+
+
+class TestFailures:
+    async def test_an_unreachable_upstream_is_an_openai_error(self) -> None:
+        async with running_proxy(settings_for(f"http://127.0.0.1:{free_port()}")) as proxy:
+            answer = await proxy.post(PATH, {})
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+            assert answer.json()["error"]["type"] == "overloaded_error"
+
+    async def test_a_silent_upstream_is_a_timeout(self) -> None:
+        async with proxied(silent, PROXY_READ_TIMEOUT="0.1") as (proxy, _):
+            assert (await proxy.post(PATH, {})).status_code == 504
+
+    async def test_a_stream_that_breaks_off_ends_with_an_error_event(self) -> None:
+        async def breaks(call: Call) -> None:
+            await call.begin()
+            await call.chunk(PIECES[0])
+            call.hang_up()
+
+        async with proxied(breaks) as (proxy, _):
+            reader, writer = await proxy.send_post(PATH, BODY)
+            async with asyncio.timeout(5):
+                text = await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+            assert PIECES[0] in text
+            assert b"broke off" in text
