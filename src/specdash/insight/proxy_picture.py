@@ -84,6 +84,12 @@ class ProxyPicture:
     """Guardrails that ever acted, in the order of `Guardrail`."""
 
     @property
+    def counts_guardrails(self) -> bool:
+        """Whether no count means that no guardrail acted: somebody counts. A UAP proxy tells none, nor its start."""
+        counted = self.live is not None and self.live.started is not None
+        return counted or self.events_status is Status.KNOWN or bool(self.guardrails)
+
+    @property
     def running(self) -> tuple[ActiveView, ...]:
         """Running requests, the oldest first; none where what they do is not known to be fresh."""
         if self.live is None or self.status is not Status.KNOWN:
