@@ -26,6 +26,8 @@ from specdash.insight.picture import (
     SpeculationPicture,
     WarningPicture,
 )
+from specdash.insight.proxy_picture import ProxyPicture
+from tui.fake_proxy import gone_proxy, held_proxy, hostile_proxy, proxy_picture, uap_proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +194,7 @@ def busy_picture(now: float, wall: float, window_s: float) -> Picture:
     )
     log = LogPicture("/var/log/llama.log", Status.KNOWN, "", 88_412, 12, (FIND_SLOT, CLAMPED, CANCELLED), requests())
     host = Host(0.34, 16, 3.1, int(12.4 * GIB), 64 * GIB, 0, 8 * GIB, 211 * GIB, 931 * GIB)
-    return Picture(now, wall, window_s, backend, log, gpu_picture(), host)
+    return Picture(now, wall, window_s, backend, log, gpu_picture(), host, proxy_picture(wall))
 
 
 def _backend(picture: Picture, **changes: object) -> Picture:
@@ -312,13 +314,47 @@ def hostile(picture: Picture) -> Picture:
     """Every text from outside tries to be something else."""
     bad = replace(FIND_SLOT, title=HOSTILE, sample=HOSTILE)
     picture = _backend(picture, model=HOSTILE, engine=HOSTILE, url="http://[red]::1[/]:80")
+    picture = replace(picture, proxy=hostile_proxy(picture.wall, HOSTILE))
     return replace(picture, log=replace(picture.log, warnings=(bad, replace(CUDA, note=HOSTILE))))
 
 
-SCENES: dict[str, Callable[[Picture], Picture]] = {
-    scene.__name__: scene
-    for scene in (idle, down, loading, unauthorized, stale, storm, no_gpu, long_draft, not_speculating, hostile)
-}
+def no_proxy(picture: Picture) -> Picture:
+    """Nobody named a proxy."""
+    return replace(picture, proxy=ProxyPicture())
+
+
+def proxy_held(picture: Picture) -> Picture:
+    """The proxy is held while the server restarts, and the server is away."""
+    return replace(picture, proxy=held_proxy(picture.wall))
+
+
+def proxy_gone(picture: Picture) -> Picture:
+    """The proxy answered before, and does no more."""
+    return replace(picture, proxy=gone_proxy(picture.wall))
+
+
+def proxy_uap(picture: Picture) -> Picture:
+    """A UAP proxy, which tells of one session, and has no events that can be read."""
+    return replace(picture, proxy=uap_proxy())
+
+
+_SCENES: tuple[Callable[[Picture], Picture], ...] = (
+    idle,
+    down,
+    loading,
+    unauthorized,
+    stale,
+    storm,
+    no_gpu,
+    long_draft,
+    not_speculating,
+    hostile,
+    no_proxy,
+    proxy_held,
+    proxy_gone,
+    proxy_uap,
+)
+SCENES: dict[str, Callable[[Picture], Picture]] = {scene.__name__: scene for scene in _SCENES}
 
 
 class FakeState:

@@ -44,3 +44,17 @@ def test_long_draft(snap_compare: Callable[..., bool]) -> None:
 
 def test_help(snap_compare: Callable[..., bool]) -> None:
     assert snap_compare(dashboard("busy"), terminal_size=(120, 36), press=["question_mark"])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["busy", "proxy_held", "proxy_uap"])
+def test_proxy_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard(scene), terminal_size=size, press=["p"])
+
+
+def test_request(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard("busy"), terminal_size=(80, 24), press=["p", "down", "down", "down", "enter"])
+
+
+def test_overview_without_a_proxy(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard("no_proxy"), terminal_size=(120, 36))

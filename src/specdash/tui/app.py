@@ -20,7 +20,7 @@ from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.themes import PALETTES, THEME_NAMES, default_theme, textual_theme
 from specdash.tui.view import View
 from specdash.tui.widgets.header import Situation
-from specdash.tui.widgets.panel import Panel
+from specdash.tui.widgets.panel import Panel, TitledPanel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,25 @@ if TYPE_CHECKING:
     from textual.command import Provider
     from textual.timer import Timer
 
+    from specdash.tui.screens.base import DashboardScreen
+    from specdash.tui.screens.proxy import ProxyScreen
+    from specdash.tui.screens.request import RequestScreen
     from specdash.tui.view import State
 
 _PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
+_OVERVIEW_ONLY = frozenset(
+    {
+        "toggle_panel",
+        "reset_panels",
+        "log_find",
+        "log_filter",
+        "log_match",
+        "log_invert",
+        "log_toggle_filter",
+        "log_shift",
+    }
+)
+"""Actions that have nothing to act on while another screen is open."""
 
 
 def _action_provider() -> type[Provider]:
@@ -85,6 +101,9 @@ class Dashboard(App[None]):
         self.state = state
         self.demo = demo
         self.overview = OverviewScreen()
+        self.proxy: ProxyScreen | None = None
+        """The proxy screen while it is open."""
+        self._detail: RequestScreen | None = None
         self.window_s = 300.0
         self.interval_s = 1.0
         self.paused_at: float | None = None
@@ -99,6 +118,16 @@ class Dashboard(App[None]):
         for palette in PALETTES.values():
             self.register_theme(textual_theme(palette))
         self.theme = chosen
+
+    @property
+    def shown(self) -> DashboardScreen:
+        """The screen that is looked at."""
+        return self.proxy or self.overview
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether an action makes sense now."""
+        del parameters
+        return self.proxy is None or action not in _OVERVIEW_ONLY
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview is the bottom of the screen stack."""
@@ -139,10 +168,18 @@ class Dashboard(App[None]):
         if self._has_terminal is not None and not self._has_terminal():
             self.exit(return_code=int(ExitCode.INTERRUPTED))
             return
-        if self.paused_at is not None and self.overview.view is not None:
-            self.overview.show_situation(self._situation())
+        if self.paused_at is not None and self.shown.view is not None:
+            self.shown.show_situation(self._situation())
             return
-        self.overview.show(self._view(), self._situation())
+        self._draw(self._view())
+
+    def _draw(self, view: View) -> None:
+        if self.proxy is not None:
+            # What the log gains meanwhile shall not be missed.
+            self.overview.board.log_panel.take_new_lines(view)
+        self.shown.show(view, self._situation())
+        if self._detail is not None and self.screen is self._detail:
+            self._detail.show(view)
 
     def _view(self) -> View:
         picture = self.state.picture(self._clock(), self._wall(), self.window_s)
@@ -167,7 +204,11 @@ class Dashboard(App[None]):
         self.call_after_refresh(self._show_now)
 
     def action_zoom(self) -> None:
-        """Zoom in on the focused or last panel, or out."""
+        """Zoom in on the focused or last panel or table, or out."""
+        if self.proxy is not None:
+            self.proxy.toggle_zoom()
+            self.call_after_refresh(self._show_now)
+            return
         board = self.overview.board
         board.zoom(None if board.zoomed is not None else self._focused_panel())
         self.call_after_refresh(self._show_now)
@@ -180,16 +221,16 @@ class Dashboard(App[None]):
     def action_next_panel(self, step: int) -> None:
         """Move the focus."""
         if step > 0:
-            self.overview.focus_next(Panel)
+            self.shown.focus_next(TitledPanel)
         else:
-            self.overview.focus_previous(Panel)
+            self.shown.focus_previous(TitledPanel)
         self._focused_panel()
 
     def _show_now(self) -> None:
         """Draw what just became visible; a frozen display shows the frozen moment."""
-        view = self.overview.view
+        view = self.shown.view or self.overview.view
         if self.paused_at is not None and view is not None:
-            self.overview.show(view, self._situation())
+            self._draw(view)
         else:
             self.refresh_view()
 
@@ -220,7 +261,8 @@ class Dashboard(App[None]):
     def action_next_theme(self) -> None:
         """The next theme."""
         self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
-        self.overview.paint(PALETTES[self.theme])
+        for screen in {self.overview, self.shown}:
+            screen.paint(PALETTES[self.theme])
 
     def action_save_screen(self) -> None:
         """Save the screen as SVG and say where."""
@@ -246,7 +288,13 @@ class Dashboard(App[None]):
         self.push_screen(HelpScreen(PALETTES[self.theme], self._glyphs, spec))
 
     def action_leave(self) -> None:
-        """Leave one thing: zoom first, then find, then filter."""
+        """Leave one thing: zoom first, then find, then filter, then the proxy screen."""
+        if self.proxy is not None:
+            if self.proxy.leave():
+                self.call_after_refresh(self._show_now)
+            else:
+                self.action_toggle_proxy()
+            return
         log = self.overview.board.log_panel
         if self.overview.board.zoomed is not None:
             self.action_zoom()
@@ -254,6 +302,34 @@ class Dashboard(App[None]):
             log.find("")
         elif log.buffer.filter:
             log.filter_by("")
+
+    def action_toggle_proxy(self) -> None:
+        """Open the proxy screen, or leave it."""
+        from specdash.tui.screens.proxy import ProxyScreen
+
+        if self.proxy is not None:
+            if self.screen is self.proxy:
+                frozen, self.proxy = self.proxy.view, None
+                self.pop_screen()
+                self.overview.view = frozen or self.overview.view
+                self.call_after_refresh(self._show_now)
+            return
+        self.proxy = ProxyScreen()
+        self.proxy.footer.glyphs = self._glyphs
+        self.proxy.paint(PALETTES[self.theme])
+        self.push_screen(self.proxy)
+        self.call_after_refresh(self._show_now)
+
+    def action_open(self) -> None:
+        """On the proxy screen: filter by the selected session, or show the selected request in detail."""
+        if self.proxy is None or self.proxy.view is None:
+            return
+        request = self.proxy.open_selected()
+        if request is not None:
+            from specdash.tui.screens.request import RequestScreen
+
+            self._detail = RequestScreen(PALETTES[self.theme], self.proxy.view, request)
+            self.push_screen(self._detail)
 
     def action_log_find(self) -> None:
         """Ask what to find."""
@@ -291,19 +367,31 @@ class Dashboard(App[None]):
 
     def action_log_follow(self) -> None:
         """Follow the end."""
-        self.overview.board.log_panel.follow()
+        if self.proxy is not None:
+            self.proxy.table.to_end()
+        else:
+            self.overview.board.log_panel.follow()
 
     def action_log_top(self) -> None:
         """Oldest line kept."""
-        self.overview.board.log_panel.to_top()
+        if self.proxy is not None:
+            self.proxy.table.to_start()
+        else:
+            self.overview.board.log_panel.to_top()
 
     def action_log_scroll(self, lines: int) -> None:
         """Scroll by lines."""
-        self.overview.board.log_panel.scroll_lines(lines)
+        if self.proxy is not None:
+            self.proxy.table.move(lines)
+        else:
+            self.overview.board.log_panel.scroll_lines(lines)
 
     def action_log_page(self, pages: int) -> None:
         """Scroll by pages."""
-        self.overview.board.log_panel.scroll_page(pages)
+        if self.proxy is not None:
+            self.proxy.table.page(pages)
+        else:
+            self.overview.board.log_panel.scroll_page(pages)
 
     def action_log_shift(self, cells: int) -> None:
         """Scroll sideways."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 UNKNOWN = "--"
 
@@ -31,6 +35,15 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     if length > width:
         return set_cell_size(text, max(width - 1, 0)) + "…" * (width > 0)
     return " " * (width - length) + text if right else text + " " * (width - length)
+
+
+def middle(text: str, width: int) -> str:
+    """External text in at most `width` cells, shortened in its middle: identifiers differ at their ends."""
+    shown = clean(text)
+    if cell_len(shown) <= width:
+        return shown
+    tail = max((width - 1) // 2, 0)
+    return set_cell_size(shown, max(width - 1 - tail, 0)).rstrip() + "…" + (shown[-tail:] if tail else "")
 
 
 def percent(fraction: float | None, digits: int = 0) -> str:
@@ -135,6 +148,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86_400}d{whole % 86_400 // 3_600:02d}h"
 
 
+def seconds(value: float | None) -> str:
+    """A span of time that matters in fractions: `0.08 s`, `8.21 s`, `74.1 s`, `15m10s`."""
+    if value is None:
+        return UNKNOWN
+    if value >= 600:
+        return duration(value)
+    return f"{value:.{1 if value >= 9.995 else 2}f} s"
+
+
 def window(seconds: float) -> str:
     """A chart window: `1m`, `15m`, `1h`, `90s`."""
     whole = round(seconds)
@@ -178,6 +200,21 @@ def column_bar(fraction: float | None, height: int, *, ascii_only: bool = False)
         eighths = 1
     full, rest = divmod(eighths, 8)
     return (" " * height + ("", "▁", "▂", "▃", "▄", "▅", "▆", "▇")[rest] + "█" * full)[-height:] if height else ""
+
+
+def add_up(counts: Sequence[int], width: int) -> list[int]:
+    """Counts in at most `width` columns: neighbours are added up, in whole groups that end at the newest."""
+    group = max(-(-len(counts) // max(width, 1)), 1)
+    first = len(counts) % group
+    sums = [sum(counts[:first])] if first else []
+    return sums + [sum(counts[at : at + group]) for at in range(first, len(counts), group)]
+
+
+def sparkline(counts: Sequence[int], highest: int, *, ascii_only: bool = False) -> str:
+    """Counts as columns one character high; `highest` is that of a full one. Anything above zero is seen."""
+    levels = " .:-=+*#" if ascii_only else " ▁▂▃▄▅▆▇█"
+    top = max(highest, 1)
+    return "".join(levels[-(-min(count, top) * (len(levels) - 1) // top)] for count in counts)
 
 
 def nice_ceiling(value: float) -> float:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MINIMUM_WIDTH = 80
 MINIMUM_HEIGHT = 24
@@ -28,11 +28,12 @@ class PanelId(StrEnum):
     MACHINE = "machine"
     LOG = "log"
     GAIN = "gain"
+    PROXY = "proxy"
 
 
 @dataclass(frozen=True, slots=True)
 class PanelSpec:
-    """A panel's digit, title, and what it shows in one sentence (the help page and docs/keys.md print it)."""
+    """A panel's digit or letter, title, and what it shows in one sentence (the help page and docs/keys.md print it)."""
 
     id: PanelId
     digit: str
@@ -70,6 +71,13 @@ PANELS: dict[PanelId, PanelSpec] = {
             "Tokens per decode",
             "Generated tokens per target decode call: the honest gain of speculation, replays included. 1.00 is none.",
         ),
+        PanelSpec(
+            PanelId.PROXY,
+            "P",
+            "Proxy",
+            "The proxy in front of the server: its upstream, whether it is held, the fullest session, running requests "
+            "and what the guardrails did in the window. The key p opens its own screen.",
+        ),
     )
 }
 
@@ -102,32 +110,42 @@ _NARROW = (
     Row(4, 2, ((PanelId.LOG, 1),)),
     Row(5, 2, ((PanelId.REQUESTS, 1),)),
     Row(6, 2, ((PanelId.GAIN, 1), (PanelId.MACHINE, 1))),
+    Row(4, 0, ((PanelId.PROXY, 1),)),
 )
 _MEDIUM = (
     Row(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
     Row(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
     Row(5, 2, ((PanelId.SLOTS, 1), (PanelId.REQUESTS, 1))),
     Row(5, 2, ((PanelId.WARNINGS, 1), (PanelId.LOG, 1))),
+    Row(4, 0, ((PanelId.PROXY, 1),)),
 )
 _WIDE = (
     Row(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
     Row(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
     Row(5, 2, ((PanelId.SLOTS, 9), (PanelId.REQUESTS, 11))),
     Row(5, 3, ((PanelId.WARNINGS, 2), (PanelId.LOG, 3))),
+    Row(4, 1, ((PanelId.PROXY, 1),)),
 )
 
 
 def arrange(
-    width: int, height: int, choices: Mapping[PanelId, bool], zoomed: PanelId | None = None
+    width: int,
+    height: int,
+    choices: Mapping[PanelId, bool],
+    zoomed: PanelId | None = None,
+    bare: frozenset[PanelId] = frozenset(),
 ) -> dict[PanelId, Rect]:
     """Where each visible panel goes on a board of `width` x `height` cells.
 
     `choices` holds what the user switched on or off; a panel that was switched on comes before those that merely fit.
-    A zoomed panel takes the whole board.
+    A zoomed panel takes the whole board. A bare panel has nothing below its title; it has a row of its own.
     """
     if zoomed is not None:
         return {zoomed: Rect(0, 0, width, height)}
-    rows = _chosen(_rows_for(width), choices, height)
+    rows: Sequence[Row] = _rows_for(width)
+    if width >= _MEDIUM_WIDTH:
+        rows = [Row(1, 0, row.cells) if row.cells[0][0] in bare else row for row in rows]
+    rows = _chosen(rows, choices, height)
     heights = _shares(height, [(row.least, row.weight) for row in rows])
     places: dict[PanelId, Rect] = {}
     y = 0
@@ -145,7 +163,7 @@ def _rows_for(width: int) -> tuple[Row, ...]:
     return _WIDE if width >= _WIDE_WIDTH else _MEDIUM if width >= _MEDIUM_WIDTH else _NARROW
 
 
-def _chosen(rows: tuple[Row, ...], choices: Mapping[PanelId, bool], height: int) -> list[Row]:
+def _chosen(rows: Sequence[Row], choices: Mapping[PanelId, bool], height: int) -> Sequence[Row]:
     """The rows that fit, in their order, without the panels that are off."""
     left = height
     kept: dict[int, Row] = {}
@@ -173,8 +191,9 @@ def _shares(total: int, parts: list[tuple[int, int]]) -> list[int]:
     if not parts:
         return []
     rest = max(total - sum(least for least, _ in parts), 0)
-    weights = sum(weight for _, weight in parts)
-    exact = [rest * weight / weights for _, weight in parts]
+    weights = [weight for _, weight in parts]
+    weights = weights if any(weights) else [1] * len(parts)
+    exact = [rest * weight / sum(weights) for weight in weights]
     shares = [least + int(share) for (least, _), share in zip(parts, exact, strict=True)]
     by_remainder = sorted(range(len(parts)), key=lambda i: exact[i] - int(exact[i]), reverse=True)
     for i in by_remainder[: total - sum(shares)] if total > sum(shares) else []:

@@ -92,7 +92,7 @@ def help_lines(width: int, focused: PanelSpec | None) -> list[Line]:
     else:
         half = width // 2
         left = [*blocks[0], BLANK, *blocks[1]]
-        right = [*blocks[2], BLANK, *blocks[3]]
+        right = [*blocks[2], BLANK, *blocks[3], BLANK, *blocks[4]]
         for y in range(max(len(left), len(right))):
             first = left[y] if y < len(left) else BLANK
             lines.append((*_padded(first, half), *(right[y] if y < len(right) else BLANK)))

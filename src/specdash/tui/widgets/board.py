@@ -14,6 +14,7 @@ from specdash.tui.widgets.chart import decode_panel, gain_panel, prefill_panel
 from specdash.tui.widgets.host import MachinePanel
 from specdash.tui.widgets.logs import LogPanel
 from specdash.tui.widgets.panel import Panel
+from specdash.tui.widgets.proxy import ProxyPanel
 from specdash.tui.widgets.requests import RequestsPanel
 from specdash.tui.widgets.slots import SlotsPanel
 from specdash.tui.widgets.warnings import WarningsPanel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from textual.geometry import Size
     from textual.layout import ArrangeResult
 
+    from specdash.tui.layout import Rect
     from specdash.tui.view import View
 
 
@@ -39,7 +41,7 @@ class BoardLayout(Layout):
         del greedy
         if not isinstance(parent, Board):
             return []
-        places = arrange(size.width, size.height, parent.choices, parent.zoomed)
+        places = parent.places(size.width, size.height)
         return [
             WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
             for child in children
@@ -54,6 +56,8 @@ class Board(Widget):
         super().__init__(id="board")
         self.choices: dict[PanelId, bool] = {}
         self.zoomed: PanelId | None = None
+        self.bare: frozenset[PanelId] = frozenset()
+        """Panels that have nothing but their title now."""
         self.log_panel = LogPanel()
         panels: tuple[Panel, ...] = (
             AcceptancePanel(),
@@ -65,6 +69,7 @@ class Board(Widget):
             MachinePanel(),
             self.log_panel,
             gain_panel(),
+            ProxyPanel(),
         )
         self.panels: dict[PanelId, Panel] = {panel.panel: panel for panel in panels}
         self._places = BoardLayout()
@@ -78,20 +83,31 @@ class Board(Widget):
         """The panels."""
         yield from self.panels.values()
 
+    def places(self, width: int, height: int) -> dict[PanelId, Rect]:
+        """Where the panels go now."""
+        return arrange(width, height, self.choices, self.zoomed, self.bare)
+
     def visible_panels(self) -> Iterator[Panel]:
         """Panels that have a place now."""
-        places = arrange(*self.size, self.choices, self.zoomed)
+        places = self.places(*self.size)
         return (panel for panel_id, panel in self.panels.items() if panel_id in places)
 
     def prime(self, view: View) -> None:
         """Give every panel a view to draw once it has a size."""
         self.log_panel.take_new_lines(view)
+        self.bare = _bare(view)
         for panel in self.panels.values():
             panel.show(view)
 
     def show(self, view: View) -> None:
         """Draw this view in every visible panel."""
         self.log_panel.take_new_lines(view)
+        bare = _bare(view)
+        if bare != self.bare:
+            self.bare = bare
+            self.sync()
+            # A widget forgets where it put its children only when one of them asks.
+            self.panels[PanelId.PROXY].refresh(layout=True)
         for panel in self.visible_panels():
             panel.show(view)
 
@@ -102,7 +118,7 @@ class Board(Widget):
 
     def toggle(self, panel: PanelId) -> None:
         """Hide a visible panel, show a hidden one."""
-        visible = self.zoomed == panel or (self.zoomed is None and panel in arrange(*self.size, self.choices))
+        visible = self.zoomed == panel or (self.zoomed is None and panel in self.places(*self.size))
         self.zoomed = None
         self.choices[panel] = not visible
         self.sync()
@@ -124,6 +140,10 @@ class Board(Widget):
         self.refresh(layout=True)
 
     def _display(self) -> None:
-        places = arrange(*self.size, self.choices, self.zoomed)
+        places = self.places(*self.size)
         for panel_id, panel in self.panels.items():
             panel.display = panel_id in places
+
+
+def _bare(view: View) -> frozenset[PanelId]:
+    return frozenset() if view.picture.proxy.configured else frozenset({PanelId.PROXY})

@@ -72,16 +72,14 @@ class LinesWidget(Widget):
         return strip
 
 
-class Panel(LinesWidget, can_focus=True):
-    """A titled part of the overview: one title line with the key figure, then the body. It has no frame, so that at
-    80x24 every row and column carries content."""
+class TitledPanel(LinesWidget, can_focus=True):
+    """One title line with the key figure, then the body. It has no frame, so that at 80x24 every row and column carries
+    content."""
 
-    panel: PanelId
-
-    def __init__(self, panel: PanelId) -> None:
-        super().__init__(id=f"panel-{panel}")
-        self.panel = panel
-        self.spec = PANELS[panel]
+    def __init__(self, title: str, digit: str = "", *, id: str | None = None) -> None:  # noqa: A002 the name is Textual's
+        super().__init__(id=id)
+        self.panel_title = title
+        self.digit = digit
         self.view: View | None = None
 
     def show(self, view: View) -> None:
@@ -119,7 +117,10 @@ class Panel(LinesWidget, can_focus=True):
         key, aside = self.key_figure(self.view), self.aside(self.view)
         marker = "accent bold reverse" if self.has_focus else "accent"
         name = "accent bold" if self.has_focus else "text"
-        left: Line = ((self.spec.digit, marker), (" " + self.spec.title, name))
+        if self.digit:
+            left: Line = ((self.digit, marker), (" " + self.panel_title, name))
+        else:
+            left = ((self.panel_title, marker if self.has_focus else name),)
         if key:
             left = (*left, ("  ", "text"), *key)
         room = width - line_width(left) - 2
@@ -136,6 +137,17 @@ class Panel(LinesWidget, can_focus=True):
     def on_blur(self) -> None:
         """The title shows the focus."""
         self.redraw()
+
+
+class Panel(TitledPanel):
+    """A part of the overview."""
+
+    panel: PanelId
+
+    def __init__(self, panel: PanelId) -> None:
+        self.spec = PANELS[panel]
+        super().__init__(self.spec.title, self.spec.digit, id=f"panel-{panel}")
+        self.panel = panel
 
 
 def message(text: str, height: int, role: str = "dim") -> list[Line]:

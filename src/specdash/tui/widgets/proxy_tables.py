@@ -1,0 +1,278 @@
+"""The tables of the proxy screen: sessions, requests, and guardrails over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.core.proxy_events import Outcome, RequestEvent
+from specdash.core.proxy_status import SessionView, warning_level
+from specdash.core.readings import Status
+from specdash.insight.proxy_picture import GuardrailCount, acceptance, cache_share, ended_how, is_error
+from specdash.tui.formatting import (
+    UNKNOWN,
+    add_up,
+    age,
+    bar,
+    clean,
+    clock,
+    compact,
+    context,
+    count,
+    middle,
+    percent,
+    rate,
+    seconds,
+    sparkline,
+    window,
+)
+from specdash.tui.widgets.proxy import LEVEL_ROLES, PHASE_ROLES, guardrail_words, loop_text, marks, phase_text
+from specdash.tui.widgets.rows import RowsPanel
+from specdash.tui.widgets.table import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdash.core.proxy_status import ActiveView
+    from specdash.insight.proxy_picture import ProxyPicture
+    from specdash.tui.spans import Glyphs, Line, Span
+    from specdash.tui.view import View
+
+    Request = ActiveView | RequestEvent
+
+
+def _text(text: str, role: str = "text") -> Span:
+    return (text, "dim" if text in (UNKNOWN, "") else role)
+
+
+def _zero(value: int, role: str) -> Span:
+    return (str(value), role if value else "dim")
+
+
+class SessionsTable(RowsPanel[SessionView]):
+    """Sessions, the latest first. `only` is the session whose requests alone are shown, if any."""
+
+    def __init__(self) -> None:
+        super().__init__("Sessions", id="proxy-sessions")
+        self.only: str | None = None
+
+    def key_figure(self, view: View) -> Line:
+        """How many, and how many of them loop."""
+        live = view.picture.proxy.live
+        if live is None:
+            return ((UNKNOWN, "dim"),)
+        looping = sum(one.is_looping for one in live.sessions)
+        spans: list[Span] = [(count(live.session_count), "text bold")]
+        if looping:
+            spans.append((f"  {looping} in a loop", "bad bold"))
+        return tuple(spans)
+
+    def rows(self, view: View) -> Sequence[SessionView]:
+        """All that the proxy tells of."""
+        live = view.picture.proxy.live
+        return live.sessions if live is not None else ()
+
+    def key(self, row: SessionView) -> str:
+        """Its id."""
+        return row.id
+
+    def mark(self, row: SessionView) -> str:
+        """The one that the requests are filtered by."""
+        return "*" if row.id == self.only else " "
+
+    def nothing(self, view: View) -> str:
+        """Why there are none."""
+        proxy = view.picture.proxy
+        return "no session yet" if proxy.live is not None else clean(proxy.reason, 300)
+
+    def columns(self, view: View) -> Sequence[Column[SessionView]]:
+        """What each session shows."""
+        return session_columns(view.picture.wall, self.size.width, ascii_only=view.glyphs.ascii_only)
+
+
+def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Column[SessionView], ...]:
+    """The columns of the sessions' table; in a wide one more is seen of the ids."""
+    name = 26 if width >= 110 else 13
+
+    def used(one: SessionView) -> Span:
+        filled, rest = bar(one.utilisation, _BAR, ascii_only=ascii_only)
+        return (filled + rest, f"{LEVEL_ROLES[warning_level(one.utilisation)]} track")
+
+    def level(one: SessionView) -> Span:
+        word = warning_level(one.utilisation)
+        return (word or "", LEVEL_ROLES[word])
+
+    def turns(one: SessionView) -> str:
+        return UNKNOWN if one.turns_remaining is None else str(one.turns_remaining)
+
+    return (
+        Column("session", name, lambda s: _text(middle(s.id, name)), rank=0, right=False),
+        Column("context", _BAR, used, rank=4, right=False),
+        Column("use", 5, lambda s: _text(percent(s.utilisation)), rank=0),
+        Column("level", 8, level, rank=2, right=False),
+        Column("turns", 5, lambda s: _text(turns(s)), rank=1),
+        Column("loop", 10, lambda s: (loop_text(s), "bad bold") if s.is_looping else ("none", "dim"), 1, right=False),
+        Column("malf", 4, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
+        Column("reqs", 5, lambda s: _text(compact(s.requests)), rank=5),
+        Column("run", 3, lambda s: _zero(s.active, "decode bold"), rank=7),
+        Column("seen", 5, lambda s: _text(age(wall - s.last_seen) if s.last_seen > 0 else UNKNOWN), rank=3),
+        Column("tokens", 12, lambda s: _text(f"{context(s.context_tokens)}/{context(s.context_window)}"), rank=8),
+        Column("peak", 6, lambda s: _text(context(s.peak_tokens)), rank=10),
+        Column("pruned", 6, lambda s: _zero(s.prunes, "warn"), rank=9),
+        Column("resets", 6, lambda s: _zero(s.contamination_resets, "warn"), rank=11),
+    )
+
+
+class RequestsTable(RowsPanel["Request"]):
+    """Running requests, then finished ones, newest first; of one session where it is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__("Requests", id="proxy-requests")
+        self.only: str | None = None
+
+    def key_figure(self, view: View) -> Line:
+        """How many run, how many ended in the window, and the filter."""
+        proxy = view.picture.proxy
+        spans: list[Span] = [(count(len(proxy.running)), "text bold"), (" running", "dim")]
+        if self.only is not None:
+            spans += [("  only session ", "accent"), (middle(self.only, 26), "accent bold"), (" (esc: all)", "dim")]
+        return tuple(spans)
+
+    def aside(self, view: View) -> Line:
+        """What was lost of the events."""
+        proxy = view.picture.proxy
+        if proxy.events_lost or proxy.events_unread:
+            return ((f"{proxy.events_lost} events lost, {proxy.events_unread} not understood", "warn"),)
+        return ((f"{count(len(proxy.finished))} finished", "dim"),) if proxy.finished else ()
+
+    def rows(self, view: View) -> Sequence[Request]:
+        """All, or the chosen session's."""
+        return requests_of(view.picture.proxy, self.only)
+
+    def key(self, row: Request) -> str:
+        """Its request id, which a request keeps when it ends."""
+        return row.request_id
+
+    def nothing(self, view: View) -> str:
+        """Why there are none."""
+        proxy = view.picture.proxy
+        if self.only is not None:
+            return "no request of this session is known; esc shows all"
+        if proxy.events_status is not Status.KNOWN and proxy.events_reason:
+            return f"Finished requests come from the proxy's events. {clean(proxy.events_reason, 300)}"
+        return "no request yet" if proxy.configured else ""
+
+    def columns(self, view: View) -> Sequence[Column[Request]]:
+        """What each request shows."""
+        return request_columns(view.glyphs, self.size.width)
+
+
+def requests_of(proxy: ProxyPicture, session: str | None) -> list[Request]:
+    """Running requests, then finished ones, newest first; all of them or one session's."""
+    both: list[Request] = [*proxy.running, *proxy.finished]
+    # The events of a request that just ended may be here before the picture without it.
+    ended = {one.request_id for one in proxy.finished[:64]} & {one.request_id for one in proxy.running}
+    kept = [one for one in both if isinstance(one, RequestEvent) or one.request_id not in ended]
+    return kept if session is None else [one for one in kept if one.session == session]
+
+
+def state_of(request: Request, glyphs: Glyphs) -> Span:
+    """Phase of a running request; stop reason, error or departure of a finished one: shape, word, and role."""
+    if not isinstance(request, RequestEvent):
+        return (f"{glyphs.live} {phase_text(request)}", f"{PHASE_ROLES[request.phase]} bold")
+    words = clean(ended_how(request), 40)
+    if is_error(request):
+        return (f"{glyphs.down} {words}", "bad")
+    if request.outcome is Outcome.CLIENT_LEFT:
+        return (f"{glyphs.stale} {words}", "warn")
+    return (f"  {words}", "text")
+
+
+def _started(request: Request) -> float:
+    return request.at if isinstance(request, RequestEvent) else request.started
+
+
+def _retries(request: Request) -> int:
+    return request.retries if isinstance(request, RequestEvent) else request.attempt - 1
+
+
+def _total(request: Request) -> str:
+    return seconds(request.duration_s) if isinstance(request, RequestEvent) else ""
+
+
+def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
+    """The columns of the requests' table; in a wide one more is seen of the sessions' ids."""
+    name = 26 if width >= 150 else 11
+    return (
+        Column("time", 8, lambda r: (clock(_started(r)), "dim"), rank=0),
+        Column("session", name, lambda r: _text(middle(r.session, name)), rank=3, right=False),
+        Column("phase or end", 18, lambda r: state_of(r, glyphs), rank=0, right=False),
+        Column("ttft", 7, lambda r: _text(seconds(r.ttft_s)), rank=2),
+        Column("pre/s", 6, lambda r: _text(rate(r.prefill_rate), "prefill"), rank=5),
+        Column("dec/s", 6, lambda r: _text(rate(r.decode_rate), "decode"), rank=1),
+        Column("prompt", 6, lambda r: _text(compact(r.prompt_tokens)), rank=6),
+        Column("cache", 5, lambda r: _text(percent(cache_share(r))), rank=8),
+        Column("out", 5, lambda r: _text(compact(r.completion_tokens)), rank=7),
+        Column("acc", 5, lambda r: _text(percent(acceptance(r)), "acceptance"), rank=2),
+        Column("retry", 5, lambda r: _zero(_retries(r), "warn bold"), rank=9),
+        Column("total", 7, lambda r: _text(_total(r)), rank=10),
+        Column("guardrails", 13, lambda r: _text(marks(r.guardrails), "warn"), rank=4, right=False, stretch=True),
+    )
+
+
+_BAR = 10
+_SPARKS = ((112, 60), (82, 30), (54, 20), (42, 12), (0, 10))
+"""Columns of a sparkline, by the least width of the table."""
+
+
+class GuardrailsTable(RowsPanel[GuardrailCount]):
+    """One row a guardrail: its actions over the window as columns, their count, and the total by action."""
+
+    def __init__(self) -> None:
+        super().__init__("Guardrails", id="proxy-guardrails")
+
+    def key_figure(self, view: View) -> Line:
+        """Actions in the window."""
+        proxy = view.picture.proxy
+        known = [one.window for one in proxy.guardrails if one.window is not None]
+        if not known and not proxy.counts_guardrails:
+            return ((UNKNOWN, "dim"),)
+        total = sum(known)
+        return ((count(total), "warn bold" if total else "text bold"), (f" in {window(view.picture.window_s)}", "dim"))
+
+    def rows(self, view: View) -> Sequence[GuardrailCount]:
+        """Those that ever acted."""
+        return view.picture.proxy.guardrails
+
+    def key(self, row: GuardrailCount) -> str:
+        """Its name."""
+        return row.guardrail
+
+    def nothing(self, view: View) -> str:
+        """None acted, or nobody tells."""
+        proxy = view.picture.proxy
+        if proxy.counts_guardrails:
+            return "none has acted"
+        return f"They come from the proxy's events. {clean(proxy.events_reason, 300)}" if proxy.configured else ""
+
+    def columns(self, view: View) -> Sequence[Column[GuardrailCount]]:
+        """The columns, with sparklines as wide as there is room."""
+        room = self.size.width - 2
+        wide = next((columns for least, columns in _SPARKS if room >= least), _SPARKS[-1][1])
+        sums = {one.guardrail: add_up(one.series or (), wide) for one in view.picture.proxy.guardrails}
+        highest = max((max(several, default=0) for several in sums.values()), default=0)
+
+        def line(one: GuardrailCount) -> Span:
+            if one.series is None:
+                return (UNKNOWN, "dim")
+            return (sparkline(sums[one.guardrail], highest, ascii_only=view.glyphs.ascii_only), "warn track")
+
+        def by_action(one: GuardrailCount) -> str:
+            return ", ".join(f"{clean(action, 20)} {compact(n)}" for action, n in one.actions)
+
+        return (
+            Column("guardrail", 18, lambda g: _text(guardrail_words(g.guardrail)), rank=0, right=False),
+            Column(f"last {window(view.picture.window_s)}", wide, line, rank=1, right=False),
+            Column("sum", 4, lambda g: _zero(g.window, "warn bold") if g.window is not None else _text(UNKNOWN), 0),
+            Column("total", 5, lambda g: _text(compact(g.total)), rank=0),
+            Column("of which", 20, lambda g: _text(by_action(g), "dim"), rank=2, right=False, stretch=True),
+        )
