@@ -1,0 +1,322 @@
+"""What a client of the Messages API sees on a healthy upstream, whichever way it asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.anthropic_stream import checked, final_message
+from support.proxy_ways import OPENAI_TOOLS, TOOLS, Way, chat, told, turn
+from support.upstream_script import Pause, Script, answers, calls, says, stops, thinks, tool_turn, with_
+
+if TYPE_CHECKING:
+    from support.fault_upstream import FaultUpstream
+    from support.proxy_process import ProxyProcess
+
+UNICODE = 'naïve 日本語 🙂 \u2028 \t"quoted" \\ end'
+
+
+def test_text_is_the_upstreams_text(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("Hello ", UNICODE, "!")]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.content == [{"type": "text", "text": f"Hello {UNICODE}!"}]
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == "end_turn"
+    assert seen.message["stop_sequence"] is None
+    assert seen.message["role"] == "assistant"
+
+
+def test_usage_splits_cached_from_new_input(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("a", "b", "c")]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.message is not None
+    usage = seen.message["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (20, 100, 3)
+
+
+def test_usage_comes_from_timings_when_there_is_no_usage_chunk(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("a", "b", "c", usage=False)]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.message is not None
+    usage = seen.message["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (20, 100, 3)
+
+
+def test_usage_is_counted_when_the_upstream_says_nothing(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("a", "b", "c", usage=False, timings=False, progress=())]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.message is not None
+    assert seen.message["usage"]["output_tokens"] == 3
+
+
+def test_a_tool_call_keeps_its_input_whatever_the_fragments(way: Way, upstream: FaultUpstream) -> None:
+    arguments = {"path": UNICODE, "limit": 3}
+    for pieces in (1, 2, 7, 60):
+        upstream.scripts = [Script((*calls("read_file", arguments, pieces=pieces), *stops("tool_calls")))]
+        seen = way.ask(turn(tools=TOOLS))
+        assert seen.calls == [("read_file", arguments)]
+        assert seen.message is not None
+        assert seen.message["stop_reason"] == "tool_use"
+
+
+def test_text_before_a_tool_call_stays_before_it(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [Script((*says("Let me ", "look."), *calls("read_file", {"path": "a"}), *stops("tool_calls")))]
+    seen = way.ask(turn(tools=TOOLS))
+    assert [block["type"] for block in seen.content] == ["text", "tool_use"]
+    assert seen.text == "Let me look."
+
+
+def test_parallel_calls_are_blocks_of_their_own(way: Way, upstream: FaultUpstream) -> None:
+    both = (*calls("read_file", {"path": "a"}), *calls("get_weather", {"city": "Bonn"}, index=1))
+    upstream.scripts = [Script((*both, *stops("tool_calls")))]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.calls == [("read_file", {"path": "a"}), ("get_weather", {"city": "Bonn"})]
+    ids = [block["id"] for block in seen.content]
+    assert len(set(ids)) == 2
+
+
+def test_interleaved_fragments_of_parallel_calls_are_sorted_out(way: Way, upstream: FaultUpstream) -> None:
+    first, second = calls("read_file", {"path": "abc"}), calls("get_weather", {"city": "Bonn"}, index=1)
+    woven = [act for pair in zip(first, second, strict=True) for act in pair]
+    upstream.scripts = [Script((*woven, *stops("tool_calls")))]
+    seen = way.ask(turn(tools=TOOLS))
+    assert sorted(seen.calls) == [("get_weather", {"city": "Bonn"}), ("read_file", {"path": "abc"})]
+
+
+def test_a_call_whose_name_comes_late_is_whole(way: Way, upstream: FaultUpstream) -> None:
+    from support.upstream_script import Delta
+
+    parts: list[dict[str, Any]] = [
+        {"index": 0, "id": "late1", "type": "function", "function": {"arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"path": '}},
+        {"index": 0, "function": {"name": "read_file"}},
+        {"index": 0, "function": {"arguments": '"a"}'}},
+    ]
+    acts = tuple(Delta({"tool_calls": [part]}) for part in parts)
+    upstream.scripts = [Script((*acts, *stops("tool_calls")))]
+    assert way.ask(turn(tools=TOOLS)).calls == [("read_file", {"path": "a"})]
+
+
+def test_one_call_a_turn_when_the_client_wants_no_parallel_ones(way: Way, upstream: FaultUpstream) -> None:
+    both = (*calls("read_file", {"path": "a"}), *calls("get_weather", {"city": "Bonn"}, index=1))
+    upstream.scripts = [Script((*both, *stops("tool_calls")))]
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    assert way.ask(turn(tools=TOOLS, tool_choice=choice)).calls == [("read_file", {"path": "a"})]
+
+
+def test_thinking_is_a_block_when_it_was_asked_for_and_nothing_otherwise(way: Way, upstream: FaultUpstream) -> None:
+    upstream.otherwise = Script((*thinks("Let me ", "see."), *says("Done."), *stops()))
+    wanted = way.ask(turn(tools=TOOLS, max_tokens=4096, thinking={"type": "enabled", "budget_tokens": 2048}))
+    assert [block["type"] for block in wanted.content] == ["thinking", "text"]
+    assert wanted.content[0]["thinking"] == "Let me see."
+    assert isinstance(wanted.content[0]["signature"], str)
+    assert [block["type"] for block in way.ask(turn(tools=TOOLS)).content] == ["text"]
+
+
+def test_a_stop_sequence_is_reported_with_its_text(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("one two ST", "OP three")]
+    seen = way.ask(turn(tools=TOOLS, stop_sequences=["END", "STOP"]))
+    assert seen.text == "one two "
+    assert seen.message is not None
+    assert (seen.message["stop_reason"], seen.message["stop_sequence"]) == ("stop_sequence", "STOP")
+
+
+def test_length_is_max_tokens(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [Script((*says("cut of"), *stops("length")))]
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == "max_tokens"
+
+
+def test_the_echo_of_a_prefill_is_not_repeated(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("The answer", " is 42")]
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "The answer"}]
+    assert way.ask(turn(messages=messages)).text == " is 42"
+
+
+def test_an_empty_answer_twice_is_still_a_message(way: Way, upstream: FaultUpstream) -> None:
+    upstream.otherwise = Script(stops())
+    seen = way.ask(turn(tools=TOOLS))
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == "end_turn"
+
+
+def test_a_server_that_ends_lines_with_crlf_is_understood(way: Way, upstream: FaultUpstream) -> None:
+    upstream.scripts = [answers("Hello ", UNICODE, crlf=True)]
+    assert way.ask(turn(tools=TOOLS)).text == f"Hello {UNICODE}"
+
+
+def test_an_upstream_that_answers_whole_is_understood(way: Way, upstream: FaultUpstream) -> None:
+    import asyncio
+    import json
+
+    whole = asyncio.run(tool_turn("read_file", {"path": "a"}).whole())
+    upstream.scripts = [Script(body=json.dumps(whole).encode())]
+    assert way.ask(turn(tools=TOOLS)).calls == [("read_file", {"path": "a"})]
+
+
+def test_streams_say_what_they_are(proxy: ProxyProcess) -> None:
+    headers = proxy.messages(turn(stream=True)).headers
+    assert headers["content-type"].startswith("text/event-stream")
+    assert "no-cache" in headers["cache-control"]
+    assert headers["x-accel-buffering"] == "no"
+
+
+def test_a_waiting_stream_is_kept_alive_with_pings(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    upstream.scripts = [with_(answers("late"), delay_s=1.2)]
+    seen = checked(proxy.messages(turn(stream=True)).body)
+    assert seen.names[0] == "message_start"
+    assert seen.pings >= 3
+    assert seen.text == "late"
+
+
+def test_a_strict_stream_is_kept_alive_while_it_is_checked(strict: ProxyProcess, upstream: FaultUpstream) -> None:
+    acts = (*says("a"), Pause(1.2), *says("b"), *calls("read_file", {"path": "a"}), *stops("tool_calls"))
+    upstream.scripts = [Script(acts)]
+    seen = checked(strict.messages(turn(stream=True, tools=TOOLS)).body)
+    assert seen.names[0] == "message_start"
+    first = seen.names.index("content_block_start")
+    assert "ping" in seen.names[1:first]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/messages?beta=true", "/anthropic/v1/messages", "/anthropic/v1/messages?beta=true"]
+)
+def test_every_address_of_messages_answers_alike(proxy: ProxyProcess, path: str) -> None:
+    assert told(proxy.request("POST", path, turn())).text == "Hello"
+    assert final_message(proxy.request("POST", path, turn(stream=True)).body)["content"][0]["text"] == "Hello"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/messages/count_tokens?beta=true"])
+def test_tokens_are_counted_by_the_upstream(proxy: ProxyProcess, upstream: FaultUpstream, path: str) -> None:
+    upstream.tokens = lambda _: 4711
+    body = {key: value for key, value in turn(tools=TOOLS).items() if key != "max_tokens"}
+    answer = proxy.request("POST", path, body)
+    assert (answer.status, answer.json) == (200, {"input_tokens": 4711})
+    assert answer.headers["request-id"]
+    assert upstream.chats == []
+
+
+def test_claude_code_can_choose_a_model(proxy: ProxyProcess) -> None:
+    listed = proxy.request("GET", "/v1/models?limit=1000").json
+    usable = [one for one in listed["data"] if one["id"].startswith(("claude", "anthropic"))]
+    assert usable
+    for one in usable:
+        assert one["type"] == "model"
+        assert one["display_name"]
+        assert proxy.request("GET", f"/v1/models/{one['id']}").json["id"] == one["id"]
+
+
+def test_probes_are_answered(proxy: ProxyProcess) -> None:
+    head = proxy.request("HEAD", "/")
+    assert (head.status, head.body) == (200, b"")
+    health = proxy.request("GET", "/health")
+    assert health.status == 200
+    assert health.json["status"] == "ok"
+    metrics = proxy.request("GET", "/metrics")
+    assert metrics.status == 200
+    assert metrics.headers["content-type"].startswith("text/plain")
+
+
+def test_a_session_can_be_asked_for_by_its_id(proxy: ProxyProcess) -> None:
+    for name in ("known-one", "latest-one"):
+        told(proxy.messages(turn(), {"x-claude-code-session-id": name}))
+    assert proxy.context()["active_session_id"] == "hdr:latest-one"
+    known = proxy.context("hdr:known-one")
+    assert (known["active_session_id"], known["total_requests"]) == ("hdr:known-one", 1)
+    assert (known["context_window"], known["last_input_tokens"]) == (65536, 120)
+    assert proxy.context("hdr:never-seen")["active_session_id"] in (None, "hdr:never-seen")
+
+
+def test_nothing_the_telemetry_asks_for_reaches_the_client(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    body = proxy.messages(turn(stream=True)).body
+    asked = upstream.chats[-1].body
+    assert asked["timings_per_token"] is True
+    assert asked["return_progress"] is True
+    assert asked["stream_options"] == {"include_usage": True}
+    for word in (b"timings", b"prompt_progress", b"draft_n", b"[DONE]"):
+        assert word not in body
+
+
+def test_chat_completions_pass_through(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    upstream.otherwise = tool_turn("read_file", {"path": "a"})
+    whole = proxy.request("POST", "/v1/chat/completions", chat(tools=OPENAI_TOOLS)).json
+    call = whole["choices"][0]["message"]["tool_calls"][0]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("read_file", '{"path": "a"}')
+    streamed = proxy.request("POST", "/v1/chat/completions", chat(tools=OPENAI_TOOLS, stream=True))
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    assert streamed.body.rstrip().endswith(b"data: [DONE]")
+    assert b"prompt_progress" not in streamed.body
+    assert b"timings" not in streamed.body
+
+
+def test_a_client_that_asks_for_timings_gets_them(proxy: ProxyProcess) -> None:
+    asked = chat(stream=True, timings_per_token=True, stream_options={"include_usage": True})
+    body = proxy.request("POST", "/v1/chat/completions", asked).body
+    assert b'"timings"' in body
+    assert b'"usage"' in body
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [({"type": "auto"}, (None, "auto")), ({"type": "any"}, ("required",)), ({"type": "none"}, ("none",))],
+)
+def test_the_clients_tool_choice_is_honoured(
+    proxy: ProxyProcess, upstream: FaultUpstream, choice: dict[str, str], wanted: tuple[str | None, ...]
+) -> None:
+    upstream.otherwise = answers("ok") if choice["type"] != "any" else tool_turn("read_file", {"path": "a"})
+    proxy.messages(turn(tools=TOOLS, tool_choice=choice))
+    asked = upstream.chats[-1].body
+    assert asked.get("tool_choice") in wanted or (choice["type"] == "none" and not asked.get("tools"))
+
+
+def test_a_healthy_turn_after_tool_results_is_not_forced(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    messages = [
+        {"role": "user", "content": "Read a"},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "t1", "name": "read_file", "input": {"path": "a"}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "text of a"}]},
+    ]
+    seen = told(proxy.messages(turn(messages=messages, tools=TOOLS)))
+    assert seen.text == "Hello"
+    assert len(upstream.chats) == 1
+    assert upstream.chats[0].body.get("tool_choice") in (None, "auto")
+
+
+def test_the_rotating_billing_header_does_not_move_the_prefix(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    def system(nonce: str) -> list[dict[str, str]]:
+        header = f"x-anthropic-billing-header: cc_version=2.1.37.{nonce[:3]}; cc_entrypoint=cli; cch={nonce};"
+        return [{"type": "text", "text": header}, {"type": "text", "text": "You are an agent."}]
+
+    for nonce in ("a1b2c", "ff017"):
+        proxy.messages(turn("user text may say cch=123;", system=system(nonce)))
+    first, second = (one.body["messages"] for one in upstream.chats)
+    assert first == second
+    assert "cch=123;" in str(first)
+
+
+def test_system_turns_stay_where_they_are(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+    history = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]
+    proxy.messages(turn(messages=[*history, {"role": "user", "content": "three"}], system="S"))
+    before = upstream.chats[-1].body["messages"]
+    later = [*history, {"role": "system", "content": "From now on, rhyme."}, {"role": "user", "content": "three"}]
+    proxy.messages(turn(messages=later, system="S"))
+    after = upstream.chats[-1].body["messages"]
+    assert after[: len(history) + 1] == before[: len(history) + 1]
+    assert "rhyme" in str(after[len(history) + 1 :])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_leave_one_event_each(plain: ProxyProcess, upstream: FaultUpstream, *, stream: bool) -> None:
+    del upstream
+    before = len(plain.events("request"))
+    plain.messages(turn(stream=stream), {"x-claude-code-session-id": "told"})
+    event = plain.wait_events(before + 1)[-1]
+    assert (event["outcome"], event["status"], event["stream"]) == ("ok", 200, stream)
+    assert (event["prompt_tokens"], event["cached_tokens"]) == (120, 100)
+    assert event["draft_tokens"] == 2 * event["accepted_tokens"]
+    assert "told" in event["session"]
+    assert "Hello" not in str(event)
