@@ -63,7 +63,7 @@ class Generation:
         builder = MessageBuilder()
         await self._answer(builder, None)
         return {
-            "id": self._id,
+            "id": self.message_id,
             "type": "message",
             "role": "assistant",
             "model": self._model,
@@ -80,7 +80,7 @@ class Generation:
             await self._answer(builder, None)
             self.begin(writer)
             builder.replay(writer)
-            self.note(Guardrail.STRICT_STREAM, Action.APPLIED)
+            self.note(Guardrail.STRICT_STREAM, Action.APPLIED, forced=self.settings.force_non_stream)
         else:
 
             async def on_data(answer: Answer) -> None:
@@ -111,7 +111,7 @@ class Generation:
             self.active.update(self._current)
         prompt = self.usage.prompt or self.active.prompt_tokens or self._estimate
         cached = self.usage.cached or self.active.cached_tokens or 0
-        writer.start(self._id, self._model, Usage(prompt=prompt, cached=min(cached, prompt)))
+        writer.start(self.message_id, self._model, Usage(prompt=prompt, cached=min(cached, prompt)))
 
     def note(self, guardrail: Guardrail, action: Action, **facts: Any) -> None:
         """Tell what a guardrail did."""
@@ -132,17 +132,18 @@ class Generation:
 
     def done(self) -> None:
         """The client has the answer."""
-        self.session.turn_done(self.usage, self.prepared.estimate, self.proxy.window.tokens)
+        # The last call alone: how full the context is has nothing to do with what its retries cost.
+        self.session.turn_done(self.active.call_usage(), self.prepared.estimate, self.proxy.window.tokens)
         self._finish(Outcome.OK, 200, None)
 
     def failed(self, outcome: Outcome, status: int, error_type: str | None, error: ApiError | None = None) -> None:
         """The turn ended without a complete answer. Only the first of `done` and `failed` counts."""
         if isinstance(error, PromptTooLongError) and not self._ended:
-            self.session.overflows += 1
+            self.proxy.telemetry.overflow(self.active, error.tokens, error.maximum)
         self._finish(outcome, status, error_type)
 
     @property
-    def _id(self) -> str:
+    def message_id(self) -> str:
         """The upstream's id for the message, or our own when it has to be told before the upstream has said one."""
         if self._message_id is None:
             self._message_id = f"msg_{self.active.request_id.removeprefix('req_')}"

@@ -48,14 +48,15 @@ async def mend(
     _tell_detected(turn, guardrail, verdict)
     if shown.calls:
         return answer
-    for attempt in range(1, _retries(turn, verdict.kind) + 1):
-        turn.note(guardrail, Action.RETRIED, attempt=attempt)
+    attempts = _retries(turn, verdict.kind)
+    for attempt in range(1, attempts + 1):
+        turn.note(guardrail, Action.RETRIED, attempt=attempt, attempts=attempts)
         found = await _retry(turn, verdict, answer, attempt, thinking_shown=shown.has_thinking)
         if found is None:
             continue
         again, builder = found
         builder.replay(OnlyCalls(shown) if shown.has_text else shown)
-        turn.note(guardrail, Action.RECOVERED, attempt=attempt, calls=len(shown.calls))
+        turn.note(guardrail, Action.RECOVERED, attempt=attempt, attempts=attempts, calls=len(shown.calls))
         if verdict.kind is Kind.MALFORMED:
             turn.session.malformed_streak = 0
         return again
@@ -122,7 +123,7 @@ async def _retry(
 def _make_do(turn: Generation, verdict: Verdict, called: list[ToolCall], held: str, shown: Shown) -> None:
     if verdict.kind is not Kind.MALFORMED or verdict.fault is None:
         return
-    recovered = pseudo_calls.recover(held, turn.prepared.tools) if held else None
+    recovered = pseudo_calls.recover(held, turn.prepared.tools, turn.message_id) if held else None
     if recovered is not None:
         text, calls = recovered
         if text.strip():
