@@ -59,7 +59,7 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
         proxy.telemetry.note(active, session, note)
     turn = Generation(proxy, session, prepared, active, client_model=request.model, strict=strict)
     try:
-        async with ClientWatch(receive) as watch, _deadline(settings.generation_timeout):
+        async with ClientWatch(receive) as watch:
             if request.stream:
                 await _stream(turn, send, watch, strict=strict)
             else:
@@ -78,7 +78,8 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
 
 
 async def _whole(turn: Generation, send: Send, watch: ClientWatch) -> None:
-    message = await turn.message()
+    async with _deadline(turn.settings.generation_timeout):
+        message = await turn.message()
     watch.answered = True
     await send_json(send, message)
     turn.done()
@@ -91,7 +92,8 @@ async def _stream(turn: Generation, send: Send, watch: ClientWatch, *, strict: b
         at_once = strict or turn.proxy.gate.held
         client.commit_after(min(settings.commit_delay, STRICT_COMMIT_S) if at_once else settings.commit_delay)
         try:
-            await turn.stream(writer, client)
+            async with _deadline(settings.generation_timeout):
+                await turn.stream(writer, client)
         except ApiError as error:
             if not client.started:
                 raise
