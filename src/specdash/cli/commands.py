@@ -27,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("parse-log", "specdash.cli.parse_log", "say everything a llama-server log file can tell"),
     Command("backend", "specdash.cli.backend", "run or show the bundled llama.cpp backend"),
     Command("proxy", "specdash.cli.proxy", "run, show, hold or resume the bundled Anthropic proxy"),
+    Command("bench", "specdash.cli.bench", "try a running proxy: error, malformed and tool-call rates over many turns"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

@@ -1,0 +1,1 @@
+"""Measured comparisons and trials of a running system, seen from outside."""
