@@ -73,7 +73,7 @@ def errors(turn: int) -> list[Message]:
 
 
 def error_then_not(turn: int) -> list[Message]:
-    return tool_turn(turn, "Edit", {"old": "x"}, "done", error=turn % 2 == 0)
+    return tool_turn(turn, "Edit", {"old": "x"}, "Errors: 0", error=turn % 2 == 0)
 
 
 def with_reminder(turn: int) -> list[Message]:

@@ -105,7 +105,6 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
     patterns = tuple(turn.pattern for turn in turns[len(turns) - period :])
     is_looping = (
         any(patterns)
-        and no_progress > 0
         and repeats >= settings.loop_repeat_threshold
         and repeats >= settings.loop_window
         and no_progress >= settings.no_progress_threshold
