@@ -23,10 +23,19 @@ if TYPE_CHECKING:
 REQUEST = RequestEvent(1_700_000_000.0, "s1", "r1", duration_s=2.0, draft_tokens=10, accepted_tokens=7)
 LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, Action.APPLIED, "r2", {"repeats": 9})
 
+HUMAN = b"""\
+2026-09-21 14:13:19,123 [INFO] REQ: stream=True msgs=12 tools=3
+2026-09-21 14:13:20,123 [WARNING] CONTEXT HIGH: 28000/32768 tokens (85.4%), ~4 turns remaining
+2026-09-21 14:13:21,123 [WARNING] LOOP BREAKER: Context utilization 91.0% -- releasing tool_choice to let model wrap up.
+"""
+
 
 class Published(list[Reading[Any]]):
     def batches(self) -> list[ProxyEvents]:
         return [reading.value for reading in self if reading.value is not None]
+
+    def statuses(self) -> list[Any]:
+        return [reading.value for reading in self if reading.source is Source.PROXY]
 
     def events(self) -> list[Any]:
         return [event for batch in self.batches() for event in batch.events]
@@ -192,3 +201,41 @@ def test_without_journalctl_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", "/nonexistent")
     ProxyEventsCollector("journal:x.service", published.append).step()
     assert "not installed" in str(published[0].failure)
+
+
+def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well(
+    file: Path, published: Published
+) -> None:
+    file.write_bytes(HUMAN)
+    ProxyEventsCollector(str(file), published.append, tell_context=True).step()
+    (event,) = [event for batch in published.batches() if isinstance(batch, ProxyEvents) for event in batch.events]
+    assert (event.guardrail, event.action) == (Guardrail.LOOP_BREAKER, Action.RELEASED)
+    (status,) = published.statuses()
+    (session,) = status.sessions
+    assert (session.context_tokens, session.context_window, session.turns_remaining) == (28000, 32768, 4)
+    assert status.requests == 1
+
+
+def test_with_an_address_the_log_does_not_speak_for_the_proxy(file: Path, published: Published) -> None:
+    file.write_bytes(HUMAN)
+    ProxyEventsCollector(str(file), published.append).step()
+    assert {reading.source for reading in published} == {Source.PROXY_EVENTS}
+
+
+def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, published: Published) -> None:
+    line = HUMAN.splitlines()[2].split(b"] ", 1)[1] + b"\n"
+    now = [100.0]
+    collector = ProxyEventsCollector(str(file), published.append, clock=lambda: now[0], wall=lambda: 5000.0)
+    file.write_bytes(line)
+    collector.step()
+    now[0] = 110.0
+    append(file, line)
+    collector.step()
+    assert [event.at for event in published.events()] == [0.0, 5000.0]
+
+
+def test_sessions_of_a_log_are_bounded(published: Published) -> None:
+    text = b"".join(b"CONTEXT: 10/100 tokens (10.0%%), unknown turns remaining session=s%d\n" % i for i in range(300))
+    ProxyEventsCollector("x", published.append, lines=Given(Chunk(text)), tell_context=True).step()
+    (status,) = published.statuses()
+    assert len(status.sessions) <= 100

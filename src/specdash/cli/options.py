@@ -69,7 +69,10 @@ def bare_target(settings: Mapping[str, Resolved]) -> Target:
 
 
 def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
-    """The servers that the settings name or, without an address, those found on this machine, best first."""
+    """The servers that the settings name or, without an address, those found on this machine, best first.
+
+    Each comes with the proxy in front of it: the one that the settings name, else the one that left a run record.
+    """
     from specdash.collect import discover
 
     if settings["url"].value is not None:
@@ -93,6 +96,10 @@ def _with(found: Target, named: Target) -> Target:
     """What was found, the proxy included, overruled by what the user named."""
     from dataclasses import replace
 
+    from specdash.collect.proxy_discover import with_proxy
+
+    if named.proxy_url is None:
+        found = with_proxy(found, os.environ)
     changes: dict[str, Any] = {
         name: getattr(named, name)
         for name in ("log", "api_key", "model", "proxy_url", "proxy_key", "proxy_log", "proxy_origin")

@@ -26,6 +26,8 @@ from specdash.llama.health import parse_health
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from specdash.core.run_record import ProxyRecord
+
 USUAL_PORTS: tuple[int, ...] = (8080, 9931)
 """llama-server's default port, and the one announced as its next."""
 
@@ -39,11 +41,11 @@ def discover(env: Mapping[str, str] = os.environ, ports: Iterable[int] = USUAL_P
     """Every server found, best first: those that left a run record, then processes, the newest first, then ports."""
     found: dict[tuple[str, int], Target] = {}
     for target in (*_recorded(env), *_running()):
-        found.setdefault(_place(target.url), target)
+        found.setdefault(place(target.url), target)
     for port in ports:
         url = f"http://127.0.0.1:{port}"
-        if _place(url) not in found and answers_like_llama_server(port):
-            found[_place(url)] = Target(url, origin=f"answers on port {port}")
+        if place(url) not in found and answers_like_llama_server(port):
+            found[place(url)] = Target(url, origin=f"answers on port {port}")
     return list(found.values())
 
 
@@ -51,7 +53,7 @@ def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = 
     """The target at an address that the user named, with what this machine knows of it: log, process, parameters."""
     if local_port(url) is not None:
         for target in (*_recorded(env), *_running()):
-            if _place(target.url) == _place(url):
+            if place(target.url) == place(url):
                 return replace(target, url=url, origin=f"{origin}; {target.origin}")
     return Target(url, origin=origin)
 
@@ -96,10 +98,10 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
             url = normalise_url(record.url) if record is not None else ""
         except (OSError, ValueError, SpecdashError):
             continue
-        if record is not None and _is_alive(record):
+        if record is not None and is_alive(record):
             yield Target(
                 url,
-                api_key=_recorded_key(record, env),
+                api_key=recorded_key(record, env),
                 log=record.log,
                 pid=record.pid,
                 engine=record.engine,
@@ -108,15 +110,16 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
             )
 
 
-def _is_alive(record: RunRecord) -> bool:
+def is_alive(record: RunRecord | ProxyRecord) -> bool:
+    """Whether the process that left the record still runs, and is the same."""
     try:
         return abs(psutil.Process(record.pid).create_time() - record.pid_started) <= _SAME_START_S
     except (psutil.Error, ValueError, OverflowError):
         return False
 
 
-def _recorded_key(record: RunRecord, env: Mapping[str, str]) -> str | None:
-    """The key from the variable that the record names, in this environment or in the backend's own env file."""
+def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str | None:
+    """The key from the variable that the record names, in this environment or in the program's own env file."""
     if record.api_key_env is None:
         return None
     if key := env.get(record.api_key_env):
@@ -210,7 +213,7 @@ def _redirected_log(pid: int) -> str | None:
         return None
 
 
-def _place(url: str) -> tuple[str, int]:
+def place(url: str) -> tuple[str, int]:
     """Host and port for comparison; all names of this machine are one."""
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -116,7 +116,9 @@ class Hub:
         if self._target.proxy_log is not None:
             from specdash.collect.proxy_log import ProxyEventsCollector
 
-            self._proxy_log = ProxyEventsCollector(self._target.proxy_log, self.bus.publish)
+            self._proxy_log = ProxyEventsCollector(
+                self._target.proxy_log, self.bus.publish, tell_context=self._target.proxy_url is None
+            )
             self._work("proxy-log", self._proxy_log.step, Source.PROXY_EVENTS)
 
     def _watch_host(self) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from specdash.collect.proxy_answers import parse_event
 from specdash.collect.tail import Chunk, LogTail
 from specdash.core.config import JOURNAL
-from specdash.core.proxy_status import ProxyEvents
+from specdash.core.proxy_status import SESSIONS_SHOWN, ProxyEvents, ProxyStatus, SessionView
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from specdash.core.proxy_events import ProxyEvent
+    from specdash.core.proxy_lines import ContextLine
 
 PERIOD_S = 0.5
 """Seconds between looks at the file, and so between batches."""
@@ -34,6 +35,8 @@ JOURNAL_LINES = 500
 _SLICE_BYTES = 256 * 1024
 _RESTART_S = 5.0
 _SETTLED_S = 2.0
+_PAST_S = 2.0
+"""What is read so soon after the begin was written before it."""
 
 
 class Lines(Protocol):
@@ -54,10 +57,13 @@ class ProxyEventsCollector:
         place: str,
         publish: Callable[[Reading[Any]], None],
         *,
+        tell_context: bool = False,
         lines: Lines | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """`place` is a file, or `journal:UNIT`."""
+        """`place` is a file, or `journal:UNIT`; with `tell_context`, CONTEXT lines become PROXY readings too, for a
+        proxy whose address is not known."""
         self._lines = lines or _lines_of(place)
         self._publish = publish
         self._clock = clock
@@ -65,10 +71,16 @@ class ProxyEventsCollector:
         self._is_overlong = False
         self._failure: Failure | None = None
         self._told = False
+        self._wall = wall
+        self._began: float | None = None
+        self._contexts: dict[str, SessionView] | None = {} if tell_context else None
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
-        batch = _Batch()
+        now = self._clock()
+        self._began = now if self._began is None else self._began
+        # A line of the past that has no time stamp is not one of now.
+        batch = _Batch(self._wall() if now - self._began >= _PAST_S else 0.0)
         chunk = self._lines.read(_SLICE_BYTES)
         # The first batch holds all that is read of the past; later ones come a slice at a time.
         while True:
@@ -104,6 +116,8 @@ class ProxyEventsCollector:
         recovered = self._failure is not None and failure is None
         if batch or recovered or (failure is None and not self._told):
             self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
+        if self._contexts is not None and batch.contexts:
+            self._publish(Reading.known(Source.PROXY, now, _status(self._contexts, batch.contexts)))
         if failure is not None and (failure != self._failure or batch):
             self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
         self._failure = failure
@@ -111,8 +125,10 @@ class ProxyEventsCollector:
 
 
 class _Batch:
-    def __init__(self) -> None:
+    def __init__(self, wall: float) -> None:
         self._events: list[ProxyEvent] = []
+        self._wall = wall
+        self.contexts: list[ContextLine] = []
         self.dropped = 0
         self._unread = 0
 
@@ -125,21 +141,48 @@ class _Batch:
             # Most lines of the human log are not about events; a JSON object that is none was meant to be one.
             self._unread += event is None
         else:
-            event = _from_human_log(line)
+            event = self._from_human_log(line)
         if event is not None:
             self._events.append(event)
+
+    def _from_human_log(self, line: bytes) -> ProxyEvent | None:
+        from specdash.core.proxy_lines import ContextLine, parse_line
+
+        event = parse_line(line.decode("utf-8", "replace"), self._wall)
+        if isinstance(event, ContextLine):
+            self.contexts.append(event)
+            return None
+        return event
 
     def events(self) -> ProxyEvents:
         lost = max(0, len(self._events) - MAX_EVENTS)
         return ProxyEvents(tuple(self._events[lost:]), self.dropped + lost, self._unread)
 
 
-def _from_human_log(line: bytes) -> ProxyEvent | None:
-    from specdash.core.proxy_events import GuardrailEvent
-    from specdash.core.proxy_lines import parse_line
-
-    event = parse_line(line.decode("utf-8", "replace"))
-    return event if isinstance(event, GuardrailEvent) else None
+def _status(known: dict[str, SessionView], lines: Iterable[ContextLine]) -> ProxyStatus:
+    """What CONTEXT lines tell of the proxy; `known` are the sessions so far, and is brought up to date."""
+    for line in lines:
+        before = known.pop(line.session, None)
+        known[line.session] = SessionView(
+            id=line.session,
+            last_seen=line.at,
+            requests=before.requests + 1 if before is not None else 1,
+            context_tokens=line.tokens,
+            context_window=line.window,
+            peak_tokens=max(line.tokens, (before.peak_tokens or 0) if before is not None else 0),
+            turns_remaining=line.turns_remaining,
+            prunes=line.pruned,
+            overflows=line.overflows,
+        )
+        if len(known) > SESSIONS_SHOWN:
+            del known[next(iter(known))]
+    latest_first = tuple(reversed(known.values()))
+    return ProxyStatus(
+        context_window=latest_first[0].context_window,
+        requests=sum(one.requests for one in latest_first),
+        sessions=latest_first,
+        session_count=len(latest_first),
+    )
 
 
 def _lines_of(place: str) -> Lines:

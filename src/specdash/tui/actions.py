@@ -85,7 +85,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("log.right", ("right",), "Scroll long lines right", _LOG, "log_shift(20)"),
     Action("back", ("escape",), "Leave zoom, find, filter, screen", _VIEW, "leave", "", 0, "back"),
     Action("proxy", ("p",), "Open the proxy screen, and leave it", _PROXY, "toggle_proxy", "proxy", 0, "overview"),
-    Action("proxy.open", ("enter",), "Session: show only its requests; request: detail", _PROXY, "open", "", 0, "open"),
+    Action("proxy.open", ("enter",), "Filter by session; request's detail", _PROXY, "open", "", 0, "open"),
     Action("help", ("question_mark", "h"), "Show this help", _APP, "show_help", "help", 0, "help"),
     Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", "palette", 2),
     Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", "quit", 0, "quit"),

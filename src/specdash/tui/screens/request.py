@@ -156,7 +156,8 @@ def _guardrail_lines(request: Request, view: View, width: int) -> Iterator[Line]
         if action.request_id != request.request_id or not request.request_id:
             continue
         facts = ", ".join(f"{clean(name, 30)} {clean(str(value), 60)}" for name, value in action.facts.items())
-        words = f"{clock(action.at)} {guardrail_words(action.guardrail)} {action.action}{f': {facts}' if facts else ''}"
+        when = clock(action.at) if action.at > 0 else "--"
+        words = f"{when} {guardrail_words(action.guardrail)} {action.action}{f': {facts}' if facts else ''}"
         for part in wrap(words, max(width - _LABEL, 20), 3):
             yield ((" " * _LABEL, "dim"), (part, "warn"))
 

@@ -105,7 +105,7 @@ def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Colum
         return UNKNOWN if one.turns_remaining is None else str(one.turns_remaining)
 
     return (
-        Column("session", name, lambda s: _text(middle(s.id, name)), rank=0, right=False),
+        Column("session", name, lambda s: _text(middle(s.id, name) or UNKNOWN), rank=0, right=False),
         Column("context", _BAR, used, rank=4, right=False),
         Column("use", 5, lambda s: _text(percent(s.utilisation)), rank=0),
         Column("level", 8, level, rank=2, right=False),
@@ -158,7 +158,7 @@ class RequestsTable(RowsPanel["Request"]):
         if self.only is not None:
             return "no request of this session is known; esc shows all"
         if proxy.events_status is not Status.KNOWN and proxy.events_reason:
-            return f"Finished requests come from the proxy's events. {clean(proxy.events_reason, 300)}"
+            return f"{clean(proxy.events_reason, 300)}. Finished requests come from there."
         return "no request yet" if proxy.configured else ""
 
     def columns(self, view: View) -> Sequence[Column[Request]]:
@@ -204,7 +204,7 @@ def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
     name = 26 if width >= 150 else 11
     return (
         Column("time", 8, lambda r: (clock(_started(r)), "dim"), rank=0),
-        Column("session", name, lambda r: _text(middle(r.session, name)), rank=3, right=False),
+        Column("session", name, lambda r: _text(middle(r.session, name) or UNKNOWN), rank=3, right=False),
         Column("phase or end", 18, lambda r: state_of(r, glyphs), rank=0, right=False),
         Column("ttft", 7, lambda r: _text(seconds(r.ttft_s)), rank=2),
         Column("pre/s", 6, lambda r: _text(rate(r.prefill_rate), "prefill"), rank=5),
@@ -252,7 +252,7 @@ class GuardrailsTable(RowsPanel[GuardrailCount]):
         proxy = view.picture.proxy
         if proxy.counts_guardrails:
             return "none has acted"
-        return f"They come from the proxy's events. {clean(proxy.events_reason, 300)}" if proxy.configured else ""
+        return f"{clean(proxy.events_reason, 300)}. They come from there." if proxy.configured else ""
 
     def columns(self, view: View) -> Sequence[Column[GuardrailCount]]:
         """The columns, with sparklines as wide as there is room."""

@@ -1,0 +1,77 @@
+"""The proxy in front of a server is the one whose run record says so, and whose process lives."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.collect.proxy_discover import with_proxy
+from specdash.core import paths
+from specdash.core.run_record import ProxyRecord
+from specdash.core.target import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVER = Target("http://127.0.0.1:8080")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+
+
+def leave(env: dict[str, str], name: str = "1", **changes: Any) -> ProxyRecord:
+    values: dict[str, Any] = {
+        "pid": os.getpid(),
+        "pid_started": psutil.Process().create_time(),
+        "url": "http://127.0.0.1:4000",
+        "upstream": "http://localhost:8080",
+        "events": "/state/proxy-events.jsonl",
+    }
+    record = ProxyRecord(**{**values, **changes})
+    folder = paths.proxy_records_dir(env)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(record.to_json())
+    return record
+
+
+def test_a_server_gets_the_proxy_whose_upstream_it_is(env: dict[str, str]) -> None:
+    leave(env, "other", upstream="http://127.0.0.1:9999", url="http://127.0.0.1:5000")
+    leave(env, "mine")
+    found = with_proxy(SERVER, env)
+    assert found.proxy_url == "http://127.0.0.1:4000"
+    assert found.proxy_log == "/state/proxy-events.jsonl"
+    assert found.proxy_origin == f"run record of process {os.getpid()}"
+
+
+def test_its_key_comes_from_the_variable_or_the_env_file_that_it_names(env: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "proxy.env"
+    file.write_text("PROXY_API_KEY=sk-file\n")
+    leave(env, api_key_env="PROXY_API_KEY", env_file=str(file))
+    assert with_proxy(SERVER, env).proxy_key == "sk-file"
+    assert with_proxy(SERVER, {**env, "PROXY_API_KEY": "sk-env"}).proxy_key == "sk-env"
+
+
+def test_without_events_its_log_is_read(env: dict[str, str]) -> None:
+    leave(env, events=None, log="/var/log/proxy.log")
+    assert with_proxy(SERVER, env).proxy_log == "/var/log/proxy.log"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pid_started": 1.0}, {"pid": 2**22 + 1}, {"upstream": "http://127.0.0.1:8081"}, {"url": "ftp://x"}]
+)
+def test_a_record_of_a_dead_or_another_proxy_is_void(env: dict[str, str], changes: dict[str, Any]) -> None:
+    leave(env, **changes)
+    assert with_proxy(SERVER, env) == SERVER
+
+
+def test_no_records_and_broken_ones_are_no_proxy(env: dict[str, str]) -> None:
+    assert with_proxy(SERVER, env) == SERVER
+    leave(env)
+    for file in paths.proxy_records_dir(env).glob("*.json"):
+        file.write_text('{"pid": 1')
+    assert with_proxy(SERVER, env) == SERVER
