@@ -12,6 +12,7 @@ from uvicorn.server import ServerState
 
 from specdash.proxy.app import Proxy, asgi
 from specdash.proxy.server import HttpProtocol
+from support.scripted_upstream import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -71,4 +72,7 @@ async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
         for task in list(state.tasks):
             task.cancel()
         await asyncio.gather(*state.tasks, return_exceptions=True)
+        for connection in list(state.connections):
+            connection.transport.close()
+        await until(lambda: not state.connections)
         await proxy.close()

@@ -112,9 +112,11 @@ class ScriptedUpstream:
         except (OSError, asyncio.IncompleteReadError):
             return
         finally:
-            self.open -= 1
             self._writers.discard(writer)
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            self.open -= 1
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ Routing is one look into a table, so there is no web framework here: each handle
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from specdash.proxy.gate import Gate
 from specdash.proxy.responses import TaggedSend, new_request_id, send_bytes, send_error, send_json
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
-from specdash.proxy.upstream import Upstream
+from specdash.proxy.upstream import RETRY_S, Upstream
 from specdash.proxy.window import Window
 
 if TYPE_CHECKING:
@@ -81,6 +82,10 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
                 _LOG.error("%s: failed after its answer had begun: %s", request_id, error.message)
             else:
                 await send_error(scope, tagged, error, _allowed(scope) if error.status == 405 else None)
+        except asyncio.CancelledError:
+            # Only the end of the drain cancels a request, and this is the outermost frame of its task.
+            if not tagged.started:
+                await send_error(scope, tagged, ApiError(529, "the proxy is stopping; try again", retry_after=RETRY_S))
         except Exception:  # noqa: BLE001 - a bug must not end the connection without an answer
             _LOG.exception("%s: unexpected error in %s %r", request_id, scope["method"], scope["path"])
             if not tagged.started:

@@ -1,0 +1,126 @@
+"""`specdash proxy`: what it shows, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.cli.main import main
+from specdash.core.errors import ExitCode
+from specdash.core.proxy_parameters import PARAMETERS
+from support.fault_server import FaultServer, free_port, says
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def env_file(tmp_path: Path) -> Path:
+    file = tmp_path / "proxy.env"
+    file.write_text("PROXY_PORT=4100\nPROXY_API_KEY=hush\nLLAMA_CPP_BASE=http://127.0.0.1:9/v1\n")
+    return file
+
+
+class TestShow:
+    def test_every_setting_with_its_value_source_and_meaning(
+        self, env_file: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["proxy", "show", "--env-file", str(env_file), "--json"]) == ExitCode.OK
+        shown = json.loads(capsys.readouterr().out)
+        rows = {row["key"]: row for row in shown["settings"]}
+        assert set(rows) == {one.key for one in PARAMETERS}
+        assert (rows["PROXY_PORT"]["value"], rows["PROXY_PORT"]["source"]) == ("4100", str(env_file))
+        assert (rows["PROXY_READ_TIMEOUT"]["value"], rows["PROXY_READ_TIMEOUT"]["source"]) == ("600", "default")
+        assert rows["PROXY_PORT"]["needs_restart"] is True
+        assert all(row["meaning"] for row in rows.values())
+        assert shown["problems"] == []
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_secrets_are_masked(self, env_file: Path, form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        main(["proxy", "show", "--env-file", str(env_file), *form])
+        out = capsys.readouterr().out
+        assert "hush" not in out
+        assert "***" in out
+
+    def test_problems_are_shown_and_are_a_failure(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        env_file.write_text("PROXY_READ_TIMEOUT=soon\nPROXY_TYPO=1\n")
+        assert main(["proxy", "show", "--env-file", str(env_file)]) == ExitCode.BAD_INPUT
+        out = capsys.readouterr().out
+        assert "PROXY_READ_TIMEOUT=soon" in out
+        assert "PROXY_TYPO is not a setting" in out
+
+    def test_the_environment_counts_where_there_is_no_file(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PROXY_PORT", "4321")
+        assert main(["proxy", "show"]) == ExitCode.OK
+        assert "PROXY_PORT=4321  [environment]" in capsys.readouterr().out
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("PROXY_PORT=many\n", "PROXY_PORT=many"),
+            ("PROXY_HOST=0.0.0.0\n", "set PROXY_API_KEY"),
+            (
+                "PROXY_TLS_CERT_FILE=/nowhere\nPROXY_TLS_KEY_FILE=/nowhere\n",
+                "PROXY_TLS_CERT_FILE=/nowhere: No such file",
+            ),
+            ("LLAMA_CPP_BASE=here\n", "LLAMA_CPP_BASE=here"),
+            ("nonsense\n", "proxy.env:1"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_one_line(
+        self, env_file: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        env_file.write_text(text)
+        assert main(["proxy", "run", "--env-file", str(env_file)]) == ExitCode.BAD_INPUT
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert said in lines[0]
+
+
+class TestOperator:
+    def test_hold_sends_what_was_given_with_the_key(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with FaultServer({"/admin/hold": says(200, '{"held": true}')}) as server:
+            command = [
+                "proxy",
+                "hold",
+                "--env-file",
+                str(env_file),
+                "--url",
+                server.url,
+                "--reason",
+                "r",
+                "--limit",
+                "5",
+            ]
+            assert main(command) == ExitCode.OK
+            ((_, head),) = server.requests["/admin/hold"]
+        assert json.loads(capsys.readouterr().out) == {"held": True}
+        assert head.startswith("POST ")
+        assert "x-api-key: hush" in head.lower()
+
+    @pytest.mark.parametrize(("action", "method"), [("resume", "POST"), ("state", "GET")])
+    def test_resume_and_state(self, action: str, method: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with FaultServer({f"/admin/{action}": says(200, '{"held": false}')}) as server:
+            assert main(["proxy", action, "--url", server.url]) == ExitCode.OK
+            ((_, head),) = server.requests[f"/admin/{action}"]
+        assert head.startswith(method)
+
+    def test_nobody_there_is_unreachable(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["proxy", "state", "--url", f"http://127.0.0.1:{free_port()}"]) == ExitCode.UNREACHABLE
+        assert "no proxy answers at" in capsys.readouterr().err
+
+    def test_a_refusal_is_told_in_its_own_words(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with FaultServer({"/admin/state": says(401, '{"error":{"message":"missing API key"}}')}) as server:
+            assert main(["proxy", "state", "--url", server.url]) == ExitCode.FAILED
+        assert "401: missing API key" in capsys.readouterr().err
+
+    def test_another_program_is_no_proxy(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with FaultServer({"/admin/state": says(200, "<html>")}) as server:
+            assert main(["proxy", "state", "--url", server.url]) == ExitCode.UNREACHABLE
+        assert "does not answer like a specdash proxy" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""Sockets, TLS files, and the words between systemd and the proxy."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.core.errors import InputError, PortInUseError
+from specdash.proxy.listen import (
+    address,
+    client_url,
+    inherited_sockets,
+    listening_sockets,
+    notify,
+    open_sockets,
+    tls_context,
+)
+from support.certificates import make_certificate, openssl
+from support.fault_server import free_port
+from support.scripted_upstream import settings_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UPSTREAM = "http://127.0.0.1:9"
+
+
+class TestSockets:
+    def test_a_port_in_use_is_told(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
+                open_sockets("127.0.0.1", port)
+
+    def test_an_address_of_another_machine_is_told(self) -> None:
+        with pytest.raises(InputError, match=r"PROXY_HOST=192\.0\.2\.1: cannot listen there"):
+            open_sockets("192.0.2.1", free_port())
+
+    def test_an_unknown_host_is_told(self) -> None:
+        with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
+            open_sockets("no-such-host.invalid", free_port())
+
+    @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+    @pytest.mark.parametrize("host", ["::1", "[::1]"])
+    def test_ipv6_is_written_with_brackets(self, host: str) -> None:
+        try:
+            (one,) = open_sockets(host, port := free_port())
+        except InputError:
+            pytest.skip("no IPv6 loopback here")
+        with one:
+            assert address(one) == f"[::1]:{port}"
+            assert client_url(one, tls=True) == f"https://[::1]:{port}"
+
+    def test_a_wildcard_is_reached_on_loopback(self) -> None:
+        (one,) = open_sockets("0.0.0.0", port := free_port())
+        with one:
+            assert client_url(one, tls=False) == f"http://127.0.0.1:{port}"
+
+
+class TestActivation:
+    @pytest.mark.parametrize(
+        "env", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"}, {"LISTEN_PID": str(os.getpid())}]
+    )
+    def test_sockets_meant_for_another_process_are_left_alone(self, env: dict[str, str]) -> None:
+        assert inherited_sockets(dict(env)) == []
+
+    def test_a_passed_socket_open_to_other_machines_needs_a_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("0.0.0.0", 0)) as passed:
+            monkeypatch.setattr("specdash.proxy.listen.inherited_sockets", lambda _: [passed])
+            with pytest.raises(InputError, match="for other machines too: set PROXY_API_KEY"):
+                listening_sockets(settings_for(UPSTREAM), {})
+            assert listening_sockets(settings_for(UPSTREAM, PROXY_API_KEY="k"), {}) == [passed]
+
+
+class TestTls:
+    @pytest.fixture(scope="class")
+    def pair(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+        return make_certificate(tmp_path_factory.mktemp("tls"), "one")
+
+    def texts(self, certificate: Path, key: Path) -> dict[str, str]:
+        return {"PROXY_TLS_CERT_FILE": str(certificate), "PROXY_TLS_KEY_FILE": str(key)}
+
+    def test_none_is_asked_for(self) -> None:
+        assert tls_context(settings_for(UPSTREAM)) is None
+
+    def test_a_pair_is_loaded(self, pair: tuple[Path, Path]) -> None:
+        assert tls_context(settings_for(UPSTREAM, **self.texts(*pair))) is not None
+
+    def test_a_missing_file_is_named_with_its_key(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"PROXY_TLS_KEY_FILE=.*none\.key: No such file"):
+            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], tmp_path / "none.key")))
+
+    def test_a_key_of_another_certificate_is_told(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
+        _, other = make_certificate(tmp_path, "two")
+        with pytest.raises(InputError, match="is not the key of PROXY_TLS_CERT_FILE"):
+            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], other)))
+
+    def test_what_is_no_pem_is_told(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
+        other = tmp_path / "x"
+        other.write_bytes(b"\x00\x01")
+        with pytest.raises(InputError, match=r"PROXY_TLS_CERT_FILE=.*is not a PEM file"):
+            tls_context(settings_for(UPSTREAM, **self.texts(other, pair[1])))
+
+    def test_an_encrypted_key_fails_instead_of_asking(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
+        locked = tmp_path / "locked.key"
+        openssl("ec", "-in", str(pair[1]), "-out", str(locked), "-aes256", "-passout", "pass:abcd")
+        with pytest.raises(InputError, match=r"PROXY_TLS_KEY_FILE=.*encrypted or damaged"):
+            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], locked)))
+
+
+class TestNotify:
+    def test_systemd_is_told(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+            listener.bind(str(tmp_path / "n"))
+            notify("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "n")})
+            assert listener.recv(100) == b"READY=1"
+            notify("RELOADING=1", {"NOTIFY_SOCKET": str(tmp_path / "n")})
+            assert listener.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+
+    @pytest.mark.parametrize("env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere"}, {"NOTIFY_SOCKET": "x"}])
+    def test_nobody_to_tell_is_no_error(self, env: dict[str, str]) -> None:
+        notify("READY=1", env)

@@ -1,0 +1,31 @@
+"""Self-signed certificates, made by openssl."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def openssl(*arguments: str) -> None:
+    """Run openssl; skips the test where there is none."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("no openssl here")
+    subprocess.run([program, *arguments], check=True, capture_output=True, timeout=30)
+
+
+def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """Certificate and key for this machine's loopback, in PEM files called `name`."""
+    certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+    openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
+        *("-keyout", str(key), "-out", str(certificate)),
+    )
+    return certificate, key
