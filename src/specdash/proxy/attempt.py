@@ -115,8 +115,14 @@ async def _take_stream(
         if answer.error is not None:
             raise stream_error(*answer.error)
         if answer.finish_reason is None:
-            raise UpstreamBrokenError(502, "the upstream closed the connection before its answer was complete")
+            raise _cut_off()
+    if answer.finish_reason is None and not answer.started:
+        raise _cut_off()
     answer.end()
+
+
+def _cut_off() -> UpstreamBrokenError:
+    return UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
 def stream_error(kind: str, message: str) -> ApiError:
@@ -137,9 +143,10 @@ def _take_whole(answer: Answer, data: bytes) -> None:
         completion = orjson.loads(data)
     except orjson.JSONDecodeError:
         raise ApiError(500, "the upstream's answer is not JSON") from None
-    if not isinstance(completion, dict):
-        raise ApiError(500, "the upstream's answer is not a chat completion")
-    answer.whole(completion)
+    if isinstance(completion, dict):
+        answer.whole(completion)
     if answer.error is not None:
         raise stream_error(*answer.error)
+    if not answer.started and answer.finish_reason is None:
+        raise ApiError(500, "the upstream's answer is not a chat completion")
     answer.end()

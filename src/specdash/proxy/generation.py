@@ -58,6 +58,12 @@ class Generation:
         self._current: Answer | None = None
         self._ended = False
 
+    @property
+    def fullness(self) -> float:
+        """Share of the context window the prompt is thought to take; 0 when the window is unknown."""
+        window = self.proxy.window.tokens
+        return self._estimate / window if window else 0.0
+
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
         builder = MessageBuilder()

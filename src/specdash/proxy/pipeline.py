@@ -36,8 +36,8 @@ def prepare(
 ) -> Prepared:
     """Run every request guardrail, in order; what they remember goes into `session`.
 
-    Messages are cut first (contamination, then pruning), so that the later ones see what the model will see; the loop
-    breaker judges the client's whole history. `window` is the context window in tokens, None when unknown.
+    The loop breaker judges the client's whole history; pruning comes after all that changes the prompt's size but for
+    the breaker's own note. `window` is the context window in tokens, None when unknown.
     """
     tools = request.tools
     notes: list[Note] = []
@@ -48,17 +48,17 @@ def prepare(
         session.malformed_streak = 0
         session.contamination_resets += 1
         notes.append(note)
+    request, session.chosen_tools, note = narrowing.narrow(request, session.chosen_tools, settings)
+    _keep(notes, note)
+    request, note = supplement.supplemented(request, settings)
+    _keep(notes, note)
     if window:
         request, note = prune.prune(request, window, settings, session.scale)
         if note is not None:
             session.prunes += 1
             notes.append(note)
-    request, session.chosen_tools, note = narrowing.narrow(request, session.chosen_tools, settings)
-    _keep(notes, note)
     request, loop_notes = _break_loop(request, session, state, settings, window)
     notes += loop_notes
-    request, note = supplement.supplemented(request, settings)
-    _keep(notes, note)
     thinking_off = bool(request.tools) and settings.disable_thinking_on_tool_turns
     if thinking_off:
         notes.append(Note(Guardrail.THINKING_OFF, Action.APPLIED))
@@ -76,7 +76,7 @@ def _break_loop(
     session.note_forced(forced, len(request.messages))
     utilisation = session.utilisation(window)
     request, notes = loops.break_loop(request, state, settings, forced=session.forced_streak, utilisation=utilisation)
-    session.loop_warnings += len(notes)
+    session.loop_warnings += bool(notes)
     if any(note.action is Action.RELEASED for note in notes):
         session.forced_streak = 0
     return request, notes

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from specdash.proxy.app import Proxy
     from specdash.proxy.responses import Receive, Scope, Send
 
-STRICT_COMMIT_S = 0.1
-"""How long a stream that is held back waits before message_start: enough for an upstream that refuses at once."""
+AT_ONCE_S = 0.25
+"""How long a stream that will wait long has before message_start: enough for an upstream that refuses at once."""
+NEARLY_FULL = 0.8
+"""Share of the context window from which a refusal is worth waiting for: its status makes clients compact."""
 
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,8 +91,8 @@ async def _stream(turn: Generation, send: Send, watch: ClientWatch, *, strict: b
     settings = turn.settings
     writer = SseWriter()
     async with ClientStream(send, writer, lambda: turn.begin(writer), ping_interval=settings.ping_interval) as client:
-        at_once = strict or turn.proxy.gate.held
-        client.commit_after(min(settings.commit_delay, STRICT_COMMIT_S) if at_once else settings.commit_delay)
+        at_once = turn.proxy.gate.held or (strict and turn.fullness < NEARLY_FULL)
+        client.commit_after(min(settings.commit_delay, AT_ONCE_S) if at_once else settings.commit_delay)
         try:
             async with _deadline(settings.generation_timeout):
                 await turn.stream(writer, client)
