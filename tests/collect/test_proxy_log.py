@@ -32,7 +32,7 @@ HUMAN = b"""\
 
 class Published(list[Reading[Any]]):
     def batches(self) -> list[ProxyEvents]:
-        return [reading.value for reading in self if reading.value is not None]
+        return [reading.value for reading in self if isinstance(reading.value, ProxyEvents)]
 
     def statuses(self) -> list[Any]:
         return [reading.value for reading in self if reading.source is Source.PROXY]
@@ -208,7 +208,7 @@ def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well
 ) -> None:
     file.write_bytes(HUMAN)
     ProxyEventsCollector(str(file), published.append, tell_context=True).step()
-    (event,) = [event for batch in published.batches() if isinstance(batch, ProxyEvents) for event in batch.events]
+    (event,) = published.events()
     assert (event.guardrail, event.action) == (Guardrail.LOOP_BREAKER, Action.RELEASED)
     (status,) = published.statuses()
     (session,) = status.sessions

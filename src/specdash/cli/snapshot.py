@@ -53,6 +53,10 @@ def look(target: Target, wait_s: float, window_s: float) -> Picture:
     awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
     if target.log is not None:
         awaited.add(Source.LOG)
+    if target.proxy_url is not None:
+        awaited.add(Source.PROXY)
+    if target.proxy_log is not None:
+        awaited.add(Source.PROXY_EVENTS)
     started = time.monotonic()
     with Hub(target, [state.apply]):
         while time.monotonic() - started < wait_s:

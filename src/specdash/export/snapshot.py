@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Status
+from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu
@@ -29,6 +30,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
         if picture.gpu.unavailable is None
         else {"unavailable": picture.gpu.unavailable},
         "host": asdict(picture.host) if picture.host is not None else None,
+        "proxy": proxy_json(picture.proxy),
     }
     finite: dict[str, Any] = _finite(document)
     return finite
@@ -175,6 +177,7 @@ def to_text(picture: Picture) -> str:
         ("warnings", ", ".join(f"{w.warning} {w.count}" for w in picture.log.warnings) or "none seen"),
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
     ]
+    rows += proxy_rows(picture)
     return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
 
 
