@@ -166,3 +166,46 @@ def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+def test_a_proxy_that_answers_and_whose_events_can_be_read(
+    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    events = tmp_path / "events.jsonl"
+    events.touch()
+    server.routes["/v1/context"] = says(200, '{"status":{"version":"0.3.0","upstream":"ok","session_count":4}}')
+    named = ("--proxy-url", server.url, "--proxy-log", str(events))
+    _, found = report(capsys, "--url", server.url, *named)
+    assert found["proxy"]["state"] == "ok"
+    assert "0.3.0, upstream ok, 4 sessions" in found["proxy"]["detail"]
+    assert found["proxy"]["events_failure"] is None
+    main(["doctor", "--url", server.url, *named])
+    assert f"events: {events} can be read" in capsys.readouterr().out
+
+
+def test_a_proxy_that_does_not_answer_is_said_and_the_exit_code_is_the_servers(
+    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    code, found = report(capsys, "--url", server.url, "--proxy-url", url, "--proxy-log", str(tmp_path / "no.jsonl"))
+    assert code == 0
+    assert found["proxy"]["state"] == "connection refused"
+    assert "is not there yet" in found["proxy"]["events_failure"]
+
+
+def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = report(capsys, "--url", server.url)
+    assert found["proxy"] is None
+    main(["doctor", "--url", server.url])
+    assert "--proxy-url" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--proxy-url", "ftp://x"], 2), (["--proxy-key-env", "NO_SUCH_VARIABLE"], 3), (["--proxy-log", "journal:-x"], 3)],
+)
+def test_bad_words_about_the_proxy_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    assert main(["doctor", "--url", "http://127.0.0.1:9", *arguments]) == code
+    assert capsys.readouterr().err.count("\n") == 1

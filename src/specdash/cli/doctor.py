@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, resolved_settings
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.collect.checkup import Checkup, LogCheck
+    from specdash.collect.proxy_checkup import ProxyCheck
 
 SCHEMA = 1
 
@@ -68,6 +70,7 @@ def to_json(checkup: Checkup, warnings: list[str]) -> dict[str, Any]:
         },
         "gpu": {"count": checkup.gpus, "unavailable": checkup.gpu_failure},
         "process": {"unavailable": checkup.process_failure},
+        "proxy": asdict(checkup.proxy) if checkup.proxy is not None else None,
         "missing": [
             {"missing": remedy.missing, "switch": remedy.switch, "lights": list(remedy.lights)}
             for remedy in checkup.remedies
@@ -86,12 +89,21 @@ def to_text(checkup: Checkup, warnings: list[str]) -> str:
     lines.append(f"log      {_log_words(checkup.log)}")
     lines.append(f"gpu      {checkup.gpu_failure or f'{checkup.gpus} seen by NVML'}")
     lines.append(f"process  {checkup.process_failure or 'visible'}")
+    lines.append(f"proxy    {_proxy_words(checkup.proxy)}")
     lines += [f"warning  {warning}" for warning in warnings]
     if checkup.remedies:
         lines += ["", "To see more:"]
     for remedy in checkup.remedies:
         lines += [f"  {remedy.missing}: {remedy.switch}", f"      lights: {', '.join(remedy.lights)}"]
     return "\n".join(lines)
+
+
+def _proxy_words(proxy: ProxyCheck | None) -> str:
+    if proxy is None:
+        return "none known; name one with --proxy-url URL"
+    events = proxy.events_failure or f"{proxy.events} can be read"
+    where = f"{proxy.url} ({proxy.origin})  " if proxy.url is not None else ""
+    return f"{where}{proxy.state}  {proxy.detail}; events: {events}"
 
 
 def _log_words(log: LogCheck) -> str:

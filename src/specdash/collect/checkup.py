@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdash.collect.gpu import GpuCollector
+from specdash.collect.proxy_checkup import ProxyCheck, check_proxy
 from specdash.collect.tail import LogTail
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
 from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
@@ -121,6 +122,7 @@ class Checkup:
     gpu_failure: str | None
     process_failure: str | None
     remedies: tuple[Remedy, ...]
+    proxy: ProxyCheck | None = None
 
     @property
     def reachable(self) -> bool:
@@ -139,7 +141,7 @@ def check(target: Target) -> Checkup:
     process_failure = _check_process(target)
     missing = _missing(target, endpoints, log, gpu_failure, process_failure)
     remedies = tuple(REMEDIES[name] for name in missing)
-    return Checkup(target, endpoints, log, gpus, gpu_failure, process_failure, remedies)
+    return Checkup(target, endpoints, log, gpus, gpu_failure, process_failure, remedies, check_proxy(target))
 
 
 def check_log(path: str | None) -> LogCheck:

@@ -64,7 +64,7 @@ class ProxyEventsCollector:
     ) -> None:
         """`place` is a file, or `journal:UNIT`; with `tell_context`, CONTEXT lines become PROXY readings too, for a
         proxy whose address is not known."""
-        self._lines = lines or _lines_of(place)
+        self._lines = lines or lines_of(place)
         self._publish = publish
         self._clock = clock
         self._rest = b""
@@ -185,7 +185,8 @@ def _status(known: dict[str, SessionView], lines: Iterable[ContextLine]) -> Prox
     )
 
 
-def _lines_of(place: str) -> Lines:
+def lines_of(place: str) -> Lines:
+    """What follows a file, or `journal:UNIT`."""
     if place.startswith(JOURNAL):
         return JournalLines(place.removeprefix(JOURNAL))
     return LogTail(place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES)
