@@ -264,3 +264,20 @@ def test_a_dropped_retry_leaves_the_first_answer(way: Way, upstream: FaultUpstre
     seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
     assert seen.text == "Let me read the file:"
     assert seen.calls == []
+
+
+def test_a_stream_that_outlasts_the_drain_ends_with_an_error_event(upstream: FaultUpstream, tmp_path: Path) -> None:
+    upstream.otherwise = Script((*says("slow"), Hang()))
+    with running_proxy(upstream.url, tmp_path, {"PROXY_DRAIN_TIMEOUT": 0.3}) as proxy:
+        seen: list[bytes] = []
+        client = threading.Thread(target=lambda: seen.append(proxy.messages(turn(stream=True)).body))
+        client.start()
+        upstream.wait_chats(1)[0].started.wait(5)
+        time.sleep(0.2)
+        assert proxy.stop() == 0
+        client.join(10)
+    checker = checked(seen[0])
+    assert checker.text == "slow"
+    assert checker.error is not None
+    assert checker.error["type"] == "overloaded_error"
+    assert upstream.chats[0].wait_left()

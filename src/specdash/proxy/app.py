@@ -16,12 +16,12 @@ from specdash.core.proxy_status import Upstream as State
 from specdash.proxy import admin, auth, count_tokens, metrics, models, passthrough, turn
 from specdash.proxy.client_watch import ClientLeftError
 from specdash.proxy.context import context_json
-from specdash.proxy.errors import ApiError
+from specdash.proxy.errors import ApiError, ProxyStoppingError
 from specdash.proxy.gate import Gate
 from specdash.proxy.responses import TaggedSend, new_request_id, send_bytes, send_error, send_json
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
-from specdash.proxy.upstream import RETRY_S, Upstream
+from specdash.proxy.upstream import Upstream
 from specdash.proxy.window import Window
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         except asyncio.CancelledError:
             # Only the end of the drain cancels a request, and this is the outermost frame of its task.
             if not tagged.started:
-                await send_error(scope, tagged, ApiError(529, "the proxy is stopping; try again", retry_after=RETRY_S))
+                await send_error(scope, tagged, ProxyStoppingError())
         except Exception:  # noqa: BLE001 - a bug must not end the connection without an answer
             _LOG.exception("%s: unexpected error in %s %r", request_id, scope["method"], scope["path"])
             if not tagged.started:

@@ -26,6 +26,11 @@ class ClientWatch:
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
+    @property
+    def left(self) -> bool:
+        """True when the block is being ended because the client is gone."""
+        return self._left
+
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
         self._watcher = asyncio.get_running_loop().create_task(self._watch())

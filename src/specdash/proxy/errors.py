@@ -73,3 +73,10 @@ class PromptTooLongError(ApiError):
         super().__init__(400, f"prompt is too long: {tokens} tokens > {maximum} maximum")
         self.tokens = tokens
         self.maximum = maximum
+
+
+class ProxyStoppingError(ApiError):
+    """The proxy is being stopped, and its time to finish is over."""
+
+    def __init__(self) -> None:
+        super().__init__(529, "the proxy is stopping; try again", retry_after=2)

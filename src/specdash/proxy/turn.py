@@ -10,7 +10,7 @@ from specdash.core.proxy_events import Outcome
 from specdash.proxy.body import read_body
 from specdash.proxy.client_stream import ClientStream
 from specdash.proxy.client_watch import ClientLeftError, ClientWatch
-from specdash.proxy.errors import ApiError
+from specdash.proxy.errors import ApiError, ProxyStoppingError
 from specdash.proxy.generation import Generation
 from specdash.proxy.identity import session_id
 from specdash.proxy.models import upstream_model
@@ -104,7 +104,10 @@ async def _stream(turn: Generation, send: Send, watch: ClientWatch, *, strict: b
             await client.close()
             turn.failed(Outcome.ERROR, error.status, error.type, error)
             return
-        except ClientLeftError:
+        except asyncio.CancelledError:
+            if client.started and not watch.left:
+                writer.error(ProxyStoppingError().envelope(turn.active.request_id))
+                await client.close()
             raise
         except Exception:
             if client.started:
