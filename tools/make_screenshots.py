@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from pathlib import Path
 
 from specdash.backend.demo import DRAFT_TYPE
-from specdash.cli.demo import private_directory, start_backend, start_traffic
+from specdash.cli.demo import private_directory, start_backend, start_proxy, start_traffic
 from specdash.collect.hub import Hub
 from specdash.control.supervisor import Supervisor
 from specdash.insight.state import TargetState
@@ -22,16 +23,20 @@ from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
 
 SIZES = ((80, 24), (120, 36), (200, 50))
+SCREENS = {"demo": (), "proxy": ("p",)}
+"""Each picture's name, and the keys that lead to it."""
 WARM_UP_S = 75.0
 WINDOW_S = 60.0
 OUT = Path(__file__).resolve().parents[1] / "screenshots"
 
 
-async def shoot(state: TargetState, width: int, height: int) -> str:
+async def shoot(state: TargetState, width: int, height: int, keys: tuple[str, ...]) -> str:
     """The dashboard at one size, as SVG."""
     app = Dashboard(state, demo=True, theme="night")
     app.window_s = WINDOW_S
     async with app.run_test(size=(width, height)) as pilot:
+        await pilot.pause(1.0)
+        await pilot.press(*keys)
         await pilot.pause(2.0)
         return portable_svg(app.export_screenshot(title="specdash"))
 
@@ -52,15 +57,15 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     plot.load()
     with private_directory() as directory, Supervisor() as supervisor:
-        target = start_backend(supervisor, directory, (DRAFT_TYPE,), "auto")
+        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
         state = TargetState(target)
         with Hub(target, [state.apply]):
             time.sleep(1.0)
             start_traffic(supervisor, target, None)
             time.sleep(args.warm_up)
-            for width, height in SIZES:
-                svg = asyncio.run(shoot(state, width, height))
-                name = args.out / f"demo-{width}x{height}"
+            for (screen, keys), (width, height) in itertools.product(SCREENS.items(), SIZES):
+                svg = asyncio.run(shoot(state, width, height, keys))
+                name = args.out / f"{screen}-{width}x{height}"
                 name.with_suffix(".svg").write_text(svg, encoding="utf-8")
                 name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))
                 print(f"{name}.svg and .png")
