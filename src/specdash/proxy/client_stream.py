@@ -43,46 +43,46 @@ class ClientStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._pinging is not None:
             self._pinging.cancel()
             await asyncio.gather(self._pinging, return_exceptions=True)
 
     def commit_after(self, seconds: float) -> None:
         """Begin the response `seconds` from now, unless it has begun by then."""
-        if self.started:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._on_timer)
+        if not self.started:
+            self._watch(seconds)
 
     async def flush(self) -> None:
         """Send what has been written since the last time."""
         async with self._lock:
             data = self._writer.take()
-            if not data:
-                return
-            if not self.started:
-                self.started = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
-                if not self._writer.finished:
-                    self._watch(self._ping_interval)
-            self._last_sent = self._loop.time()
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            if data:
+                await self._send_head()
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def close(self) -> None:
         """Send the rest and end the response."""
+        self._stop_timer()
+        async with self._lock:
+            await self._send_head()
+            await self._send({"type": "http.response.body", "body": self._writer.take()})
+
+    async def _send_head(self) -> None:
+        self._last_sent = self._loop.time()
+        if not self.started:
+            self.started = True
+            if not self._writer.finished:
+                self._watch(self._ping_interval)
+            await self._send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await self.flush()
-        async with self._lock:
-            await self._send({"type": "http.response.body", "body": b""})
+            self._timer = None
 
     def _watch(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._timer = self._loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
