@@ -65,4 +65,5 @@ def way(request: pytest.FixtureRequest, upstream: FaultUpstream) -> Way:
     """Each way to ask for a turn: all must tell the same."""
     del upstream
     names = {"stream": "plain", "whole": "plain"}
-    return Way(request.getfixturevalue(names.get(request.param, request.param)), stream=request.param != "whole")
+    proxy = request.getfixturevalue(names.get(request.param, request.param))
+    return Way(proxy, stream=request.param != "whole", held_back=request.param in {"strict", "forced"})

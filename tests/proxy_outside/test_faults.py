@@ -47,21 +47,23 @@ def test_overflow_says_the_words_that_make_clients_compact(way: Way, upstream: F
     seen = way.ask(turn(tools=TOOLS))
     assert failed(seen)["type"] == "invalid_request_error"
     assert "prompt is too long: 70123 tokens > 65536 maximum" in failed(seen)["message"]
-    assert seen.status == 400
+    assert way.refused(seen, 400)
     assert len(upstream.chats) == 1
 
 
 def test_a_model_that_loads_is_an_overloaded_server_to_try_again(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = loading()
     seen = way.ask(turn(tools=TOOLS))
-    assert (seen.status, failed(seen)["type"]) == (529, "overloaded_error")
-    assert int(seen.headers["retry-after"]) >= 1
+    assert failed(seen)["type"] == "overloaded_error"
+    assert way.refused(seen, 529)
+    assert seen.status == 200 or int(seen.headers["retry-after"]) >= 1
 
 
 def test_the_operators_wrong_key_is_not_the_clients_fault(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = unauthorised()
     seen = way.ask(turn(tools=TOOLS))
-    assert (seen.status, failed(seen)["type"]) == (502, "api_error")
+    assert failed(seen)["type"] == "api_error"
+    assert way.refused(seen, 502)
     assert "PROXY_UPSTREAM_API_KEY" in failed(seen)["message"]
 
 
@@ -69,14 +71,16 @@ def test_a_refused_request_keeps_the_upstreams_words(way: Way, upstream: FaultUp
     words = "Cannot use custom grammar constraints with tools."
     upstream.otherwise = error(400, words, "invalid_request_error")
     seen = way.ask(turn(tools=TOOLS))
-    assert (seen.status, failed(seen)["type"]) == (400, "invalid_request_error")
+    assert failed(seen)["type"] == "invalid_request_error"
+    assert way.refused(seen, 400)
     assert words in failed(seen)["message"]
 
 
 def test_an_upstream_that_fails_is_an_api_error(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = error(500, "Compute error.", "server_error")
     seen = way.ask(turn(tools=TOOLS))
-    assert (seen.status, failed(seen)["type"]) == (500, "api_error")
+    assert failed(seen)["type"] == "api_error"
+    assert way.refused(seen, 500)
     assert "Compute error." in failed(seen)["message"]
 
 
@@ -98,7 +102,7 @@ def test_an_answer_that_is_no_answer_is_an_error(way: Way, upstream: FaultUpstre
     upstream.otherwise = script
     seen = way.ask(turn(tools=TOOLS))
     failed(seen)
-    assert seen.status >= 400
+    assert seen.status >= 400 or way.refused(seen, 500)
 
 
 BROKEN = {
@@ -147,7 +151,7 @@ def test_a_fresh_connection_that_breaks_is_not_retried_for_ever(way: Way, upstre
     upstream.otherwise = Script(drops=True)
     seen = way.ask(turn(tools=TOOLS))
     failed(seen)
-    assert seen.status >= 500
+    assert seen.status >= 500 or way.refused(seen, 502)
     assert len(upstream.chats) <= 2
 
 

@@ -99,14 +99,22 @@ def told(answer: Answer) -> Told:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A proxy with certain settings, asked with or without streaming."""
+    """A proxy with certain settings, asked with or without streaming.
+
+    `held_back` streams begin before the upstream has answered, when that takes more than a moment.
+    """
 
     proxy: ProxyProcess
     stream: bool
+    held_back: bool = False
 
     def ask(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Told:
         """One turn."""
         return told(self.proxy.messages({**body, "stream": self.stream}, headers))
+
+    def refused(self, seen: Told, status: int) -> bool:
+        """True when the client got this status, or could not any more: then the error is an event."""
+        return seen.status == status or (self.held_back and bool(seen.names))
 
 
 class RawClient:
