@@ -1,0 +1,205 @@
+"""What a proxy costs: the upstream asked directly, through ours, and through its peers, in one run on one machine.
+
+    python benchmarks/proxy_cost.py [--rounds N] [--only NAME …] [--json]
+
+Figures, each the median of the rounds: time to the first text of one stream at a time; events a second with 8 streams
+at once, as fast as they go; memory after that; how long the last of 64 paced streams (512 tokens, 100 a second) takes;
+and the time to the refusal of a body that is not JSON.
+Ours asks the upstream for `timings` on every token, as it does with llama.cpp, and is measured once more without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.messages_load import Endpoint, Load, load, quantile  # noqa: E402
+from benchmarks.proxy_peers import STARTS, MissingError, running, started  # noqa: E402
+from specdash.backend.launch import free_port  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DIRECT = "direct"
+OURS = "specdash"
+BARE = "specdash, no timings"
+ONE_STREAM = {"streams": 300, "concurrency": 1, "tokens": 16}
+FAST = {"streams": 64, "concurrency": 8, "tokens": 1000}
+PACED = {"streams": 64, "concurrency": 64, "tokens": 512}
+PACE_S = 0.01
+BAD_BODIES = 100
+
+
+@dataclass(slots=True)
+class Figures:
+    """One way to the upstream; None where it cannot be had. `missing` says why."""
+
+    name: str
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    events_per_s: float | None = None
+    rss_mb: float | None = None
+    paced_p50_s: float | None = None
+    paced_last_s: float | None = None
+    bad_body_p99_ms: float | None = None
+    failed: int = 0
+    missing: str | None = None
+
+
+@contextlib.contextmanager
+def upstream(folder: Path, *options: str) -> Iterator[str]:
+    """The scripted upstream in a process of its own."""
+    port = free_port("127.0.0.1")
+    command = [sys.executable, str(HERE / "scripted_upstream.py"), str(port), *options]
+    with started(command, {}, folder / f"upstream-{port}.log", port):
+        yield f"http://127.0.0.1:{port}"
+
+
+def measured(name: str, folder: Path) -> Figures:
+    """One round for one way."""
+    figures = Figures(name)
+    options = ("--bare",) if name == BARE else ()
+    try:
+        with upstream(folder, *options) as url, _way(name, url, folder) as (endpoint, rss):
+            one = load(endpoint, **ONE_STREAM)
+            fast = load(endpoint, **FAST)
+            figures.rss_mb = rss()
+            figures.bad_body_p99_ms = None if name == DIRECT else bad_body_ms(endpoint)
+            figures.ttft_p50_ms, figures.ttft_p99_ms = one.ttft_ms(0.5), one.ttft_ms(0.99)
+            figures.events_per_s = fast.events_per_s
+        with upstream(folder, "--pace", str(PACE_S), *options) as url, _way(name, url, folder) as (endpoint, _):
+            paced = load(endpoint, **PACED)
+            figures.paced_p50_s, figures.paced_last_s = paced.total_s(0.5), paced.total_s(1.0)
+        figures.failed = _failed(one, fast, paced)
+    except MissingError as error:
+        figures.missing = str(error)
+    return figures
+
+
+@contextlib.contextmanager
+def _way(name: str, url: str, folder: Path) -> Iterator[tuple[Endpoint, Callable[[], float | None]]]:
+    if name == DIRECT:
+        yield Endpoint(name, url, openai=True), lambda: None
+        return
+    with running(OURS if name == BARE else name, url, folder) as proxy:
+        yield Endpoint(name, proxy.url), proxy.rss_mb
+
+
+def bad_body_ms(endpoint: Endpoint) -> float:
+    """99th percentile of the time to the answer to a body that is not JSON."""
+    address = urlsplit(endpoint.url)
+    found = []
+    for _ in range(BAD_BODIES):
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+        begun = time.perf_counter()
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/messages", b"{bad", {"content-type": "application/json"})
+            connection.getresponse().read()
+        found.append((time.perf_counter() - begun) * 1e3)
+    return quantile(found, 0.99)
+
+
+def _failed(*loads: Load) -> int:
+    return sum(one.failed for one in loads)
+
+
+def median(rounds: list[Figures]) -> Figures:
+    """The middle of each figure."""
+    found = rounds[0]
+    for name in (
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "events_per_s",
+        "rss_mb",
+        "paced_p50_s",
+        "paced_last_s",
+        "bad_body_p99_ms",
+    ):
+        values = [value for one in rounds if (value := getattr(one, name)) is not None]
+        setattr(found, name, statistics.median(values) if values else None)
+    found.failed = sum(one.failed for one in rounds)
+    return found
+
+
+COLUMNS = (
+    "TTFT p50",
+    "p99",
+    "added p50",
+    "added p99",
+    "events/s",
+    "RSS MB",
+    "64 paced s",
+    "slower %",
+    "bad p99",
+    "failed",
+)
+
+
+def shown(rows: list[Figures]) -> str:
+    """A table, times in ms unless said; what a proxy adds is its figure less the direct one."""
+    base = rows[0]
+    lines = [f"{'':<22}" + "".join(f"{name:>11}" for name in COLUMNS)]
+    for row in rows:
+        if row.missing is not None:
+            lines.append(f"{row.name:<22}missing: {row.missing}")
+            continue
+        slower = None
+        if row.paced_last_s and base.paced_last_s:
+            slower = (row.paced_last_s / base.paced_last_s - 1) * 100
+        cells = (
+            _number(row.ttft_p50_ms, 2),
+            _number(row.ttft_p99_ms, 2),
+            _number(_less(row.ttft_p50_ms, base.ttft_p50_ms), 2),
+            _number(_less(row.ttft_p99_ms, base.ttft_p99_ms), 2),
+            _number(row.events_per_s, 0),
+            _number(row.rss_mb, 0),
+            _number(row.paced_last_s, 3),
+            _number(slower, 1),
+            _number(row.bad_body_p99_ms, 1),
+            str(row.failed),
+        )
+        lines.append(f"{row.name:<22}" + "".join(f"{cell:>11}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _less(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "--" if value is None else f"{value:,.{digits}f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=None, metavar="NAME", help=f"of {OURS}, {', '.join(STARTS)}")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    names = [DIRECT, OURS, BARE, *(name for name in STARTS if name != OURS)]
+    names = [name for name in names if args.only is None or name == DIRECT or name in args.only]
+    rounds: dict[str, list[Figures]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.rounds):
+            for name in names:
+                rounds[name].append(measured(name, Path(folder)))
+    rows = [median(rounds[name]) for name in names]
+    print(json.dumps([asdict(row) for row in rows], indent=1) if args.json else shown(rows))
+
+
+if __name__ == "__main__":
+    main()
