@@ -97,6 +97,10 @@ def test_a_window_in_which_nothing_ended_has_no_rates() -> None:
     assert (window.error_rate, window.acceptance, window.ttft_p50_s, window.cache_share) == (None,) * 4
 
 
+def test_a_log_that_tells_of_no_requests_does_not_make_them_zero() -> None:
+    assert picture(told(events(acted(Guardrail.LOOP_BREAKER)))).window.requests is None
+
+
 def test_requests_are_bounded_and_the_newest_come_first() -> None:
     many = [replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50)]
     finished = picture(told(events(*many))).finished

@@ -66,19 +66,25 @@ def proxy_rows(picture: Picture) -> list[tuple[str, str]]:
     proxy = picture.proxy
     if not proxy.configured:
         return []
+    return [("proxy", _state(proxy)), ("guardrails", _acts(proxy))]
+
+
+def _state(proxy: ProxyPicture) -> str:
     live = proxy.live
     if live is None:
-        return [("proxy", f"-- {proxy.reason}")]
+        return f"-- {proxy.reason}"
     held = "  HELD" if live.held else ""
     state = f"{proxy.url or '--'}  upstream {live.upstream}{held}  {live.session_count} sessions"
     state += f"  {len(proxy.running)} running  errors {_percent(proxy.window.error_rate)}"
-    if proxy.reason:
-        state += f"  ({proxy.status}: {proxy.reason})"
+    return f"{state}  ({proxy.status}: {proxy.reason})" if proxy.reason else state
+
+
+def _acts(proxy: ProxyPicture) -> str:
     fullest = proxy.fullest
     use = "--" if fullest is None else f"{_percent(fullest.utilisation)} {warning_level(fullest.utilisation) or ''}"
     acted = ", ".join(f"{one.guardrail} {one.window}" for one in proxy.guardrails if one.window)
     nothing = "none acted" if proxy.counts_guardrails else "--"
-    return [("proxy", state), ("guardrails", f"{acted or nothing}  fullest context {use}".rstrip())]
+    return f"{acted or nothing}  fullest context {use}".rstrip()
 
 
 def _percent(fraction: float | None) -> str:

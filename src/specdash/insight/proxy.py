@@ -141,7 +141,7 @@ class ProxyState:
             events_reason=str(events_failure) if events_failure is not None else "",
             events_lost=self.lost,
             events_unread=self.unread,
-            window=_window(self.finished, wall, window_s) if self._has_events else ProxyWindow(),
+            window=_window(self.finished, wall, window_s) if self.finished else ProxyWindow(),
             finished=tuple(reversed(self.finished)),
             actions=tuple(reversed(self.actions)),
             guardrails=tuple(self._guardrails(live, now, wall, window_s)),

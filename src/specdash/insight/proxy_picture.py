@@ -40,7 +40,8 @@ class GuardrailCount:
 
 @dataclass(frozen=True, slots=True)
 class ProxyWindow:
-    """Figures over the requests that ended in the window, as the events tell; all None where there are no events."""
+    """Figures over the requests that ended in the window; all None where no event told of a request yet, which a human
+    log never does."""
 
     requests: int | None = None
     errors: int | None = None

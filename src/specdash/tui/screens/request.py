@@ -133,7 +133,8 @@ def _ended(request: RequestEvent) -> Iterator[tuple[str, str]]:
         yield "error", f"{clean(ended_how(request), 200)}, HTTP {request.status}"
     else:
         yield "end", f"{clean(ended_how(request), 200)}, HTTP {request.status}"
-    parts = f"held {seconds(request.held_s)}, prefill {seconds(request.prefill_s)}, decode {seconds(request.decode_s)}"
+    held = f"held {seconds(request.held_s)}, " if request.held_s else ""
+    parts = f"{held}prefill {seconds(request.prefill_s)}, decode {seconds(request.decode_s)}"
     yield "time", f"{seconds(request.duration_s)} in all: {parts}"
     yield "first content", f"after {seconds(request.ttft_s)}" if request.ttft_s is not None else "--"
     yield (

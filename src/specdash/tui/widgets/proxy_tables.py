@@ -159,7 +159,7 @@ class RequestsTable(RowsPanel["Request"]):
             return "no request of this session is known; esc shows all"
         if proxy.events_status is not Status.KNOWN and proxy.events_reason:
             return f"{clean(proxy.events_reason, 300)}. Finished requests come from there."
-        return "no request yet" if proxy.configured else ""
+        return "no finished request is known yet; JSON events tell of them" if proxy.configured else ""
 
     def columns(self, view: View) -> Sequence[Column[Request]]:
         """What each request shows."""
