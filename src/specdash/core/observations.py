@@ -11,7 +11,7 @@
 | HOST    | `Host`         | `specdash.collect.host`      |
 | PROCESS | `ProcessTree`  | `specdash.collect.host`      |
 
-`LogBatch` lives in `specdash.core.log_facts`.
+`LogBatch` lives in `specdash.core.log_facts`; PROXY and PROXY_EVENTS have theirs in `specdash.core.proxy_status`.
 """
 
 from __future__ import annotations
