@@ -21,7 +21,7 @@ from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.view import View
 from specdash.tui.widgets.footer import footer_line
 from specdash.tui.widgets.proxy import marks, session_line, state_spans
-from specdash.tui.widgets.proxy_tables import request_columns, requests_of, session_columns, state_of
+from specdash.tui.widgets.proxy_tables import RequestsTable, request_columns, requests_of, session_columns, state_of
 from specdash.tui.widgets.table import columns_that_fit, table
 from tui.drawn import block, text
 from tui.fake_proxy import LOOPING, MAIN, gone_proxy, held_proxy, proxy_picture, sessions, uap_proxy
@@ -302,6 +302,7 @@ def test_what_a_uap_proxy_does_not_tell_is_dashes_and_never_zero() -> None:
     for label in ("requests", "errors", "ttft", "decode", "accepted"):
         assert f"{label} --" in told
     assert "UAP proxy" in told
+    assert text(RequestsTable().key_figure(view("proxy_uap"))) == "-- running"
     row = block(table(session_columns(WALL, 80, ascii_only=False), uap_proxy().live.sessions, 78))  # type: ignore[union-attr]
     assert row.split()[-1] == "--"
 

@@ -39,7 +39,7 @@ def proxy_json(proxy: ProxyPicture) -> dict[str, Any] | None:
         "session_count": live.session_count if live is not None else None,
         "problems": list(live.problems) if live is not None else None,
         "sessions": [_session(one) for one in live.sessions] if live is not None else None,
-        "running": [_running(one) for one in proxy.running] if live is not None else None,
+        "running": [_running(one) for one in proxy.running] if proxy.tells_running else None,
         "events": {
             "status": str(proxy.events_status),
             "reason": proxy.events_reason or None,
@@ -75,7 +75,9 @@ def _state(proxy: ProxyPicture) -> str:
         return f"-- {proxy.reason}"
     held = "  HELD" if live.held else ""
     state = f"{proxy.url or '--'}  upstream {live.upstream}{held}  {live.session_count} sessions"
-    state += f"  {len(proxy.running)} running  errors {_percent(proxy.window.error_rate)}"
+    state += (
+        f"  {len(proxy.running) if proxy.tells_running else '--'} running  errors {_percent(proxy.window.error_rate)}"
+    )
     return f"{state}  ({proxy.status}: {proxy.reason})" if proxy.reason else state
 
 

@@ -86,9 +86,18 @@ class ProxyPicture:
 
     @property
     def counts_guardrails(self) -> bool:
-        """Whether no count means that no guardrail acted: somebody counts. A UAP proxy tells none, nor its start."""
-        counted = self.live is not None and self.live.started is not None
-        return counted or self.events_status is Status.KNOWN or bool(self.guardrails)
+        """Whether no count means that no guardrail acted: somebody counts."""
+        return self._is_ours or self.events_status is Status.KNOWN or bool(self.guardrails)
+
+    @property
+    def tells_running(self) -> bool:
+        """Whether no running request means that none runs."""
+        return self._is_ours and self.status is Status.KNOWN
+
+    @property
+    def _is_ours(self) -> bool:
+        """A UAP proxy and a log tell neither counts nor running requests, nor when the proxy started."""
+        return self.live is not None and self.live.started is not None
 
     @property
     def running(self) -> tuple[ActiveView, ...]:

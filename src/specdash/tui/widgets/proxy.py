@@ -64,7 +64,10 @@ class ProxyPanel(Panel):
         running = proxy.running
         shown = max(height - 2, 1)
         lines = [session_line(proxy.fullest, width, ascii_only=view.glyphs.ascii_only)]
-        lines += running_lines(running, width, shown, ascii_only=view.glyphs.ascii_only)
+        if proxy.tells_running:
+            lines += running_lines(running, width, shown, ascii_only=view.glyphs.ascii_only)
+        else:
+            lines.append((("running".ljust(_LABEL), "dim"), ("--", "dim")))
         lines.append(guardrail_line(proxy, view.picture.window_s, width))
         return lines
 

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     Request = ActiveView | RequestEvent
 
 
+RUNNING = "run"
+"""Heading of the sessions' column of running requests."""
+
+
 def _text(text: str, role: str = "text") -> Span:
     return (text, "dim" if text in (UNKNOWN, "") else role)
 
@@ -86,7 +90,10 @@ class SessionsTable(RowsPanel[SessionView]):
 
     def columns(self, view: View) -> Sequence[Column[SessionView]]:
         """What each session shows."""
-        return session_columns(view.picture.wall, self.size.width, ascii_only=view.glyphs.ascii_only)
+        columns = session_columns(view.picture.wall, self.size.width, ascii_only=view.glyphs.ascii_only)
+        # Nobody tells of running requests: the column would show zeros that nobody counted.
+        told = view.picture.proxy.tells_running
+        return columns if told else [column for column in columns if column.heading != RUNNING]
 
 
 def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Column[SessionView], ...]:
@@ -113,7 +120,7 @@ def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Colum
         Column("loop", 10, lambda s: (loop_text(s), "bad bold") if s.is_looping else ("none", "dim"), 1, right=False),
         Column("malf", 4, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
         Column("reqs", 5, lambda s: _text(compact(s.requests)), rank=5),
-        Column("run", 3, lambda s: _zero(s.active, "decode bold"), rank=7),
+        Column(RUNNING, 3, lambda s: _zero(s.active, "decode bold"), rank=7),
         Column("seen", 5, lambda s: _text(age(wall - s.last_seen) if s.last_seen > 0 else UNKNOWN), rank=3),
         Column("tokens", 12, lambda s: _text(f"{context(s.context_tokens)}/{context(s.context_window)}"), rank=8),
         Column("peak", 6, lambda s: _text(context(s.peak_tokens)), rank=10),
@@ -132,7 +139,8 @@ class RequestsTable(RowsPanel["Request"]):
     def key_figure(self, view: View) -> Line:
         """How many run, how many ended in the window, and the filter."""
         proxy = view.picture.proxy
-        spans: list[Span] = [(count(len(proxy.running)), "text bold"), (" running", "dim")]
+        shown = _text(count(len(proxy.running)) if proxy.tells_running else UNKNOWN, "text bold")
+        spans: list[Span] = [shown, (" running", "dim")]
         if self.only is not None:
             spans += [("  only session ", "accent"), (middle(self.only, 26), "accent bold"), (" (esc: all)", "dim")]
         return tuple(spans)
