@@ -20,6 +20,7 @@ from specdash.core.run_record import ProxyRecord
 from specdash.proxy.app import Proxy, asgi
 from specdash.proxy.configuration import reread
 from specdash.proxy.errors import ApiError
+from specdash.proxy.late_log import LateHandler
 from specdash.proxy.listen import address, client_url, listening_sockets, notify, tls_context
 from specdash.proxy.responses import new_request_id
 from specdash.proxy.telemetry.events_file import events_path
@@ -62,7 +63,9 @@ def set_up_log(settings: ProxySettings) -> None:
             handlers.append(WatchedFileHandler(os.path.expanduser(settings.log_file), encoding="utf-8"))  # noqa: PTH111
         except OSError as error:
             raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, handlers=handlers, force=True)
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[LateHandler(handlers)], force=True)
     _LOG.setLevel(settings.log_level)
 
 
