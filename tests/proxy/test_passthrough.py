@@ -51,7 +51,20 @@ async def silent(call: Call) -> None:
 @contextlib.asynccontextmanager
 async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
     async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+        server.routes = {"/props": props, "/v1/models": models}
         yield proxy, server
+
+
+async def props(call: Call) -> None:
+    await call.json({"default_generation_settings": {"n_ctx": 4096}})
+
+
+async def models(call: Call) -> None:
+    await call.json({"data": [{"id": "m"}]})
+
+
+def chats(server: ScriptedUpstream) -> list[Call]:
+    return [call for call in server.calls if call.path == PATH]
 
 
 class TestBytes:
@@ -62,7 +75,7 @@ class TestBytes:
             assert answer.content == b"".join(PIECES)
             assert answer.headers["content-type"] == "text/event-stream"
             assert answer.headers["request-id"].startswith("req_")
-            assert server.calls[0].body == BODY
+            assert chats(server)[0].body == BODY
 
     async def test_each_piece_is_passed_on_as_it_comes(self) -> None:
         go_on = asyncio.Event()
@@ -102,7 +115,59 @@ class TestBytes:
             assert answer.status_code == 400
             assert answer.json()["error"]["type"] == "invalid_request_error"
             assert "type" not in answer.json()
-            assert server.calls == []
+            assert chats(server) == []
+
+
+def says_llama(*events: bytes, breaks_off: bool = False) -> Behaviour:
+    """An upstream that calls itself llama.cpp and streams `events`."""
+
+    async def behave(call: Call) -> None:
+        head = b"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n"
+        call.writer.write(head + b"transfer-encoding: chunked\r\n\r\n")
+        for event in events:
+            await call.chunk(event)
+        if breaks_off:
+            call.hang_up()
+        else:
+            await call.end()
+
+    return behave
+
+
+async def llama_models(call: Call) -> None:
+    body = b'{"data":[{"id":"m","meta":{"n_ctx":64}}]}'
+    head = f"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-length: {len(body)}\r\n\r\n"
+    call.writer.write(head.encode() + body)
+    await call.writer.drain()
+
+
+class TestLlamaCpp:
+    PROGRESS = b'data: {"choices":[{"delta":{"role":"assistant"}}],"prompt_progress":{"total":9,"processed":1}}\n\n'
+    ERROR = b'{"error":{"code":503,"message":"m","type":"unavailable_error"}}'
+
+    @staticmethod
+    def as_llama(server: ScriptedUpstream) -> None:
+        server.routes = {"/props": llama_models, "/v1/models": llama_models}
+
+    @pytest.mark.parametrize("body", [{}, {"stream": True}])
+    async def test_an_error_after_the_progress_is_a_status(self, body: dict[str, object]) -> None:
+        async with proxied(says_llama(self.PROGRESS, b"data: " + self.ERROR + b"\n\n")) as (proxy, server):
+            self.as_llama(server)
+            answer = await proxy.post(PATH, body)
+            assert (answer.status_code, answer.content) == (503, self.ERROR)
+            assert orjson.loads(chats(server)[0].body)["return_progress"] is True
+
+    async def test_a_whole_answer_whose_stream_breaks_off_is_an_error(self) -> None:
+        async with proxied(says_llama(self.PROGRESS, PIECES[0], breaks_off=True)) as (proxy, server):
+            self.as_llama(server)
+            answer = await proxy.post(PATH, {})
+            assert answer.status_code == 502
+            assert "broke off" in answer.json()["error"]["message"]
+
+    async def test_a_whole_answer_whose_stream_tells_no_end_is_an_error(self) -> None:
+        async with proxied(says_llama(PIECES[0])) as (proxy, server):
+            self.as_llama(server)
+            assert (await proxy.post(PATH, {})).status_code == 502
 
 
 class TestTelemetry:
@@ -131,10 +196,10 @@ class TestLeaving:
     async def test_a_client_that_leaves_ends_the_generation(self, behave: Behaviour) -> None:
         async with proxied(behave) as (proxy, server):
             _, writer = await proxy.send_post(PATH, BODY)
-            await until(lambda: len(server.calls) == 1)
+            await until(lambda: len(chats(server)) == 1)
             await asyncio.sleep(0.02)
             writer.close()
-            await until(lambda: server.open == 0, 1.0)
+            await until(lambda: chats(server)[0].writer.is_closing(), 1.0)
             await until(lambda: proxy.proxy.telemetry.active == [])
             assert proxy.proxy.upstream.in_flight == 0
 
@@ -146,7 +211,7 @@ class TestLeaving:
             writer.close()
             await until(lambda: proxy.proxy.gate.waiting == 0, 1.0)
             proxy.proxy.gate.resume()
-            assert server.calls == []
+            assert chats(server) == []
 
 
 class TestHeld:
@@ -197,7 +262,7 @@ class TestHeld:
 
     async def test_a_call_cut_off_by_the_restart_is_made_again(self) -> None:
         async def restarts(call: Call) -> None:
-            if len(server.calls) == 1:
+            if len(chats(server)) == 1:
                 proxy.proxy.gate.hold("restart", 60)
                 asyncio.get_running_loop().call_later(0.05, proxy.proxy.gate.resume)
                 call.hang_up()
@@ -207,7 +272,7 @@ class TestHeld:
         async with proxied(restarts) as (proxy, server):
             answer = await proxy.client.post(PATH, content=BODY)
             assert answer.content == b"".join(PIECES)
-            assert len(server.calls) == 2
+            assert len(chats(server)) == 2
 
 
 class TestFailures:

@@ -1,11 +1,14 @@
-"""POST /v1/chat/completions: passed through byte for byte, both ways, and watched on the way for telemetry.
+"""POST /v1/chat/completions: passed through, both ways, and watched on the way for telemetry.
 
-This endpoint speaks OpenAI's language, also in its errors; what the upstream answers is never changed.
+This endpoint speaks OpenAI's language, also in its errors; the client gets what the upstream answers to its request. A
+llama.cpp server is asked to tell its progress besides (`llama_stream`), and for a stream where the client wants a
+whole answer (`whole_completion`); with any other, and where that could change the answer, bytes pass as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,7 +20,10 @@ from specdash.proxy.chat_stream import ChatDecoder
 from specdash.proxy.client_watch import ClientLeftError, ClientWatch
 from specdash.proxy.errors import ApiError
 from specdash.proxy.identity import chat_session_id
-from specdash.proxy.responses import client_host, send_json
+from specdash.proxy.llama_stream import PING_S, Additions, Restorer, additions_to, status_of, with_fields
+from specdash.proxy.responses import client_host, send_bytes, send_json
+from specdash.proxy.upstream import UpstreamBrokenError
+from specdash.proxy.whole_completion import WholeCompletion, streaming_body
 
 if TYPE_CHECKING:
     from specdash.proxy.app import Proxy
@@ -30,6 +36,7 @@ HELD_COMMENT = b": held\n\n"
 _EVENT_STREAM = "text/event-stream"
 _LARGEST_WATCHED = 64 << 20
 _PASSED_HEADERS = ("content-type", "retry-after")
+_LLAMA_JSON = "application/json; charset=utf-8"
 
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,10 +48,10 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
         await _send_error(send, error)
         return
     active = _begin(proxy, scope, chat)
-    exchange = _Exchange(proxy, active, send, streams=active.stream)
+    exchange = _Exchange(proxy, active, send, body, chat)
     try:
         async with ClientWatch(receive) as watch:
-            await exchange.run(body)
+            await exchange.run()
             watch.answered = True
     except ClientLeftError:
         exchange.finish(Outcome.CLIENT_LEFT, 499)
@@ -59,17 +66,19 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
 class _Exchange:
     """One request on its way through."""
 
-    def __init__(self, proxy: Proxy, active: ActiveRequest, send: Send, *, streams: bool) -> None:
+    def __init__(self, proxy: Proxy, active: ActiveRequest, send: Send, body: bytes, chat: dict[str, Any]) -> None:
         self._proxy = proxy
         self._active = active
         self._send = send
-        self._streams = streams
+        self._body = body
+        self._chat = chat
+        self._streams = active.stream
         self._begun = False
         self._answered = False
-        self._witness = _Witness()
+        self._answer = Answer(_Nowhere())
         self._status = 200
 
-    async def run(self, body: bytes) -> None:
+    async def run(self) -> None:
         """Send the body upstream and the answer back.
 
         Waits while the proxy is held; a call that breaks off because the upstream is being restarted meanwhile is made
@@ -77,19 +86,17 @@ class _Exchange:
         """
         while True:
             await self._pass_gate()
+            await self._proxy.window.refresh()
             self._active.sent()
-            self._witness = _Witness()
             try:
-                async with await self._proxy.upstream.open(body, PATH) as reply:
-                    await self._copy(reply)
+                await self._ask()
             except ApiError:
                 if not self._proxy.gate.held or self._answered:
                     raise
                 continue
             break
         if self._status // 100 == 2:
-            self._witness.end()
-            self._active.update(self._witness.answer)
+            self._active.update(self._answer)
             self.finish(Outcome.OK, self._status)
         else:
             self.finish(Outcome.ERROR, self._status, "api_error" if self._status >= 500 else "invalid_request_error")
@@ -107,7 +114,7 @@ class _Exchange:
         """Record the end, once."""
         if self._active.ended:
             return
-        answer = self._witness.answer
+        answer = self._answer
         window = self._proxy.window.tokens
         if outcome is Outcome.OK:
             self._active.session.turn_done(answer.usage, None, window)
@@ -140,32 +147,94 @@ class _Exchange:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    async def _copy(self, reply: Reply) -> None:
+    async def _ask(self) -> None:
+        if not self._proxy.upstream.is_llama_cpp:
+            await self._pass(self._body)
+        elif self._active.stream:
+            added = additions_to(self._chat)
+            fields = added.fields if added is not None else {}
+            await self._pass(with_fields(self._body, self._chat, fields), added if fields else None)
+        else:
+            body = streaming_body(self._body, self._chat)
+            if body is None or not await self._rebuild(body):
+                await self._pass(self._body)
+
+    async def _pass(self, body: bytes, added: Additions | None = None) -> None:
+        self._answer = Answer(_Nowhere())
+        async with await self._proxy.upstream.open(body, PATH) as reply:
+            await self._copy(reply, added)
+
+    async def _rebuild(self, body: bytes) -> bool:
+        """Answer with the whole that a stream makes; False when it has to be asked for after all."""
+        self._answer = Answer(_Nowhere())
+        active, whole = self._active, WholeCompletion(self._answer)
+        async with await self._proxy.upstream.open(body, PATH) as reply:
+            if not _is_stream(reply):
+                await self._copy(reply, None)
+                return True
+            while data := await reply.read():
+                whole.feed(data)
+                active.update(self._answer)
+        whole.end()
+        if not whole.is_complete:
+            raise UpstreamBrokenError(502, f"the upstream {self._proxy.upstream.shown_url} broke off its answer")
+        if whole.is_unsaid:
+            active.next_attempt()
+            return False
+        self._status, told = whole.response()
+        self._begun = self._answered = True
+        await send_bytes(self._send, self._status, told, _LLAMA_JSON)
+        if self._status == 200:
+            active.first_content()
+        return True
+
+    async def _copy(self, reply: Reply, added: Additions | None) -> None:
         self._status = reply.status
-        if self._begun and (reply.status != 200 or not reply.content_type.startswith(_EVENT_STREAM)):
-            # The head says 200 and a stream since the hold: what came instead can only be an event.
-            raise await reply.error()
-        named = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         self._streams = reply.content_type.startswith(_EVENT_STREAM)
+        if self._begun and not _is_stream(reply):
+            # The head says 200 and a stream since the hold: what came instead can only be an event.
+            self._streams = True
+            raise await reply.error()
+        head = self._head(reply)
+        active, answer = self._active, self._answer
+        reader: Restorer | _Witness = _Witness(answer, streams=self._streams)
+        if added is not None and _is_stream(reply):
+            reader = Restorer(answer, added, ping_s=self._ping_s)
+        while data := await reply.read():
+            told = reader.feed(data)
+            active.update(answer)
+            if not told:
+                continue
+            if reader.first_error is not None and not self._begun:
+                self._status = status_of(reader.first_error)
+                told = orjson.dumps({"error": reader.first_error})
+                self._begun = self._answered = True
+                await send_bytes(self._send, self._status, told, _LLAMA_JSON)
+                return
+            await self._begin(reply.status, head)
+            self._answered = True
+            await self._send({"type": "http.response.body", "body": told, "more_body": True})
+            if active.ttft_s is None and self._status == 200 and (answer.started or not self._streams):
+                active.first_content()
+        await self._begin(reply.status, head)
+        rest = reader.close() if self._status // 100 == 2 else b""
+        await self._send({"type": "http.response.body", "body": rest})
+
+    def _head(self, reply: Reply) -> list[tuple[bytes, bytes]]:
+        named = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         if self._streams:
             named |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
         elif (length := reply.headers.get("content-length")) is not None:
             named["content-length"] = length
-        head = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
-        self._witness.streams = self._streams
-        active, witness, send = self._active, self._witness, self._send
-        first = await reply.read()
-        await self._begin(reply.status, head)
-        data = first
-        while data:
-            self._answered = True
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-            witness.feed(data)
-            active.update(witness.answer)
-            if active.ttft_s is None and self._status == 200 and witness.has_content:
-                active.first_content()
-            data = await reply.read()
-        await send({"type": "http.response.body", "body": b""})
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+
+    @property
+    def _ping_s(self) -> float:
+        """Silence after which the server would have sent a comment."""
+        wanted = self._chat.get("sse_ping_interval")
+        if not isinstance(wanted, (int, float)) or isinstance(wanted, bool):
+            return PING_S
+        return float(wanted) if wanted > 0 else math.inf
 
     async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._begun:
@@ -190,42 +259,44 @@ class _Nowhere:
 
 
 class _Witness:
-    """Reads a passing answer, streamed or whole, into an `Answer`."""
+    """Reads an answer that passes as it is, streamed or whole, into an `Answer`."""
 
-    def __init__(self) -> None:
-        self.answer = Answer(_Nowhere())
-        self.streams = False
-        self._decoder = ChatDecoder(self.answer.chunk)
+    first_error: dict[str, Any] | None = None
+
+    def __init__(self, answer: Answer, *, streams: bool) -> None:
+        self._answer = answer
+        self._streams = streams
+        self._decoder = ChatDecoder(answer.chunk)
         self._pieces: list[bytes] = []
         self._size = 0
 
-    @property
-    def has_content(self) -> bool:
-        """True once something of the answer itself has come."""
-        answer = self.answer
-        return bool(answer.text_chars or answer.thinking_chars or answer.calls or self._pieces)
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes."""
-        if self.streams:
+    def feed(self, data: bytes) -> bytes:
+        """The next bytes, there and back."""
+        if self._streams:
             self._decoder.feed(data)
-            return
+            return data
         self._size += len(data)
         if self._size <= _LARGEST_WATCHED:
             self._pieces.append(data)
+        return data
 
-    def end(self) -> None:
-        """No bytes follow."""
-        if self.streams:
+    def close(self) -> bytes:
+        """No bytes follow; none are left."""
+        if self._streams:
             self._decoder.close()
-            self.answer.end()
-            return
+            self._answer.end()
+            return b""
         try:
             value = orjson.loads(b"".join(self._pieces))
         except orjson.JSONDecodeError:
-            return
+            return b""
         if isinstance(value, dict):
-            self.answer.whole(value)
+            self._answer.whole(value)
+        return b""
+
+
+def _is_stream(reply: Reply) -> bool:
+    return reply.status == 200 and reply.content_type.startswith(_EVENT_STREAM)
 
 
 def openai_error(error: ApiError) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
+_LLAMA_CPP = "llama.cpp"
 _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
 _COPIED_BELOW = 1 << 20
@@ -113,6 +114,8 @@ class Upstream:
         self._slots = asyncio.Semaphore(settings.max_connections)
         self.in_flight = 0
         """Calls of `open` whose answer has not ended, those waiting for a connection included."""
+        self.is_llama_cpp = False
+        """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
@@ -134,6 +137,7 @@ class Upstream:
         except BaseException:
             self.ended()
             raise
+        self._met(response)
         return Reply(response, self)
 
     def ended(self) -> None:
@@ -149,6 +153,9 @@ class Upstream:
                 async with asyncio.timeout(limit_s):
                     await self._idle.wait()
         return not self.in_flight
+
+    def _met(self, response: aiohttp.ClientResponse) -> None:
+        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
 
     def _gone(self) -> None:
         self.in_flight -= 1
@@ -171,6 +178,7 @@ class Upstream:
         try:
             async with asyncio.timeout(limit_s):
                 async with await self._request(method, path, body) as response:
+                    self._met(response)
                     pieces = [piece async for piece in response.content.iter_any()]
         except ApiError:
             raise

@@ -1,0 +1,147 @@
+"""Whole answers made of streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from specdash.proxy.answer import Answer
+from specdash.proxy.whole_completion import WholeCompletion, streaming_body
+from support.recording_sink import RecordingSink
+
+FULL = {
+    "created": 5,
+    "id": "chatcmpl-1",
+    "model": "m",
+    "system_fingerprint": "b1",
+    "object": "chat.completion.chunk",
+}
+USAGE = {"completion_tokens": 4, "prompt_tokens": 9, "total_tokens": 13, "prompt_tokens_details": {"cached_tokens": 1}}
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"finish_reason": finish, "index": 0, "delta": delta}], **FULL, **more}
+
+
+def call(**function: str) -> dict[str, Any]:
+    marks = {"id": "abc", "type": "function"} if "name" in function else {}
+    return {"tool_calls": [{"index": 0, **marks, "function": function}]}
+
+
+def whole(*chunks: dict[str, Any]) -> WholeCompletion:
+    completion = WholeCompletion(Answer(RecordingSink()))
+    for one in chunks:
+        completion.feed(b"data: " + orjson.dumps(one) + b"\n\n")
+    completion.end()
+    return completion
+
+
+def usage(**more: Any) -> dict[str, Any]:
+    return {"choices": [], **FULL, "usage": USAGE, "timings": {"predicted_n": 4}, **more}
+
+
+def test_it_has_the_servers_keys_in_the_servers_order() -> None:
+    status, body = whole(
+        chunk({"role": "assistant", "content": None}, timings={"predicted_n": 0}),
+        chunk({"reasoning_content": "hm"}),
+        chunk({"content": "a"}),
+        chunk({"content": "b"}),
+        chunk(call(name="read", arguments="{")),
+        chunk(call(arguments="}")),
+        chunk({}, "tool_calls"),
+        usage(),
+    ).response()
+    assert status == 200
+    assert body == orjson.dumps(
+        {
+            "choices": [
+                {
+                    "finish_reason": "tool_calls",
+                    "index": 0,
+                    "message": {
+                        "role": "assistant",
+                        "content": "ab",
+                        "reasoning_content": "hm",
+                        "tool_calls": [
+                            {"type": "function", "function": {"name": "read", "arguments": "{}"}, "id": "abc"}
+                        ],
+                    },
+                }
+            ],
+            "created": 5,
+            "model": "m",
+            "system_fingerprint": "b1",
+            "object": "chat.completion",
+            "usage": USAGE,
+            "id": "chatcmpl-1",
+            "timings": {"predicted_n": 4},
+        }
+    )
+
+
+def test_an_answer_without_text_has_an_empty_content() -> None:
+    _, body = whole(chunk(call(name="read", arguments="{}")), chunk({}, "tool_calls"), usage()).response()
+    assert orjson.loads(body)["choices"][0]["message"]["content"] == ""
+
+
+def test_an_error_in_the_stream_is_the_answer() -> None:
+    error = {"code": 503, "message": "m", "type": "unavailable_error"}
+    completion = whole(chunk({"content": "a"}), {"error": error})
+    assert completion.is_complete
+    assert completion.response() == (503, orjson.dumps({"error": error}))
+
+
+def test_a_stream_without_an_end_is_not_complete() -> None:
+    assert not whole(chunk({"content": "a"})).is_complete
+
+
+@pytest.mark.parametrize(
+    ("chunks", "unsaid"),
+    [
+        ([chunk({"content": "a"}), chunk({}, "length"), usage()], False),
+        ([chunk({}, "length"), usage()], True),
+        ([chunk({}, "stop"), usage()], True),
+        ([chunk({}, "stop"), usage(usage={**USAGE, "completion_tokens": 1})], False),
+        ([{"error": {"code": 500}}], False),
+    ],
+)
+def test_an_empty_stream_may_hide_text(chunks: list[dict[str, Any]], *, unsaid: bool) -> None:
+    assert whole(*chunks).is_unsaid is unsaid
+
+
+class TestBodies:
+    def test_it_asks_for_a_stream_with_everything_the_whole_has(self) -> None:
+        body = streaming_body(b'{"messages": []}', {"messages": []})
+        assert body == (
+            b'{"messages": [],"stream":true,"timings_per_token":true,"return_progress":true,'
+            b'"stream_options":{"include_usage":true}}'
+        )
+
+    @pytest.mark.parametrize("more", [{"stream": False}, {"stream": None}, {"n": 1}, {"logprobs": False}])
+    def test_harmless_values_change_nothing(self, more: dict[str, Any]) -> None:
+        body = streaming_body(orjson.dumps(more), more)
+        assert body is not None
+        assert orjson.loads(body)["stream"] is True
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"n": 2},
+            {"n_cmpl": 2},
+            {"logprobs": True},
+            {"top_logprobs": 3},
+            {"n_probs": 1},
+            {"verbose": True},
+            {"response_fields": ["content"]},
+            {"reasoning_format": "deepseek-legacy"},
+            {"messages": [{"role": "assistant", "content": "Sure"}]},
+            {"stream": 0},
+            {"stream": "no"},
+            {"stream_options": 3},
+            {"timings_per_token": "x"},
+        ],
+    )
+    def test_what_a_stream_cannot_carry_is_asked_for_as_it_is(self, more: dict[str, Any]) -> None:
+        assert streaming_body(orjson.dumps(more), more) is None
