@@ -10,8 +10,16 @@ import pytest
 from support.anthropic_stream import GrammarError, checked
 
 Event = dict[str, Any]
-MESSAGE: Event = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None,
-           "stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 1}}  # fmt: skip
+MESSAGE: Event = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "content": [],
+    "model": "m",
+    "stop_reason": None,
+    "stop_sequence": None,
+    "usage": {"input_tokens": 5, "output_tokens": 1},
+}
 START: Event = {"type": "message_start", "message": MESSAGE}
 TEXT: Event = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
 HELLO: Event = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
