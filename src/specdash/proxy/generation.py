@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Action, Guardrail, Outcome
@@ -95,8 +96,10 @@ class Generation:
                         return
                     self.begin(writer)
                 await client.flush()
-                if writer.has_content:
+                if writer.has_content and self.active.ttft_s is None:
                     self.active.first_content()
+                    # The client gets the processor for its first token, before what was read together with it.
+                    os.sched_yield()
 
             await self._answer(writer, on_data, lambda: self.begin(writer))
             self.begin(writer)
