@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend import binary, embedded, model_files
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
-from specdash.core.envfile import EnvFileError, parse
+from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, state_dir
@@ -124,12 +124,7 @@ def read_env_file(path: str | Path) -> dict[str, str]:
         data = file.read_bytes()
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise EnvFileError(f"{path}:{line}: is not UTF-8 text") from None
-    return parse(text).check(str(path)).values
+    return read_values(data, str(path))
 
 
 def plan_from_file(

@@ -72,6 +72,16 @@ class EnvFile:
         return self
 
 
+def read_values(data: bytes, path: str) -> dict[str, str]:
+    """Key to value of a file's bytes. Raises `EnvFileError` naming `path` and the line that cannot be read."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise EnvFileError(f"{path}:{line}: is not UTF-8 text") from None
+    return parse(text).check(path).values
+
+
 def parse(text: str) -> EnvFile:
     """Parse any text. Never fails: an unreadable line becomes an entry with a `problem`."""
     entries: list[Entry] = []

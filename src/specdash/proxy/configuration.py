@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.envfile import EnvFileError, parse
+from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, NEEDS_RESTART, PARAMETERS
@@ -75,12 +75,7 @@ def read_env_file(path: Path) -> dict[str, str]:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise EnvFileError(f"{path}:{line}: is not UTF-8 text") from None
-    return parse(text).check(str(path)).values
+    return read_values(data, str(path))
 
 
 def reread(current: Configuration) -> Reload:
