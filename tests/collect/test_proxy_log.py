@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdash.collect import proxy_log
 from specdash.collect.proxy_log import JournalLines, ProxyEventsCollector
 from specdash.collect.tail import Chunk
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, RequestEvent, to_json
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent, to_json
 from specdash.core.proxy_status import ProxyEvents
 from specdash.core.readings import FailureKind, Reading, Source
 
@@ -239,3 +239,43 @@ def test_sessions_of_a_log_are_bounded(published: Published) -> None:
     ProxyEventsCollector("x", published.append, lines=Given(Chunk(text)), tell_context=True).step()
     (status,) = published.statuses()
     assert len(status.sessions) <= 100
+
+
+RESPONSE = (
+    b"2026-09-21 14:13:22,500 [INFO] specdash.proxy: RESP: finish=tool_use output_tokens=41 text_len=0 tool_calls=1 "
+    b"status=200 ttft_s=0.75 tok_s=31.5 request=req_1 session=s1\n"
+)
+
+
+def test_a_human_log_tells_of_finished_requests(file: Path, published: Published) -> None:
+    file.write_bytes(HUMAN + RESPONSE)
+    ProxyEventsCollector(str(file), published.append).step()
+    _, ended = published.events()
+    assert isinstance(ended, RequestEvent)
+    assert (ended.request_id, ended.session, ended.stop_reason) == ("req_1", "s1", "tool_use")
+    assert (ended.completion_tokens, ended.ttft_s, ended.decode_rate) == (41, 0.75, 31.5)
+    assert (ended.outcome, ended.prompt_tokens, ended.duration_s) == (Outcome.OK, None, None)
+
+
+@given(st.data())
+def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: st.DataObject) -> None:
+    text = (lines(LOOP) + HUMAN + lines(REQUEST) + RESPONSE) * 2
+    cut = data.draw(st.integers(0, len(text)))
+    published = Published()
+    collector = ProxyEventsCollector(
+        "x", published.append, lines=Given(Chunk(text[:cut]), Chunk(text[cut:])), tell_context=True
+    )
+    collector.step()
+    collector.step()
+    assert published.events() == [LOOP, REQUEST] * 2
+    assert published.statuses()[-1].requests == 2
+
+
+def test_once_the_address_is_known_the_log_speaks_for_the_proxy_no_more(published: Published) -> None:
+    given = Given(Chunk(HUMAN), Chunk(HUMAN))
+    collector = ProxyEventsCollector("x", published.append, lines=given, tell_context=True)
+    collector.step()
+    collector.tell_no_context()
+    collector.step()
+    assert len(published.statuses()) == 1
+    assert len(published.events()) == 2

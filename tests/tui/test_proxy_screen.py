@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specdash.core.proxy_events import Outcome, Phase
+from specdash.core.proxy_events import Outcome, Phase, RequestEvent
+from specdash.core.proxy_lines import parse_line
 from specdash.insight.proxy_picture import ProxyPicture
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
@@ -342,6 +343,36 @@ def test_the_detail_of_a_retried_request_lists_what_the_guardrails_did() -> None
     told = block(request_lines(one.picture.proxy.finished[1], one, 100))
     assert "malformed tool detected: kind unknown_tool, tool Raed, streak 3" in told
     assert "8,290 of them from the cache (86 %)" in told
+
+
+def ends_of(*texts: str, at: float = WALL) -> tuple[RequestEvent, ...]:
+    """Ends of requests as a human log tells them."""
+    events = [parse_line(text, at) for text in texts]
+    return tuple(event for event in events if isinstance(event, RequestEvent))
+
+
+def test_what_a_log_line_does_not_tell_of_an_end_is_dashes_and_never_made_up() -> None:
+    one = view("proxy_uap")
+    (end,) = ends_of("RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]")
+    told = [line.split() for line in block(request_lines(end, one, 100)).splitlines()]
+    words = {line[0]: " ".join(line[1:]) for line in told if line}
+    assert words["ended"].endswith("ago")
+    assert (words["end"], words["endpoint"], words["retries"]) == ("end_turn", "--", "--")
+    assert (words["guardrails"], words["request"], words["session"]) == ("--",) * 3
+    assert words["answer"].startswith("12 tokens")
+    (row,) = block(table(request_columns(UNICODE, 200), [end], 200)).splitlines()[1:]
+    assert row.split()[1:3] == ["--", "end_turn"]
+    assert "0" not in row.split()[2:]
+    (dateless,) = ends_of("RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]", at=0.0)
+    assert "1970" not in block(request_lines(dateless, one, 100))
+    assert block(table(request_columns(UNICODE, 200), [dateless], 200)).splitlines()[1].split()[0] == "--"
+
+
+def test_ends_that_have_no_id_are_rows_of_their_own() -> None:
+    line = "RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]"
+    rows = ends_of(line, line)
+    keys = {RequestsTable().key(row) for row in rows}
+    assert len(keys) == len(rows)
 
 
 @given(st.integers(48, 220))

@@ -1,22 +1,11 @@
-"""What a proxy says of itself, taken in with care: our own proxy's status, and the flat fields of a UAP proxy.
-
-Whatever runs on the port may be another version, so every field is held to its declared type before anybody computes
-with it.
-"""
+"""What a proxy says of itself: our own proxy's status, or the flat fields of a UAP proxy."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from specdash.core.proxy_events import ProxyEvent, from_json
 from specdash.core.proxy_status import ProxyStatus, SessionView, status_from_json
 from specdash.llama.bodies import ParseError, flag, load_object, mapping, natural, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 UAP = "UAP"
 """What stands for the version of a proxy that tells none and answers as the UAP proxy does."""
@@ -33,27 +22,12 @@ def parse_context(body: bytes, changed_at: float = 0.0) -> ProxyStatus:
     answer = load_object(body)
     if "status" in answer:
         status = status_from_json(answer["status"])
-        if status is None or not _is_sound_status(status):
+        if status is None:
             raise ParseError("a status of another form")
         return status
     if not _UAP_FIELDS & answer.keys():
         raise ParseError("a JSON object without a proxy's status")
     return _uap_status(answer, changed_at)
-
-
-def parse_event(line: bytes) -> ProxyEvent | None:
-    """The event of one JSON line, None when it is not one of ours or a field of it is not what it should be."""
-    event = from_json(line)
-    return event if event is not None and is_sound(event) else None
-
-
-def is_sound(value: object) -> bool:
-    """Whether every field of a dataclass instance has its declared type; containers and enums are not looked into."""
-    return all(fits(getattr(value, name)) for name, fits in _checks(cast("Hashable", type(value))))
-
-
-def _is_sound_status(status: ProxyStatus) -> bool:
-    return is_sound(status) and all(is_sound(one) for one in (*status.sessions, *status.active))
 
 
 def _uap_status(answer: dict[str, Any], changed_at: float) -> ProxyStatus:
@@ -95,33 +69,3 @@ def _uap_session(session: str, answer: dict[str, Any], window: int | None, chang
         contamination_resets=counted("contamination_resets"),
         unexpected_ends=counted("unexpected_end_turn_count"),
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_FITS: dict[str, Callable[[object], bool]] = {
-    "int": _is_whole,
-    "float": _is_number,
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-}
-
-
-@cache
-def _checks(cls: Hashable) -> tuple[tuple[str, Callable[[object], bool]], ...]:
-    checks: list[tuple[str, Callable[[object], bool]]] = []
-    for field in dataclasses.fields(cast(Any, cls)):
-        kind, _, rest = str(field.type).partition(" | ")
-        if (fits := _FITS.get(kind)) is not None:
-            checks.append((field.name, _or_none(fits) if rest == "None" else fits))
-    return tuple(checks)
-
-
-def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or fits(value)

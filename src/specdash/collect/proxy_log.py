@@ -7,9 +7,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdash.collect.proxy_answers import parse_event
 from specdash.collect.tail import Chunk, LogTail
 from specdash.core.config import JOURNAL
+from specdash.core.proxy_events import from_json
 from specdash.core.proxy_status import SESSIONS_SHOWN, ProxyEvents, ProxyStatus, SessionView
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 
@@ -74,13 +74,14 @@ class ProxyEventsCollector:
         self._wall = wall
         self._began: float | None = None
         self._contexts: dict[str, SessionView] | None = {} if tell_context else None
+        self._has_json = False
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
         now = self._clock()
         self._began = now if self._began is None else self._began
         # A line of the past that has no time stamp is not one of now.
-        batch = _Batch(self._wall() if now - self._began >= _PAST_S else 0.0)
+        batch = _Batch(self._wall() if now - self._began >= _PAST_S else 0.0, has_json=self._has_json)
         chunk = self._lines.read(_SLICE_BYTES)
         # The first batch holds all that is read of the past; later ones come a slice at a time.
         while True:
@@ -88,8 +89,13 @@ class ProxyEventsCollector:
             if not chunk.more or self._told:
                 break
             chunk = self._lines.read(_SLICE_BYTES)
+        self._has_json = batch.has_json
         self._tell(batch, chunk.failure)
         return PERIOD_S / 10 if chunk.more else PERIOD_S
+
+    def tell_no_context(self) -> None:
+        """Leave the proxy's picture to itself from now on: its address became known."""
+        self._contexts = None
 
     def close(self) -> None:
         """Let go of the file or the journal."""
@@ -116,8 +122,8 @@ class ProxyEventsCollector:
         recovered = self._failure is not None and failure is None
         if batch or recovered or (failure is None and not self._told):
             self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
-        if self._contexts is not None and batch.contexts:
-            self._publish(Reading.known(Source.PROXY, now, _status(self._contexts, batch.contexts)))
+        if (contexts := self._contexts) is not None and batch.contexts:
+            self._publish(Reading.known(Source.PROXY, now, _status(contexts, batch.contexts)))
         if failure is not None and (failure != self._failure or batch):
             self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
         self._failure = failure
@@ -125,9 +131,12 @@ class ProxyEventsCollector:
 
 
 class _Batch:
-    def __init__(self, wall: float) -> None:
+    """Events of several lines. Once an event came as JSON, the same things in words are not counted again."""
+
+    def __init__(self, wall: float, *, has_json: bool) -> None:
         self._events: list[ProxyEvent] = []
         self._wall = wall
+        self.has_json = has_json
         self.contexts: list[ContextLine] = []
         self.dropped = 0
         self._unread = 0
@@ -137,9 +146,10 @@ class _Batch:
 
     def add(self, line: bytes) -> None:
         if line.lstrip().startswith(b"{"):
-            event = parse_event(line)
+            event = from_json(line)
             # Most lines of the human log are not about events; a JSON object that is none was meant to be one.
             self._unread += event is None
+            self.has_json = self.has_json or event is not None
         else:
             event = self._from_human_log(line)
         if event is not None:
@@ -152,7 +162,7 @@ class _Batch:
         if isinstance(event, ContextLine):
             self.contexts.append(event)
             return None
-        return event
+        return None if self.has_json else event
 
     def events(self) -> ProxyEvents:
         lost = max(0, len(self._events) - MAX_EVENTS)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from specdash.core.field_types import is_sound
+
 
 class Guardrail(StrEnum):
     """Every guardrail, by the name that events, metrics and screens use."""
@@ -79,22 +81,23 @@ class GuardrailEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent:
-    """One finished request. Token counts are summed over retries; a value that is not known is None.
+    """One finished request. Token counts are summed over retries; a value that is not known is None, a text empty.
 
+    What the proxy writes is complete; what a reader makes of a line of a human log knows no more than the line says.
     `path` is the endpoint without its alias; `ttft_s` runs from the arrival of the request to the first content
     sent to the client; `guardrails` are the marks it got, as `malformed_tool:recovered`.
     """
 
     at: float
-    """When the request arrived."""
+    """When the request arrived; when it ended where `duration_s` is None; 0 where neither is known."""
     session: str
     request_id: str
     path: str = "/v1/messages"
-    stream: bool = False
-    strict: bool = False
+    stream: bool | None = False
+    strict: bool | None = False
     model: str = ""
     outcome: Outcome = Outcome.OK
-    status: int = 200
+    status: int | None = 200
     error_type: str | None = None
     stop_reason: str | None = None
     duration_s: float | None = None
@@ -110,13 +113,13 @@ class RequestEvent:
     decode_rate: float | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
-    retries: int = 0
+    retries: int | None = 0
     context_window: int | None = None
     messages: int | None = None
     tools: int | None = None
-    tool_calls: tuple[str, ...] = ()
+    tool_calls: tuple[str, ...] | None = ()
     """Names of the tools called."""
-    guardrails: tuple[str, ...] = ()
+    guardrails: tuple[str, ...] | None = ()
 
 
 ProxyEvent = GuardrailEvent | RequestEvent
@@ -124,28 +127,34 @@ _KINDS: dict[str, type[ProxyEvent]] = {"request": RequestEvent, "guardrail": Gua
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 _ENUMS: dict[str, type[StrEnum]] = {"guardrail": Guardrail, "action": Action, "outcome": Outcome}
 _TUPLES = frozenset({"tool_calls", "guardrails"})
+_LEFT_OUT = frozenset(one.name for cls in _NAMES for one in dataclasses.fields(cls) if one.default is None)
 
 
 def to_json(event: ProxyEvent) -> str:
-    """One line without its newline; fields that are None are left out."""
-    values = {name: value for name, value in dataclasses.asdict(event).items() if value is not None}
+    """One line without its newline; fields that are None are left out where that says the same."""
+    told = dataclasses.asdict(event).items()
+    values = {name: value for name, value in told if value is not None or name not in _LEFT_OUT}
     return json.dumps({"event": _NAMES[type(event)], **values}, separators=(",", ":"))
 
 
 def from_json(line: str | bytes) -> ProxyEvent | None:
-    """The event of a line, or None when it is not one of ours; unknown fields of newer versions are ignored."""
+    """The event of a line, or None when it is not one of ours or a field is not of its type.
+
+    Unknown fields of newer versions are ignored. Never raises.
+    """
     try:
         values = json.loads(line)
         cls = _KINDS[values.pop("event")]
         known = {one.name for one in dataclasses.fields(cls)}
         kept = {name: _typed(name, value) for name, value in values.items() if name in known}
-        return cls(**kept)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        event = cls(**kept)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+    return event if is_sound(event) else None
 
 
 def _typed(name: str, value: Any) -> Any:
-    if name in _TUPLES:
+    if name in _TUPLES and isinstance(value, list):
         return tuple(str(one) for one in value)
     enum = _ENUMS.get(name)
     return enum(value) if enum is not None else value

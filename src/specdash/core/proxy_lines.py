@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent
+from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent
 from specdash.core.proxy_line_table import CONTEXT_LEVELS, LEVELS, QUIET, ROWS, Row
 from specdash.core.proxy_line_template import Template, tail, typed
 
@@ -31,6 +31,11 @@ def _by_head() -> dict[str, list[tuple[Row, Template]]]:
 
 
 _BY_HEAD = _by_head()
+_STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
+"""What another proxy writes as its upstream said it, in the words of the Messages API."""
+_NO_REASON = frozenset({"", "None", *Outcome})
+"""Written for an end without a stop reason."""
+_CLIENT_LEFT_STATUS = 499
 _DAY = 86400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _PREFIX = re.compile(
@@ -131,13 +136,18 @@ def read_line(text: str, at: float | None = None) -> Line | None:
     return None
 
 
-def parse_line(text: str, at: float | None = None) -> GuardrailEvent | ContextLine | None:
-    """The guardrail action or the context use that a log line tells, None for any other line. See `read_line`."""
+def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | ContextLine | None:
+    """The guardrail action, the end of a request or the context use that a log line tells, None for any other line.
+
+    A `RequestEvent` knows what the line says and nothing else; its `at` is the end. See `read_line`.
+    """
     line = read_line(text, at)
     if line is None:
         return None
     if line.guardrail is not None and line.action is not None:
         return GuardrailEvent(line.at, line.session, line.guardrail, line.action, line.request_id, line.facts)
+    if line.name == "response":
+        return _request(line)
     if line.name != "context":
         return None
     facts = line.facts
@@ -151,6 +161,46 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | ContextLi
         session=line.session,
         at=line.at,
     )
+
+
+def _request(line: Line) -> RequestEvent:
+    facts = line.facts
+    finish, error = str(facts.get("finish", "")), facts.get("error")
+    status, written = _whole(facts.get("status")), _whole(facts.get("output_tokens"))
+    outcome = Outcome.OK
+    if finish == Outcome.CLIENT_LEFT or status == _CLIENT_LEFT_STATUS:
+        outcome = Outcome.CLIENT_LEFT
+    elif finish == Outcome.ERROR or error or (status or 0) >= 400:
+        outcome = Outcome.ERROR
+    # Only our lines name the request; they leave out retries when there were none. Other proxies write 0 tokens when
+    # the upstream told no number.
+    ours = bool(line.request_id)
+    return RequestEvent(
+        at=line.at,
+        session=line.session,
+        request_id=line.request_id,
+        path="",
+        stream=None,
+        strict=None,
+        outcome=outcome,
+        status=status,
+        error_type=error if isinstance(error, str) and error else None,
+        stop_reason=None if finish in _NO_REASON else _STOP_REASONS.get(finish, finish),
+        ttft_s=_number(facts.get("ttft_s")),
+        completion_tokens=written if ours else written or None,
+        decode_rate=_number(facts.get("tok_s")),
+        retries=_whole(facts.get("retries", 0)) if ours else None,
+        tool_calls=() if facts.get("tool_calls") == 0 else None,
+        guardrails=None,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _ending(facts: Mapping[str, Any], said: set[str], session: str, request_id: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from specdash.core.field_types import is_sound
 from specdash.core.proxy_events import Phase
 
 if TYPE_CHECKING:
@@ -140,7 +141,10 @@ def status_to_json(status: ProxyStatus) -> dict[str, Any]:
 
 
 def status_from_json(values: Any) -> ProxyStatus | None:
-    """The picture of a JSON object, or None when it is not one; unknown fields are ignored."""
+    """The picture of a JSON object, or None when it is not one or a field is not of its type.
+
+    Unknown fields are ignored. Never raises.
+    """
     try:
         kept = _known(ProxyStatus, values)
         kept["upstream"] = Upstream(kept.get("upstream", "unknown"))
@@ -148,9 +152,10 @@ def status_from_json(values: Any) -> ProxyStatus | None:
         kept["sessions"] = tuple(SessionView(**_known(SessionView, one)) for one in kept.get("sessions", ()))
         kept["active"] = tuple(_active(one) for one in kept.get("active", ()))
         kept["problems"] = tuple(str(one) for one in kept.get("problems", ()))
-        return ProxyStatus(**kept)
-    except (TypeError, ValueError, AttributeError):
+        status = ProxyStatus(**kept)
+    except (TypeError, ValueError, AttributeError, OverflowError):
         return None
+    return status if all(is_sound(one) for one in (status, *status.sessions, *status.active)) else None
 
 
 def _active(values: Any) -> ActiveView:

@@ -103,7 +103,7 @@ def _running(request: ActiveView) -> dict[str, Any]:
 
 
 def _finished(request: RequestEvent) -> dict[str, Any]:
-    return {**asdict(request), **_shares(request)}
+    return {**asdict(request), "at": request.at or None, **_shares(request)}
 
 
 def _shares(request: ActiveView | RequestEvent) -> dict[str, Any]:

@@ -177,13 +177,14 @@ class ProxyState:
 
 def _window(finished: Iterable[RequestEvent], wall: float, window_s: float) -> ProxyWindow:
     ended = [one for one in finished if wall - window_s < ended_at(one)]
-    errors = sum(is_error(one) for one in ended)
+    tells_errors = all(one.status is not None for one in ended)
+    errors = sum(is_error(one) for one in ended) if tells_errors else None
     drafted = [one for one in ended if one.draft_tokens and one.accepted_tokens is not None]
     prompted = [one for one in ended if one.prompt_tokens and one.cached_tokens is not None]
     return ProxyWindow(
         requests=len(ended),
         errors=errors,
-        clients_left=sum(one.outcome is Outcome.CLIENT_LEFT for one in ended),
+        clients_left=sum(one.outcome is Outcome.CLIENT_LEFT for one in ended) if tells_errors else None,
         error_rate=share(errors, len(ended)),
         ttft_p50_s=_median(one.ttft_s for one in ended),
         decode_p50=_median(one.decode_rate for one in ended),

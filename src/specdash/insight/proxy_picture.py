@@ -40,8 +40,11 @@ class GuardrailCount:
 
 @dataclass(frozen=True, slots=True)
 class ProxyWindow:
-    """Figures over the requests that ended in the window; all None where no event told of a request yet, which a human
-    log never does."""
+    """Figures over the requests that ended in the window; all None where nobody told of a request yet.
+
+    `errors` and `clients_left` are None where requests ended of which nobody told the HTTP status: the log of a UAP
+    proxy tells of complete streams only.
+    """
 
     requests: int | None = None
     errors: int | None = None
@@ -150,5 +153,5 @@ def ended_how(request: RequestEvent) -> str:
     if request.outcome is Outcome.CLIENT_LEFT:
         return "client left"
     if is_error(request):
-        return request.error_type or f"HTTP {request.status}"
+        return request.error_type or (f"HTTP {request.status}" if request.status is not None else "error")
     return request.stop_reason or "ok"

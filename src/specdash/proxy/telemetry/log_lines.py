@@ -35,7 +35,7 @@ def response(event: RequestEvent, text_chars: int | None) -> None:
             "finish": event.stop_reason or event.outcome,
             "output_tokens": event.completion_tokens,
             "text_len": text_chars,
-            "tool_calls": len(event.tool_calls),
+            "tool_calls": len(event.tool_calls or ()),
             "status": event.status,
             "error": event.error_type,
             "retries": event.retries or None,

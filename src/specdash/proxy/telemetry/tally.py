@@ -62,7 +62,7 @@ class Tally:
         if event.outcome is Outcome.ERROR:
             kind = event.error_type or "unknown"
             self.errors[kind if kind in self.errors or len(self.errors) < MAX_LABELS else OTHER] += 1
-        self.retries += event.retries
+        self.retries += event.retries or 0
         self.prompt_tokens += event.prompt_tokens or 0
         self.cached_tokens += event.cached_tokens or 0
         self.completion_tokens += event.completion_tokens or 0

@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 
 from specdash.core.proxy_events import RequestEvent
 from specdash.insight.proxy_picture import acceptance, cache_share, ended_how, is_error, prefill_progress, share
-from specdash.tui.formatting import age, clean, clock, count, percent, rate, seconds
+from specdash.tui.formatting import UNKNOWN, age, clean, clock, count, percent, rate, seconds
 from specdash.tui.spans import BLANK, Line, wrap
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.proxy import guardrail_words, marks, phase_text
@@ -106,13 +106,16 @@ def request_lines(request: Request, view: View, width: int) -> list[Line]:
 def _whose(request: Request, view: View) -> Iterator[tuple[str, str]]:
     started = request.at if isinstance(request, RequestEvent) else request.started
     day = time.strftime("%Y-%m-%d", time.localtime(started))
-    yield "arrived", f"{day} {clock(started)}, {age(view.picture.wall - started)} ago"
+    when = f"{day} {clock(started)}, {age(view.picture.wall - started)} ago" if started > 0 else UNKNOWN
+    yield "ended" if isinstance(request, RequestEvent) and request.duration_s is None else "arrived", when
     yield "request", clean(request.request_id, 300) or "--"
     yield "session", clean(request.session, 300) or "--"
-    how = ["streamed" if request.stream else "in one piece"]
+    how = [clean(request.path, 200)] if request.path else []
+    if request.stream is not None:
+        how.append("streamed" if request.stream else "in one piece")
     if request.strict:
         how.append("checked whole before it is sent")
-    yield "endpoint", f"{clean(request.path, 200)}, {', '.join(how)}"
+    yield "endpoint", ", ".join(how) or UNKNOWN
     yield "model", clean(request.model, 200) or "--"
 
 
@@ -129,10 +132,8 @@ def _running(request: ActiveView, view: View) -> Iterator[tuple[str, str]]:
 
 
 def _ended(request: RequestEvent) -> Iterator[tuple[str, str]]:
-    if is_error(request):
-        yield "error", f"{clean(ended_how(request), 200)}, HTTP {request.status}"
-    else:
-        yield "end", f"{clean(ended_how(request), 200)}, HTTP {request.status}"
+    status = f", HTTP {request.status}" if request.status is not None else ""
+    yield "error" if is_error(request) else "end", f"{clean(ended_how(request), 200)}{status}"
     held = f"held {seconds(request.held_s)}, " if request.held_s else ""
     parts = f"{held}prefill {seconds(request.prefill_s)}, decode {seconds(request.decode_s)}"
     yield "time", f"{seconds(request.duration_s)} in all: {parts}"
@@ -145,13 +146,15 @@ def _ended(request: RequestEvent) -> Iterator[tuple[str, str]]:
     yield "speculation", _speculation(request)
     yield "context", _context(request)
     yield "messages", f"{count(request.messages)} messages, {count(request.tools)} tools offered"
-    yield "tools called", ", ".join(clean(one, 60) for one in request.tool_calls) or "none"
-    yield "retries", str(request.retries)
+    called = request.tool_calls
+    yield "tools called", UNKNOWN if called is None else ", ".join(clean(one, 60) for one in called) or "none"
+    yield "retries", UNKNOWN if request.retries is None else str(request.retries)
 
 
 def _guardrail_lines(request: Request, view: View, width: int) -> Iterator[Line]:
-    told = marks(request.guardrails)
-    for index, part in enumerate(wrap(told or "none", max(width - _LABEL, 20), 4)):
+    told = marks(request.guardrails or ())
+    nothing = UNKNOWN if request.guardrails is None else "none"
+    for index, part in enumerate(wrap(told or nothing, max(width - _LABEL, 20), 4)):
         yield ((("" if index else "guardrails").ljust(_LABEL), "dim"), (part, "warn bold" if told else "dim"))
     for action in view.picture.proxy.actions:
         if action.request_id != request.request_id or not request.request_id:

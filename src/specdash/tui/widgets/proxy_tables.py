@@ -157,8 +157,8 @@ class RequestsTable(RowsPanel["Request"]):
         return requests_of(view.picture.proxy, self.only)
 
     def key(self, row: Request) -> str:
-        """Its request id, which a request keeps when it ends."""
-        return row.request_id
+        """Its request id, which a request keeps when it ends; where nobody told it, itself."""
+        return row.request_id or str(id(row))
 
     def nothing(self, view: View) -> str:
         """Why there are none."""
@@ -167,7 +167,7 @@ class RequestsTable(RowsPanel["Request"]):
             return "no request of this session is known; esc shows all"
         if proxy.events_status is not Status.KNOWN and proxy.events_reason:
             return f"{clean(proxy.events_reason, 300)}. Finished requests come from there."
-        return "no finished request is known yet; JSON events tell of them" if proxy.configured else ""
+        return "no finished request is known yet; the proxy's events or log tell of them" if proxy.configured else ""
 
     def columns(self, view: View) -> Sequence[Column[Request]]:
         """What each request shows."""
@@ -199,8 +199,17 @@ def _started(request: Request) -> float:
     return request.at if isinstance(request, RequestEvent) else request.started
 
 
-def _retries(request: Request) -> int:
-    return request.retries if isinstance(request, RequestEvent) else request.attempt - 1
+def _retries(request: Request) -> Span:
+    retries = request.retries if isinstance(request, RequestEvent) else request.attempt - 1
+    return _text(UNKNOWN) if retries is None else _zero(retries, "warn bold")
+
+
+def _arrived(request: Request) -> str:
+    return clock(_started(request)) if _started(request) > 0 else UNKNOWN
+
+
+def _marks(request: Request) -> str:
+    return UNKNOWN if request.guardrails is None else marks(request.guardrails)
 
 
 def _total(request: Request) -> str:
@@ -211,7 +220,7 @@ def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
     """The columns of the requests' table; in a wide one more is seen of the sessions' ids."""
     name = 26 if width >= 150 else 11
     return (
-        Column("time", 8, lambda r: (clock(_started(r)), "dim"), rank=0),
+        Column("time", 8, lambda r: (_arrived(r), "dim"), rank=0),
         Column("session", name, lambda r: _text(middle(r.session, name) or UNKNOWN), rank=3, right=False),
         Column("phase or end", 18, lambda r: state_of(r, glyphs), rank=0, right=False),
         Column("ttft", 7, lambda r: _text(seconds(r.ttft_s)), rank=2),
@@ -221,9 +230,9 @@ def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
         Column("cache", 5, lambda r: _text(percent(cache_share(r))), rank=8),
         Column("out", 5, lambda r: _text(compact(r.completion_tokens)), rank=7),
         Column("acc", 5, lambda r: _text(percent(acceptance(r)), "acceptance"), rank=2),
-        Column("retry", 5, lambda r: _zero(_retries(r), "warn bold"), rank=9),
+        Column("retry", 5, _retries, rank=9),
         Column("total", 7, lambda r: _text(_total(r)), rank=10),
-        Column("guardrails", 13, lambda r: _text(marks(r.guardrails), "warn"), rank=4, right=False, stretch=True),
+        Column("guardrails", 13, lambda r: _text(_marks(r), "warn"), rank=4, right=False, stretch=True),
     )
 
 
