@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
-from specdash.collect import gpu
+from specdash.collect import gpu, proxy_watch
 from specdash.collect.hub import Hub
+from specdash.collect.proxy_discover import with_proxy
+from specdash.core import paths
 from specdash.core.errors import UsageError
+from specdash.core.proxy_events import RequestEvent, to_json
+from specdash.core.proxy_status import ProxyEvents, ProxyStatus, status_to_json
 from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.run_record import ProxyRecord
 from specdash.core.target import Target
+from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, hangs, says
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PATIENCE_S = 15.0
@@ -63,9 +73,6 @@ def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:
-    from specdash.core.proxy_events import RequestEvent, to_json
-    from specdash.core.proxy_status import ProxyEvents, ProxyStatus, status_to_json
-
     server.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=3))}))
     event = RequestEvent(1.0, "s", "r")
     events = tmp_path / "events.jsonl"
@@ -84,6 +91,120 @@ def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None
         seen.wait_for(Source.PROXY, Source.PROXY_EVENTS)
     assert "--proxy-url" in str(seen.of(Source.PROXY)[0].failure)
     assert "--proxy-log" in str(seen.of(Source.PROXY_EVENTS)[0].failure)
+
+
+class Proxies:
+    """Run records of this test alone, and the proxies that they name."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder)}
+        self.folder = folder
+        self.upstream = upstream
+        self.target = Target(upstream)
+
+    def start(self, name: str, proxy: FaultServer, requests: int, *, pid: int | None = None) -> Path:
+        """Let a proxy with one finished request turn up; its events file."""
+        picture = ProxyStatus(requests=requests)
+        proxy.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(picture)}))
+        events = self.folder / f"{name}.jsonl"
+        events.write_text(to_json(RequestEvent(1.0, "s", name)) + "\n")
+        process = psutil.Process(pid)
+        record = ProxyRecord(process.pid, process.create_time(), proxy.url, self.upstream, str(events))
+        directory = paths.proxy_records_dir(self.env)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.json").write_text(record.to_json())
+        return events
+
+    def hub(self, target: Target, state: TargetState, seen: Seen) -> Hub:
+        options: dict[str, Any] = {"interval_s": 0.25, "gpu": False, "host": False, "env": self.env}
+        return Hub(target, [state.apply, seen.take], on_target=state.retarget, **options)
+
+
+@pytest.fixture
+def proxies(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proxies:
+    monkeypatch.setattr(proxy_watch, "SEARCH_S", 0.02)
+    return Proxies(tmp_path, server.url)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def shown(state: TargetState) -> tuple[str | None, int | None, list[str]]:
+    """What the picture says of the proxy: address, requests, and the ids of finished ones."""
+    proxy = state.picture(time.monotonic(), time.time()).proxy
+    requests = proxy.live.requests if proxy.live is not None else None
+    return proxy.url, requests, [one.request_id for one in proxy.finished]
+
+
+def test_a_proxy_that_starts_after_the_dashboard_is_shown(server: FaultServer, proxies: Proxies) -> None:
+    state, seen = TargetState(proxies.target), Seen()
+    with proxies.hub(proxies.target, state, seen), FaultServer({}) as late:
+        seen.wait_for(Source.HEALTH, Source.PROXY, Source.PROXY_EVENTS)
+        assert not state.picture(time.monotonic(), time.time()).proxy.configured
+        events = proxies.start("late", late, 3)
+        until(lambda: shown(state) == (late.url, 3, ["late"]))
+        with events.open("a") as file:
+            file.write(to_json(RequestEvent(2.0, "s", "next")) + "\n")
+        until(lambda: shown(state)[2] == ["next", "late"])
+        assert state.picture(time.monotonic(), time.time()).proxy.origin == f"run record of process {os.getpid()}"
+
+
+def test_a_found_proxy_that_ended_is_followed_by_the_next(
+    server: FaultServer, proxies: Proxies, tmp_path: Path
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with FaultServer({}) as first, FaultServer({}) as second:
+            proxies.start("first", first, 3, pid=process.pid)
+            target = with_proxy(proxies.target, proxies.env)
+            state, seen = TargetState(target), Seen()
+            with proxies.hub(target, state, seen):
+                until(lambda: shown(state) == (first.url, 3, ["first"]))
+                process.kill()
+                process.wait(10)
+                first.routes["/v1/context"] = says(502, "{}")
+                proxies.start("second", second, 8)
+                until(lambda: shown(state) == (second.url, 8, ["second"]))
+                asked = len(first.requests["/v1/context"])
+                until(lambda: len(second.requests["/v1/context"]) > 2)
+                assert len(first.requests["/v1/context"]) == asked
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_a_proxy_that_is_named_stays_the_one(server: FaultServer, proxies: Proxies) -> None:
+    with FaultServer({}) as named, FaultServer({}) as found:
+        named.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=1))}))
+        proxies.start("found", found, 9)
+        target = Target(server.url, proxy_url=named.url)
+        state, seen = TargetState(target), Seen()
+        with proxies.hub(target, state, seen):
+            until(lambda: len(seen.of(Source.PROXY)) > 1)
+            assert shown(state) == (named.url, 1, [])
+        assert not found.requests
+
+
+def test_a_log_that_is_named_stays_the_one_and_its_proxy_is_found(
+    server: FaultServer, proxies: Proxies, tmp_path: Path
+) -> None:
+    log = tmp_path / "mine.log"
+    log.write_text("CONTEXT: 10/100 tokens (10.0%), unknown session=s\n")
+    target = Target(server.url, proxy_log=str(log))
+    state, seen = TargetState(target), Seen()
+    with proxies.hub(target, state, seen), FaultServer({}) as late:
+        until(lambda: shown(state) == (None, 1, []))
+        proxies.start("late", late, 7)
+        until(lambda: shown(state) == (late.url, 7, []))
+        with log.open("a") as file:
+            file.write("RESP: finish=end_turn tool_calls=0 status=200 request=r1 session=s\n")
+            file.write("CONTEXT: 10/100 tokens (10.0%), unknown session=s\n")
+        until(lambda: shown(state)[2] == ["r1"])
+        assert shown(state) == (late.url, 7, ["r1"])
 
 
 def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from specdash.collect.proxy_discover import with_proxy
+from specdash.collect import proxy_discover
+from specdash.collect.proxy_discover import ProxySearch, with_proxy
 from specdash.core import paths
 from specdash.core.run_record import ProxyRecord
 from specdash.core.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SERVER = Target("http://127.0.0.1:8080")
@@ -75,3 +80,77 @@ def test_no_records_and_broken_ones_are_no_proxy(env: dict[str, str]) -> None:
     for file in paths.proxy_records_dir(env).glob("*.json"):
         file.write_text('{"pid": 1')
     assert with_proxy(SERVER, env) == SERVER
+
+
+def test_what_the_user_named_of_a_proxy_stays(env: dict[str, str]) -> None:
+    leave(env)
+    named = replace(SERVER, proxy_url="http://127.0.0.1:9", proxy_origin="--proxy-url")
+    assert with_proxy(named, env) == named
+    found = with_proxy(replace(SERVER, proxy_log="/mine.log", proxy_key="sk-mine"), env)
+    assert (found.proxy_url, found.proxy_log, found.proxy_key) == (
+        "http://127.0.0.1:4000",
+        "/mine.log",
+        "sk-mine",
+    )
+    assert found.proxy_found == ("proxy_url", "proxy_origin")
+
+
+@pytest.fixture
+def other() -> Iterator[psutil.Process]:
+    """A process that a test may end."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+def test_a_search_finds_a_proxy_that_starts_later_and_tells_of_it_once(env: dict[str, str]) -> None:
+    search = ProxySearch(SERVER, env)
+    assert search.look() is None
+    leave(env)
+    assert search.look() == with_proxy(SERVER, env)
+    assert search.look() is None
+
+
+def test_a_search_has_nothing_to_tell_of_the_proxy_that_is_known_already(env: dict[str, str]) -> None:
+    leave(env)
+    search = ProxySearch(with_proxy(SERVER, env), env)
+    assert search.look() is None
+    leave(env, "younger", url="http://127.0.0.1:4444")
+    assert search.look() is None
+
+
+def test_a_proxy_that_ended_stays_until_another_is_found(env: dict[str, str], other: psutil.Process) -> None:
+    leave(env, pid=other.pid, pid_started=other.create_time())
+    first = replace(SERVER, proxy_log="/mine.log")
+    search = ProxySearch(first, env)
+    found = search.look()
+    assert found is not None
+    other.kill()
+    other.wait(10)
+    assert search.look() is None
+    leave(env, "2", url="http://127.0.0.1:4001")
+    found = search.look()
+    assert found is not None
+    assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4001", "/mine.log")
+
+
+def test_records_are_read_again_only_when_one_changed(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(env, "other", upstream="http://127.0.0.1:9999")
+    read: list[int] = []
+    wanted = proxy_discover._record
+
+    def counted(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
+        read.append(1)
+        return wanted(target, env)
+
+    monkeypatch.setattr(proxy_discover, "_record", counted)
+    search = ProxySearch(SERVER, env)
+    for _ in range(3):
+        assert search.look() is None
+    assert len(read) == 1
+    leave(env, "other", upstream="http://127.0.0.1:8080/")
+    assert search.look() is not None
+    assert len(read) == 2

@@ -101,6 +101,30 @@ def test_a_log_that_tells_of_no_requests_does_not_make_them_zero() -> None:
     assert picture(told(events(acted(Guardrail.LOOP_BREAKER)))).window.requests is None
 
 
+def test_ends_without_a_status_make_requests_but_no_errors() -> None:
+    partial = replace(DONE, status=None, ttft_s=None, draft_tokens=None, duration_s=None)
+    window = picture(told(events(partial))).window
+    assert (window.requests, window.errors, window.clients_left, window.error_rate) == (1, None, None, None)
+    assert ended_how(replace(partial, outcome=Outcome.ERROR)) == "error"
+
+
+def test_a_proxy_that_turns_up_is_shown_and_another_one_brings_nothing_of_the_first() -> None:
+    one = told(target=Target("http://127.0.0.1:1"))
+    assert not picture(one).configured
+    one.retarget(replace(TARGET, proxy_origin="run record of process 7"))
+    one.apply(status(requests=3))
+    one.apply(events(DONE))
+    assert (picture(one).url, picture(one).origin) == (TARGET.proxy_url, "run record of process 7")
+    assert picture(one).finished == (DONE,)
+    one.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
+    assert picture(one).live is None
+    assert picture(one).reason == "no answer yet"
+    assert picture(one).finished == (DONE,)
+    one.retarget(replace(TARGET, proxy_log="/p/other.jsonl"))
+    assert picture(one).finished == ()
+    assert picture(one).window.requests is None
+
+
 def test_requests_are_bounded_and_the_newest_come_first() -> None:
     many = [replace(DONE, request_id=f"r{i}") for i in range(KEPT_REQUESTS + 50)]
     finished = picture(told(events(*many))).finished

@@ -93,15 +93,13 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
 
 
 def _with(found: Target, named: Target) -> Target:
-    """What was found, the proxy included, overruled by what the user named."""
+    """What was found, overruled by what the user named, with the proxy found where none is named."""
     from dataclasses import replace
 
     from specdash.collect.proxy_discover import with_proxy
 
-    if named.proxy_url is None:
-        found = with_proxy(found, os.environ)
     changes: dict[str, Any] = {
         name: getattr(named, name)
         for name in ("log", "api_key", "model", "proxy_url", "proxy_key", "proxy_log", "proxy_origin")
     }
-    return replace(found, **{name: value for name, value in changes.items() if value})
+    return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)

@@ -58,7 +58,7 @@ def look(target: Target, wait_s: float, window_s: float) -> Picture:
     if target.proxy_log is not None:
         awaited.add(Source.PROXY_EVENTS)
     started = time.monotonic()
-    with Hub(target, [state.apply]):
+    with Hub(target, [state.apply], on_target=state.retarget):
         while time.monotonic() - started < wait_s:
             time.sleep(min(0.1, max(0.0, wait_s - (time.monotonic() - started))))
         while not awaited <= state.latest.keys() and time.monotonic() - started < wait_s + FIRST_LOOK_S:

@@ -178,7 +178,12 @@ class Collecting:
         with self._lock:
             if not self._ended:
                 self._state = TargetState(self._target)
-                self._hub = Hub(self._target, [self._state.apply], interval_s=self._interval_s)
+                self._hub = Hub(
+                    self._target,
+                    [self._state.apply],
+                    interval_s=self._interval_s,
+                    on_target=self._state.retarget,
+                )
                 self._hub.start()
 
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.collect.bus import Bus
+from specdash.collect.proxy_watch import ProxyWatch
 from specdash.collect.worker import RETRY_S, Worker
 from specdash.core.readings import FailureKind, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
     from specdash.collect.proxy import ProxyPoller
-    from specdash.collect.proxy_log import ProxyEventsCollector
     from specdash.core.target import Target
 
 _log = logging.getLogger(__name__)
-
-NO_PROXY: dict[Source, str] = {
-    Source.PROXY: "no proxy is known; name it with --proxy-url http://127.0.0.1:4000",
-    Source.PROXY_EVENTS: "no proxy log is known; name it with --proxy-log FILE or --proxy-log journal:UNIT",
-}
-"""What to do about a proxy that nobody named."""
 
 STOP_S = 0.9
 """How long `stop` may take in all."""
@@ -49,15 +44,18 @@ class Hub:
         interval_s: float = 1.0,
         gpu: bool = True,
         host: bool = True,
+        on_target: Callable[[Target], None] = lambda _: None,
+        env: Mapping[str, str] = os.environ,
     ) -> None:
+        """`on_target` is told, on another thread, of the target with a proxy that was found for it by `env`."""
         self.bus = Bus(sinks)
         self._target = target
         self._interval_s = interval_s
         self._with_gpu, self._with_host = gpu, host
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
-        self._proxy_log: ProxyEventsCollector | None = None
         self._http = _HttpThread(target, self.bus.publish, interval_s)
+        self._proxy = ProxyWatch(target, self.bus.publish, poll=self._http.watch_proxy, on_target=on_target, env=env)
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,7 +68,7 @@ class Hub:
         """Begin to watch. Raises UsageError when the target's url cannot be meant."""
         self._http.start()
         self._watch_log()
-        self._watch_proxy()
+        self._proxy.start()
         if self._with_host:
             self._watch_host()
         if self._with_gpu:
@@ -83,13 +81,13 @@ class Hub:
         self.bus.close()
         deadline = time.monotonic() + STOP_S
         self._http.stop()
+        self._proxy.stop()
         for worker in self._workers:
             worker.stop()
         self._http.join(deadline - time.monotonic())
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
-        if self._proxy_log is not None:
-            self._proxy_log.close()
+        self._proxy.join(deadline - time.monotonic())
 
     def set_interval(self, interval_s: float) -> None:
         """Change the seconds between two looks, from now on."""
@@ -107,19 +105,6 @@ class Hub:
         from specdash.collect.logs import LogCollector
 
         self._work("log", LogCollector(path, self.bus.publish).step, Source.LOG)
-
-    def _watch_proxy(self) -> None:
-        for source, named in ((Source.PROXY, self._target.proxy_url), (Source.PROXY_EVENTS, self._target.proxy_log)):
-            if named is None:
-                kind = FailureKind.NOT_CONFIGURED
-                self.bus.publish(Reading.unknown(source, time.monotonic(), kind, NO_PROXY[source]))
-        if self._target.proxy_log is not None:
-            from specdash.collect.proxy_log import ProxyEventsCollector
-
-            self._proxy_log = ProxyEventsCollector(
-                self._target.proxy_log, self.bus.publish, tell_context=self._target.proxy_url is None
-            )
-            self._work("proxy-log", self._proxy_log.step, Source.PROXY_EVENTS)
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector
@@ -152,7 +137,12 @@ class _HttpThread:
         self._publish = publish
         self._interval_s = interval_s
         self._poller: BackendPoller | None = None
+        self._proxied: Target | None = None
+        """The target whose proxy is to be polled."""
+        self._polled: Target | None = None
         self._proxy: ProxyPoller | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
@@ -173,6 +163,11 @@ class _HttpThread:
     def join(self, timeout_s: float) -> None:
         if self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
+
+    def watch_proxy(self, target: Target) -> None:
+        """Poll the target's proxy, and no other one. From any thread."""
+        self._proxied = target
+        self._in_loop(self._poll_proxy)
 
     def set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -208,10 +203,19 @@ class _HttpThread:
             loop.close()
 
     async def _watch(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_server())
-            if self._target.proxy_url is not None:
-                group.create_task(self._watch_proxy())
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._watch_server())
+            self._poll_proxy()
+
+    def _poll_proxy(self) -> None:
+        # Before the watch has begun, it will see by itself what is to be polled.
+        target = self._proxied
+        if self._group is None or target is None or target is self._polled or self._stopping.is_set():
+            return
+        self._polled = target
+        if self._polling is not None:
+            self._polling.cancel()
+        self._polling = self._group.create_task(self._watch_proxy(target))
 
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
@@ -225,15 +229,15 @@ class _HttpThread:
         finally:
             await client.aclose()
 
-    async def _watch_proxy(self) -> None:
+    async def _watch_proxy(self, target: Target) -> None:
         from specdash.collect.proxy import ProxyPoller
 
-        self._proxy = ProxyPoller(self._target, self._publish, interval_s=self._interval_s)
+        poller = self._proxy = ProxyPoller(target, self._publish, interval_s=self._interval_s)
         try:
             while not self._stopping.is_set():
-                await self._keep(self._proxy, Source.PROXY)
+                await self._keep(poller, Source.PROXY)
         finally:
-            await self._proxy.aclose()
+            await poller.aclose()
 
     async def _keep(self, poller: BackendPoller | ProxyPoller, source: Source) -> None:
         """Poll; an error is a bug, which is told, and after a pause the caller may try again."""

@@ -34,3 +34,5 @@ class Target:
     """Where the proxy's events are: a file of JSON events or log lines, or `journal:UNIT`."""
     proxy_origin: str = ""
     """How the proxy was found, in words."""
+    proxy_found: tuple[str, ...] = ()
+    """Which of these come from the run record of a proxy, by name; empty for a proxy that the user named."""

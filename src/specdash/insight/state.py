@@ -94,6 +94,16 @@ class TargetState:
             elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
                 self._absent_since = reading.at
 
+    def retarget(self, target: Target) -> None:
+        """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
+        with self._lock:
+            before, self.target = self.target, target
+            if before.proxy_url != target.proxy_url:
+                self._forget(Source.PROXY)
+            if before.proxy_log != target.proxy_log:
+                self._forget(Source.PROXY_EVENTS)
+                self.proxy = ProxyState()
+
     def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds."""
         with self._lock:
@@ -126,6 +136,10 @@ class TargetState:
         if log is not None and self.log.newest_s is not None:
             return self.log.newest_s + now - log.at
         return None
+
+    def _forget(self, source: Source) -> None:
+        self.latest.pop(source, None)
+        self.last_known.pop(source, None)
 
     def _note_absence(self, reading: Reading[Any]) -> None:
         if reading.failure is None or reading.source not in (Source.HEALTH, Source.METRICS, Source.SLOTS):
