@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -125,6 +126,9 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         where = ", ".join(address(one) for one in sockets or ())
         _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
+        # What is loaded by now stays: a full collection that walks it would hold up a stream for some 15 ms.
+        gc.collect()
+        gc.freeze()
         notify("READY=1")
         for problem in self._configuration.settings.problems:
             _LOG.warning("%s", problem)
