@@ -37,7 +37,7 @@ demo: $(RUN_STAMP)
 	@$(BIN)/specdash demo
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(DEV_STAMP)
 	$(BIN)/python -m pytest -m ""
