@@ -64,7 +64,7 @@ class SessionsTable(RowsPanel[SessionView]):
         live = view.picture.proxy.live
         if live is None:
             return ((UNKNOWN, "dim"),)
-        looping = sum(one.is_looping for one in live.sessions)
+        looping = sum(one.is_looping and _is_recent(one, view.picture.wall) for one in live.sessions)
         spans: list[Span] = [(count(live.session_count), "text bold")]
         if looping:
             spans.append((f"  {looping} in a loop", "bad bold"))
@@ -96,6 +96,11 @@ class SessionsTable(RowsPanel[SessionView]):
         return columns if told else [column for column in columns if column.heading != RUNNING]
 
 
+def _is_recent(session: SessionView, wall: float) -> bool:
+    """True while its last turn may still be going on; an agent that gave up leaves its loop behind."""
+    return wall - session.last_seen <= RECENT_S
+
+
 def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Column[SessionView], ...]:
     """The columns of the sessions' table; in a wide one more is seen of the ids."""
     name = 26 if width >= 110 else 13
@@ -111,13 +116,18 @@ def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Colum
     def turns(one: SessionView) -> str:
         return UNKNOWN if one.turns_remaining is None else str(one.turns_remaining)
 
+    def loop(one: SessionView) -> Span:
+        if not one.is_looping:
+            return ("none", "dim")
+        return (loop_text(one), "bad bold" if _is_recent(one, wall) else "dim")
+
     return (
         Column("session", name, lambda s: _text(middle(s.id, name) or UNKNOWN), rank=0, right=False),
         Column("context", _BAR, used, rank=4, right=False),
         Column("use", 5, lambda s: _text(percent(s.utilisation)), rank=0),
         Column("level", 8, level, rank=2, right=False),
         Column("turns", 5, lambda s: _text(turns(s)), rank=1),
-        Column("loop", 10, lambda s: (loop_text(s), "bad bold") if s.is_looping else ("none", "dim"), 1, right=False),
+        Column("loop", 11, loop, rank=1, right=False),
         Column("malf", 4, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
         Column("reqs", 5, lambda s: _text(compact(s.requests)), rank=5),
         Column(RUNNING, 3, lambda s: _zero(s.active, "decode bold"), rank=7),
@@ -237,6 +247,8 @@ def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
 
 
 _BAR = 10
+RECENT_S = 60.0
+"""Age of a session's last turn up to which its state is news."""
 _SPARKS = ((112, 60), (82, 30), (54, 20), (42, 12), (0, 10))
 """Columns of a sparkline, by the least width of the table."""
 
