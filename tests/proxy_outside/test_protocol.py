@@ -226,7 +226,9 @@ def test_a_session_can_be_asked_for_by_its_id(proxy: ProxyProcess) -> None:
     known = proxy.context("hdr:known-one")
     assert (known["active_session_id"], known["total_requests"]) == ("hdr:known-one", 1)
     assert (known["context_window"], known["last_input_tokens"]) == (65536, 120)
-    assert proxy.context("hdr:never-seen")["active_session_id"] in (None, "hdr:never-seen")
+    assert proxy.context("known-one") == {**known, "status": proxy.context("known-one")["status"]}
+    unknown = proxy.request("GET", "/v1/context?session_id=never-seen")
+    assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
 
 
 def test_nothing_the_telemetry_asks_for_reaches_the_client(proxy: ProxyProcess, upstream: FaultUpstream) -> None:

@@ -18,6 +18,7 @@ from specdash.proxy.client_watch import ClientLeftError
 from specdash.proxy.context import context_json
 from specdash.proxy.errors import ApiError, ProxyStoppingError
 from specdash.proxy.gate import Gate
+from specdash.proxy.identity import KINDS
 from specdash.proxy.responses import TaggedSend, new_request_id, send_bytes, send_error, send_json
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from specdash.proxy.responses import Receive, Scope, Send
+    from specdash.proxy.sessions import Session
     from specdash.proxy.settings import ProxySettings
 
     Handler = Callable[["Proxy", Scope, Receive, Send], Awaitable[None]]
@@ -123,8 +125,17 @@ async def _health(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) ->
 async def _context(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
     named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("session_id")
     store = proxy.sessions
-    session = store.find(named[0]) if named else store.latest()
+    session = _named_session(store, named[0]) if named else store.latest()
     await send_json(send, context_json(session, store, proxy.telemetry, proxy.settings, proxy.window, proxy.gate))
+
+
+def _named_session(store: SessionStore, name: str) -> Session:
+    """The session of our id for it, or of the name its client gave it."""
+    for prefix in ("", *KINDS):
+        session = store.find(prefix + name)
+        if session is not None:
+            return session
+    raise ApiError(404, f"no such session: {name[:200]}; it may have been idle for too long")
 
 
 async def _metrics(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) -> None:

@@ -46,6 +46,9 @@ _CHANGING = re.compile(
 
 _GAPS = re.compile(r"#(?:[\s#.,:/+-]*#)+")
 
+KINDS = ("hdr:", "meta:", "fp:")
+"""How our ids begin: named by a header, by metadata, or known by a fingerprint."""
+
 
 def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host: str) -> str:
     """The session of a Messages request; `headers` have lower-case names.
