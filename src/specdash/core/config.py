@@ -57,6 +57,22 @@ def _refresh(value: object) -> float:
     return seconds
 
 
+def _manager(value: object) -> str:
+    if value not in ("auto", "systemd", "supervisor"):
+        raise ValueError("wants auto, systemd or supervisor")
+    return str(value)
+
+
+def _seconds(value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1.0
+    if isinstance(value, bool) or not 1 <= seconds <= 86400:
+        raise ValueError("wants seconds, from 1 to 86400")
+    return seconds
+
+
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -110,12 +126,27 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("window", _window, "5m", "window of charts and windowed figures: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "colour theme: night, day, contrast or terminal", "NAME"),
+    Setting("manager", _manager, "auto", "what runs the services: auto, systemd or supervisor", "NAME"),
+    Setting("backend_service", _text, None, "the backend's systemd unit (default: found)", "UNIT"),
+    Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
+    Setting("proxy_service", _text, None, "the proxy's systemd unit (default: found)", "UNIT"),
+    Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
+    Setting("drain_timeout", _seconds, 120.0, "how long an apply waits for running requests to end", "SECONDS"),
+    Setting("health_timeout", _seconds, 600.0, "how long an apply waits for a restarted service", "SECONDS"),
+    Setting("disarm_after", _seconds, 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"),
+    Setting("read_only", _flag, False, "never let this dashboard be armed"),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
 """What says where the proxy is."""
 TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_SETTINGS)
 """What says where the server is, and the proxy in front of it."""
+SERVICE_SETTINGS = ("manager", "backend_service", "backend_env_file", "proxy_service", "proxy_env_file")
+"""What says which services may be changed, and their env files."""
+APPLY_SETTINGS = ("drain_timeout", "health_timeout")
+"""How patient an apply is."""
+ARM_SETTINGS = ("read_only", "disarm_after")
+"""What says whether and how long the dashboard may change anything."""
 SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}

@@ -21,6 +21,20 @@ class ExitCode(IntEnum):
     """No engine is installed that could run the model."""
     PORT_IN_USE = 6
     """Another process owns the port that was asked for."""
+    REFUSED = 7
+    """Preflight found an error; nothing was touched."""
+    CONFLICT = 8
+    """Another apply is running, or the file was changed by somebody else; nothing was touched."""
+    SERVICE = 9
+    """The service is unknown to its manager, the manager is not running, or it refused; nothing was changed."""
+    NOT_WRITTEN = 10
+    """A file could not be written (disk full, read-only, not the owner); the old one is still there."""
+    ROLLED_BACK = 11
+    """The change was tried and failed; everything is as it was before."""
+    ROLLBACK_FAILED = 12
+    """The change failed and so did undoing it; the message says what is left to do."""
+    UNFINISHED = 13
+    """An apply was cut short by the death of its specdash; `specdash recover` finishes it or rolls it back."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C, SIGTERM or SIGHUP; `backend run` alone answers SIGTERM with 0, as a service should."""
 
@@ -62,3 +76,33 @@ class PortInUseError(SpecdashError):
     """The port that was asked for belongs to another process."""
 
     exit_code = ExitCode.PORT_IN_USE
+
+
+class RefusedError(SpecdashError):
+    """Preflight found an error in what was asked for."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class ConflictError(SpecdashError):
+    """Another apply is running, or a file changed since it was read."""
+
+    exit_code = ExitCode.CONFLICT
+
+
+class ServiceError(SpecdashError):
+    """A service is missing, or its manager cannot or will not do what was asked."""
+
+    exit_code = ExitCode.SERVICE
+
+
+class NotWrittenError(SpecdashError):
+    """A file could not be written; what was there before is still there."""
+
+    exit_code = ExitCode.NOT_WRITTEN
+
+
+class UnfinishedApplyError(SpecdashError):
+    """An earlier apply was cut short, and must be finished or rolled back first."""
+
+    exit_code = ExitCode.UNFINISHED

@@ -49,3 +49,43 @@ def proxy_env_file(env: Mapping[str, str] = os.environ) -> Path:
 def proxy_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     """Where running proxies leave a note of themselves (see `core.run_record.ProxyRecord`)."""
     return run_records_dir(env) / "proxy"
+
+
+def backups_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where every version of an env file is kept before it is replaced."""
+    return state_dir(env) / "backups"
+
+
+def applies_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The records of all applies, one JSON object a line (see `core.applies`)."""
+    return state_dir(env) / "applies.jsonl"
+
+
+def apply_lock_file(env: Mapping[str, str] = os.environ) -> Path:
+    """Locked while an apply runs."""
+    return state_dir(env) / "apply.lock"
+
+
+def apply_journal_file(env: Mapping[str, str] = os.environ) -> Path:
+    """What a running apply has done so far; left behind only by one that was killed."""
+    return state_dir(env) / "apply.journal"
+
+
+def services_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The services that the built-in supervisor runs."""
+    return config_dir(env) / "services.json"
+
+
+def supervisor_socket(env: Mapping[str, str] = os.environ) -> Path:
+    """Where the built-in supervisor takes commands, mode 0600."""
+    return state_dir(env) / "run" / "supervisor.sock"
+
+
+def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """The user's own profiles, one TOML file each."""
+    return config_dir(env) / "profiles"
+
+
+def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CACHE_HOME/specdash`: what can be found out again."""
+    return _base(env, "XDG_CACHE_HOME", ".cache")

@@ -36,6 +36,8 @@ class Source(StrEnum):
     """What the proxy says of itself: `core.proxy_status.ProxyStatus`."""
     PROXY_EVENTS = "proxy events"
     """A batch of what it has written: `core.proxy_status.ProxyEvents`."""
+    APPLIES = "applies"
+    """The changes that specdash made to the services: a tuple of `core.applies.ApplyRecord`, oldest first."""
 
 
 class FailureKind(StrEnum):

@@ -26,6 +26,10 @@ class RunRecord:
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key, never the key."""
     parameters: tuple[tuple[str, str], ...] = ()
+    runner_pid: int | None = None
+    """The `specdash backend run` around it."""
+    env_digest: str | None = None
+    """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -45,6 +49,8 @@ class RunRecord:
                 env_file=_text(data.get("env_file")),
                 api_key_env=_text(data.get("api_key_env")),
                 parameters=tuple((str(key), str(value)) for key, value in data.get("parameters", ())),
+                runner_pid=_number(data.get("runner_pid")),
+                env_digest=_text(data.get("env_digest")),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -66,6 +72,8 @@ class ProxyRecord:
     env_file: str | None = None
     api_key_env: str | None = None
     """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
+    env_digest: str | None = None
+    """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -85,6 +93,7 @@ class ProxyRecord:
                 log=_text(data.get("log")),
                 env_file=_text(data.get("env_file")),
                 api_key_env=_text(data.get("api_key_env")),
+                env_digest=_text(data.get("env_digest")),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -92,3 +101,7 @@ class ProxyRecord:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
