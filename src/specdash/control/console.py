@@ -1,0 +1,211 @@
+"""The dashboard's hand on the services: everything it may ask or do, behind one object that knows no screen.
+
+Every method may block (systemctl, files, processes): call it from a thread. `start` alone returns at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specdash.core.applies import ApplyKind, Outcome, Progress
+from specdash.core.changes import ChangeSet, Role
+from specdash.core.errors import SpecdashError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from specdash.control.apply import Apply, ApplyOptions, ApplyPlan
+    from specdash.control.profiles import Profile
+    from specdash.control.services import Deployment, ServiceStatus
+    from specdash.core.applies import ApplyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    """One service as it is now. `values` is its env file, `last_good` the env before the last apply that went well: what
+    a rollback goes back to; None when nothing was applied yet. Both hold secrets: mask before showing."""
+
+    role: Role
+    name: str
+    manager: str
+    env_file: str
+    status: ServiceStatus
+    values: Mapping[str, str] = field(repr=False)
+    last_good: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesView:
+    """All services. `problems` say why one is missing; `unfinished` that an apply was cut short."""
+
+    services: tuple[ServiceView, ...] = ()
+    problems: tuple[str, ...] = ()
+    unfinished: str | None = None
+
+    def of(self, role: Role) -> ServiceView | None:
+        """The service of a role."""
+        return next((one for one in self.services if one.role is role), None)
+
+
+class Running:
+    """An apply in its own thread. Reports and result may be read from any thread at any time."""
+
+    def __init__(self, work: Callable[[Callable[[Progress], None]], ApplyRecord], cancel: Callable[[], None]) -> None:
+        self.reports: list[Progress] = []
+        self.record: ApplyRecord | None = None
+        self.error: SpecdashError | None = None
+        self._work = work
+        self._cancel = cancel
+        self._thread = threading.Thread(target=self._run, name="specdash-apply", daemon=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._thread.is_alive()
+
+    def start(self) -> Running:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def cancel(self) -> None:
+        """Roll back and end; returns at once."""
+        self._cancel()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the end; False when it has not come in time."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.record = self._work(self.reports.append)
+        except SpecdashError as error:
+            self.error = error
+
+
+class Console:
+    """What the tune screen may do. `find` looks the services up; it is asked anew each time."""
+
+    def __init__(
+        self, find: Callable[[], Deployment], options: ApplyOptions, env: Mapping[str, str] = os.environ
+    ) -> None:
+        self._find = find
+        self._options = options
+        self._env = env
+        self._running: Running | None = None
+
+    def look(self) -> ServicesView:
+        """The services as they are now. Raises nothing: what cannot be read is among the problems."""
+        from specdash.control.env_store import read_env
+
+        try:
+            deployment = self._find()
+        except SpecdashError as error:
+            return ServicesView(problems=(str(error),), unfinished=self._unfinished())
+        found: list[ServiceView] = []
+        problems = list(deployment.problems)
+        for role in Role:
+            service = deployment.service(role)
+            if service is None:
+                continue
+            try:
+                values, status = read_env(service.env_file).values, service.status()
+            except SpecdashError as error:
+                problems.append(str(error))
+                continue
+            last_good = self._last_good(role)
+            found.append(
+                ServiceView(role, service.name, service.manager.kind, str(service.env_file), status, values, last_good)
+            )
+        return ServicesView(tuple(found), tuple(problems), self._unfinished())
+
+    def plan(self, changes: ChangeSet, profile: str | None = None) -> ApplyPlan:
+        """What applying would do, with preflight's findings. Raises `SpecdashError`."""
+        from specdash.control.apply import plan_apply
+
+        return plan_apply(self._find(), changes, profile=profile, env=self._env)
+
+    def plan_rollback(self) -> ApplyPlan:
+        """What going back to before the last good apply would do. Raises `SpecdashError`."""
+        from specdash.control.apply import plan_rollback
+
+        return plan_rollback(self._find(), env=self._env)
+
+    def start(self, plan: ApplyPlan) -> Running:
+        """Apply in a thread. One at a time: raises `SpecdashError` while another of this dashboard runs."""
+        from specdash.control.apply import Apply
+
+        if self.busy:
+            raise SpecdashError("an apply is running; wait for its end")
+        one: list[Apply] = []
+
+        def work(report: Callable[[Progress], None]) -> ApplyRecord:
+            one.append(Apply(plan, self._options, report, self._env))
+            return one[0].run()
+
+        self._running = Running(work, lambda: one[0].cancel() if one else None)
+        return self._running.start()
+
+    def recover(self, *, finish: bool) -> Running:
+        """Finish or roll back the apply that was cut short, in a thread. Raises `SpecdashError` when there is none."""
+        from specdash.control.recover import recover, unfinished
+
+        journal = unfinished(self._env)
+        if journal is None:
+            raise SpecdashError("no apply was cut short: there is nothing to recover")
+        deployment = self._find()
+        self._running = Running(
+            lambda report: recover(deployment, journal, finish=finish, on_progress=report, env=self._env), lambda: None
+        )
+        return self._running.start()
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """The named sets, shipped and the user's own."""
+        from specdash.control.profiles import all_profiles
+
+        return tuple(all_profiles(self._env))
+
+    @property
+    def busy(self) -> bool:
+        """Whether an apply of this dashboard runs."""
+        return self._running is not None and self._running.busy
+
+    def close(self, timeout: float) -> bool:
+        """Cancel a running apply and wait for its rollback; False when it has not ended in time: its journal stays, and
+        the next start offers to recover."""
+        if self._running is None or not self._running.busy:
+            return True
+        self._running.cancel()
+        return self._running.join(timeout)
+
+    def _unfinished(self) -> str | None:
+        from specdash.control.recover import unfinished
+
+        with contextlib.suppress(SpecdashError):
+            journal = unfinished(self._env)
+            return None if journal is None else journal.words
+        return None
+
+    def _last_good(self, role: Role) -> Mapping[str, str] | None:
+        from specdash.control.env_store import Backups
+        from specdash.control.records import read_records
+        from specdash.core.envfile import parse
+        from specdash.core.paths import applies_file, backups_dir
+
+        done = [
+            one
+            for one in read_records(applies_file(self._env))
+            if one.outcome is Outcome.APPLIED and one.kind is ApplyKind.APPLY and str(role) in one.backups
+        ]
+        if not done:
+            return None
+        try:
+            data = Backups(backups_dir(self._env)).read(role, done[-1].backups[str(role)])
+        except SpecdashError:
+            return None
+        return parse(data.decode("utf-8", "replace")).values
