@@ -24,6 +24,15 @@ ENV = {
     "LLAMA_ARG_CACHE_TYPE_K": "q8_0",
 }
 
+ONLY_LLAMA_SERVER = {
+    "spec-draft-cpu-moe",
+    "spec-draft-n-cpu-moe",
+    "spec-draft-cpu-mask",
+    "spec-draft-cpu-mask-batch",
+    "spec-draft-cpu-range",
+}
+"""Parameters that xllamacpp has no attribute for."""
+
 
 def settings(**more: str) -> BackendSettings:
     return settings_from_env({**ENV, **more})
@@ -97,10 +106,17 @@ def test_no_flag_is_spelled_twice_in_the_catalogue() -> None:
 @pytest.mark.engine
 def test_every_attribute_of_the_catalogue_exists_and_takes_a_value() -> None:
     xllamacpp = pytest.importorskip("xllamacpp")
-    samples = {"spec-synth-rates": "0.9,0.5", "seed": 1, "kv-unified-per-slot": 0, "spec-synth-len": 2.0}
+    samples = {
+        "spec-synth-rates": "0.9,0.5",
+        "seed": 1,
+        "kv-unified-per-slot": 0,
+        "spec-synth-len": 2.0,
+        "spec-draft-device": "none",
+        "spec-draft-override-tensor": "exps=CPU",
+    }
     for parameter in ENGINE:
-        assert parameter.attribute is not None
-        if parameter.name in ("api-key", "api-key-file", "chat-template-file"):
+        assert (parameter.attribute is None) == (parameter.name in ONLY_LLAMA_SERVER)
+        if parameter.attribute is None or parameter.name in ("api-key", "api-key-file", "chat-template-file"):
             continue
         value = samples.get(parameter.name, parameter.default)
         for choice in parameter.choices or ("text" if value is None else value,):

@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 
 from specdash.backend import extra_args
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, REMOVED_KEYS, UNMAPPED_NATIVE_KEYS
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, REMOVED_KEYS
 from specdash.core.parameters import Kind, Parameter, Scalar
-from specdash.core.speculation import SpecType, parse_chain, spec_type
+from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
+from specdash.core.speculation import KNOBS, SpecType, parse_chain, spec_type
 
 DEFAULT = "default"
 MODEL_SOURCES = ("model", "model-url", "hf-repo", "docker-repo")
@@ -224,7 +225,7 @@ class _Reader:
         return (detected,), f"detected from {draft.source}"
 
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
-        for key in ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN"):
+        for key in KNOBS:
             value = self._ours(key)
             if value is None:
                 continue
@@ -300,7 +301,7 @@ class _Reader:
                 native[key] = value
             else:
                 environment[key] = value
-            if key not in UNMAPPED_NATIVE_KEYS:
+            if key not in PASSED_ON:
                 self.warnings.append(_unknown_warning(key))
         return native, environment
 
@@ -323,7 +324,7 @@ def _deaf_warning(key: str, names: list[str]) -> str:
 
 
 def _unknown_warning(key: str) -> str:
-    known = [*BY_KEY, *UNMAPPED_NATIVE_KEYS]
+    known = [*BY_KEY, *PASSED_ON]
     close = difflib.get_close_matches(key, [name for name in known if name != key], n=1, cutoff=0.75)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"{key} is not a known key and is passed on unread{hint}"

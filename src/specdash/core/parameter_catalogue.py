@@ -1,7 +1,7 @@
 """The catalogue of backend parameters: every env key, its meaning, range, flag and attribute, declared once.
 
-Source: `llama-server --help` of b11434 and `xllamacpp.CommonParams` of 2026.10.11549. `LLAMA_ARG_*` variables that are
-not here have no attribute in xllamacpp; llama-server gets them unchanged (`UNMAPPED_NATIVE_KEYS` lists the known ones).
+Source: `llama-server --help` of b11434, `xllamacpp.CommonParams` of 2026.10.11549, and PR #22397 for former names of
+flags. `LLAMA_ARG_*` variables that are not here are in `core.passed_on_parameters`: llama-server gets them unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def _row(
     words: tuple[tuple[str, int], ...] = (),
     always: bool = False,
     environment: str | None = None,
+    former: str = "",
+    default_holds_where: str = "",
 ) -> Parameter:
-    """One engine parameter; `flags`, `off` and `keys` are separated by blanks, the canonical flag first."""
+    """One engine parameter; `flags`, `off`, `former` and `keys` are separated by blanks, the canonical flag first."""
     spelled = tuple(flags.split())
     return Parameter(
         name=spelled[0].lstrip("-"),
@@ -38,6 +40,7 @@ def _row(
         keys=tuple(keys.split()),
         flags=spelled,
         off_flags=tuple(off.split()),
+        former_flags=tuple(former.split()),
         attribute=attribute,
         inverted=inverted,
         default=default,
@@ -49,6 +52,7 @@ def _row(
         always=always,
         secret=environment is not None,
         environment=environment,
+        default_holds_where=default_holds_where,
     )
 
 
@@ -84,18 +88,41 @@ _LEN = "tokens"
 _NGRAM_LEN = (1, 1024)
 
 
+# fmt: off
 def _ngram_map(name: str) -> tuple[Parameter, ...]:
     flag, path = f"--spec-{name}", f"speculative.{name.replace('-', '_')}"
     return (
-        _row(_I, f"{flag}-size-n", "", f"{path}.size_n", "length of the looked-up n-gram", 12, _NGRAM_LEN, _LEN),
-        _row(_I, f"{flag}-size-m", "", f"{path}.size_m", "length of the draft", 48, _NGRAM_LEN, _LEN),
-        _row(_I, f"{flag}-min-hits", "", f"{path}.min_hits", "occurrences before an n-gram is used", 1, (1, None)),
+        _row(_I, f"{flag}-size-n", "", f"{path}.size_n", "length of the looked-up n-gram", 12, _NGRAM_LEN, _LEN,
+             former="--spec-ngram-size-n"),
+        _row(_I, f"{flag}-size-m", "", f"{path}.size_m", "length of the draft", 48, _NGRAM_LEN, _LEN,
+             former="--spec-ngram-size-m"),
+        _row(_I, f"{flag}-min-hits", "", f"{path}.min_hits", "occurrences before an n-gram is used", 1, (1, None),
+             former="--spec-ngram-min-hits"),
     )
 
 
 _DRAFT = "speculative.draft"
+_FORMER_MAX = "--draft-max --draft-n --draft"
+_FORMER_MIN = "--draft-min --draft-n-min"
 
-# fmt: off
+
+def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
+    """Where and how the draft model's threads run; `batch` is "-batch" for those that read the prompt."""
+    flag, short, path = "--spec-draft", "bd" if batch else "d", f"{_DRAFT}.cpuparams{batch.replace('-', '_')}"
+    return (
+        _row(_I, f"{flag}-threads{batch} -t{short} --threads{batch}-draft", "", f"{path}.n_threads",
+             f"CPU threads of the draft model{meaning}; -1: as the model itself", -1, (-1, 512)),
+        _row(_T, f"{flag}-cpu-mask{batch} -C{short} --cpu-mask{batch}-draft", "", None,
+             f"hexadecimal mask of the CPUs those threads may use{meaning}"),
+        _row(_I, f"{flag}-cpu-strict{batch} --cpu-strict{batch}-draft", "", f"{path}.strict_cpu",
+             f"1: each of those threads stays on its CPU{meaning}", 0, (0, 1)),
+        _row(_I, f"{flag}-prio{batch} --prio{batch}-draft", "", f"{path}.priority",
+             f"priority of those threads, 0 normal to 3 real time{meaning}", 0, (0, 3)),
+        _row(_I, f"{flag}-poll{batch} --poll{batch}-draft", "", f"{path}.poll",
+             f"how much those threads poll for work{meaning}; 0: not at all", 50, (0, 100)),
+    )
+
+
 OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices=("auto", "llama-server", "xllamacpp")),
     _ours("LLAMA_BIN", _P, "the llama-server binary; unset: the one on PATH"),
@@ -211,7 +238,8 @@ SERVER: tuple[Parameter, ...] = (
     _row(_S, "--ui --webui", "LLAMA_ARG_UI", "ui", "serve the web page", True, off="--no-ui --no-webui"),
     _row(_S, "--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", "embedding", "serve embeddings only", False),
     _row(_I, "--log-verbosity -lv --verbosity", "LLAMA_LOG_VERBOSITY LLAMA_ARG_LOG_VERBOSITY", "verbosity",
-         "0 output, 1 error, 2 warning, 3 info, 4 trace, 5 debug", 3, (0, None), always=True),
+         "0 output, 1 error, 2 warning, 3 info, 4 trace, 5 debug", 3, (0, None), always=True,
+         default_holds_where="(default: 3"),
     _row(_S, "--log-jsonl", "LLAMA_ARG_LOG_JSONL", "log_json", "log lines as JSON", False, off="--no-log-jsonl"),
 )
 
@@ -233,9 +261,10 @@ SPECULATION: tuple[Parameter, ...] = (
     _row(_T, "--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
          f"{_DRAFT}.mparams.hf_repo", "Hugging Face repository of the draft model"),
     _row(_I, "--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX", f"{_DRAFT}.n_max",
-         "longest draft of a draft model; 0 would abort the server at the first request", 3, (1, None), _LEN),
+         "longest draft of a draft model; 0 would abort the server at the first request", 3, (1, None), _LEN,
+         former=_FORMER_MAX),
     _row(_I, "--spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN", f"{_DRAFT}.n_min", "shortest draft worth verifying",
-         0, (0, None), _LEN),
+         0, (0, None), _LEN, former=_FORMER_MIN),
     _row(_N, "--spec-draft-p-min --draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN", f"{_DRAFT}.p_min",
          "token probability below which drafting stops", 0.0, (0, 1)),
     _row(_N, "--spec-draft-p-split --draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", f"{_DRAFT}.p_split",
@@ -246,8 +275,17 @@ SPECULATION: tuple[Parameter, ...] = (
          f"{_DRAFT}.cache_type_k", "type of the draft's cached keys", "f16", choices=_KV_TYPES),
     _row(_T, "--spec-draft-type-v -ctvd --cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
          f"{_DRAFT}.cache_type_v", "type of the draft's cached values", "f16", choices=_KV_TYPES),
-    _row(_I, "--spec-draft-threads -td --threads-draft", "", f"{_DRAFT}.cpuparams.n_threads",
-         "CPU threads of the draft model", -1, (-1, 512)),
+    _row(_T, "--spec-draft-device -devd --device-draft", "", f"{_DRAFT}.devices",
+         "devices of the draft model, comma-separated; 'none': the CPU; unset: as the model itself"),
+    _row(_T, "--spec-draft-override-tensor -otd --override-tensor-draft", "", f"{_DRAFT}.tensor_buft_overrides",
+         "where tensors of the draft model are kept: pattern=buffer, comma-separated"),
+    _row(_S, "--spec-draft-cpu-moe -cmoed --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", None,
+         "keep the expert weights of the draft model in main memory", False),
+    _row(_I, "--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+         None, "first layers of the draft model whose expert weights stay in main memory", None, (0, None), "layers"),
+    *_draft_cpu("", ""),
+    *_draft_cpu("-batch", " while it reads the prompt"),
+    _row(_T, "--spec-draft-cpu-range -Crd --cpu-range-draft", "", None, "range of CPUs its threads may use, as 0-7"),
     _row(_S, "--spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", f"{_DRAFT}.backend_sampling",
          "sample the draft on the device", True, off="--no-spec-draft-backend-sampling"),
     _row(_T, "--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", f"{_DRAFT}.probabilistic",
@@ -257,11 +295,11 @@ SPECULATION: tuple[Parameter, ...] = (
     _row(_T, "--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "speculative.synth_rates",
          "synthetic acceptance per position, comma-separated (testing only)"),
     _row(_I, "--spec-ngram-mod-n-max", "", "speculative.ngram_mod.n_max", "longest draft of ngram-mod", 64,
-         _NGRAM_LEN, _LEN),
+         _NGRAM_LEN, _LEN, former=_FORMER_MAX),
     _row(_I, "--spec-ngram-mod-n-min", "", "speculative.ngram_mod.n_min", "shortest draft of ngram-mod", 48,
-         (0, 1024), _LEN),
+         (0, 1024), _LEN, former=_FORMER_MIN),
     _row(_I, "--spec-ngram-mod-n-match", "", "speculative.ngram_mod.n_match", "length of the looked-up n-gram", 24,
-         _NGRAM_LEN, _LEN),
+         _NGRAM_LEN, _LEN, former="--spec-ngram-size-n"),
     *_ngram_map("ngram-simple"),
     *_ngram_map("ngram-map-k"),
     *_ngram_map("ngram-map-k4v"),
@@ -272,6 +310,16 @@ SPECULATION: tuple[Parameter, ...] = (
 )
 # fmt: on
 
+GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
+    ("Speculation and service", OURS),
+    ("Model", MODEL),
+    ("Context and memory", MEMORY),
+    ("Hardware", HARDWARE),
+    ("Server", SERVER),
+    ("Sampling defaults", SAMPLING),
+    ("Draft model and n-grams", SPECULATION),
+)
+"""Every parameter, by what it is about."""
 ENGINE: tuple[Parameter, ...] = (*MODEL, *MEMORY, *HARDWARE, *SERVER, *SAMPLING, *SPECULATION)
 PARAMETERS: tuple[Parameter, ...] = (*OURS, *ENGINE)
 
@@ -298,20 +346,3 @@ REMOVED_KEYS: dict[str, str] = {
     "LLAMA_ARG_DRAFT_P_MIN": "LLAMA_DRAFT_P_MIN",
 }
 """Variables that abort those builds, or that they ignore without a word, and the key to write instead."""
-
-UNMAPPED_NATIVE_KEYS: frozenset[str] = frozenset(
-    f"LLAMA_ARG_{name}"
-    for name in """
-    AGENT BACKEND_SAMPLING CHAT_TEMPLATE_KWARGS CORS_CREDENTIALS CORS_HEADERS CORS_METHODS CORS_ORIGINS CPU_MOE
-    DEFRAG_THOLD DEVICE FIT_TARGET FREQUENCY_PENALTY IMAGE_MAX_TOKENS IMAGE_MIN_TOKENS LAZY_MODE LOG_COLORS
-    LOG_PREFIX LOG_TIMESTAMPS MCP_SERVERS_CONFIG MCP_SERVERS_JSON MMPROJ_AUTO MMPROJ_OFFLOAD MMPROJ_URL
-    MODELS_AUTOLOAD MODELS_DIR MODELS_MAX MODELS_PRESET MTMD_BATCH_MAX_TOKENS NO_HOST NUMA N_CPU_FFN N_CPU_MOE
-    OVERRIDE_TENSOR PERF POOLING PREFILL_ASSISTANT PRESENCE_PENALTY REASONING REASONING_EFFORT REASONING_PRESERVE
-    REPACK REPEAT_PENALTY RERANKING REUSE_PORT ROPE_FREQ_BASE ROPE_FREQ_SCALE ROPE_SCALE ROPE_SCALING_TYPE RPC
-    SKIP_CHAT_PARSING SPEC_DRAFT_CPU_MOE SPEC_DRAFT_N_CPU_MOE SSE_PING_INTERVAL SSL_CERT_FILE SSL_KEY_FILE
-    STATIC_PATH TAGS TENSOR_SPLIT THINK THINK_BUDGET THINK_BUDGET_MESSAGE TOOLS TOOLS_RUNTIME UI_CONFIG
-    UI_CONFIG_FILE UI_MCP_PROXY VIDEO_FFMPEG_DIR VIDEO_FPS VIDEO_TIMESTAMP_INTERVAL YARN_ATTN_FACTOR
-    YARN_BETA_FAST YARN_BETA_SLOW YARN_EXT_FACTOR YARN_ORIG_CTX
-    """.split()  # noqa: SIM905 - a list of 70 quoted words reads worse
-)
-"""Variables llama-server b11434 reads and this catalogue does not map."""

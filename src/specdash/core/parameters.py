@@ -46,6 +46,8 @@ class Parameter:
     keys: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
+    former_flags: tuple[str, ...] = ()
+    """Names by which only older builds of llama.cpp know it, the best one first. Several parameters may share one."""
     attribute: str | None = None
     inverted: bool = False
     default: Scalar | None = None
@@ -63,6 +65,8 @@ class Parameter:
     """Read by specdash, not by the engine."""
     always: bool = False
     """Rendered even when it has its default, because the default of the engine differs or changed between builds."""
+    default_holds_where: str = ""
+    """Words the engine's help must have for our default to mean the same there; elsewhere the engine's own holds."""
 
     @property
     def key(self) -> str:
@@ -73,6 +77,26 @@ class Parameter:
     def native_keys(self) -> tuple[str, ...]:
         """The variables llama.cpp itself reads."""
         return tuple(key for key in self.keys if key.startswith("LLAMA_ARG_"))
+
+    @property
+    def allowed(self) -> str:
+        """The values it may have, in words: kind, range and unit, or the choices."""
+        if self.choices:
+            return ", ".join(self.choices)
+        words = "".join(f" or '{word}'" for word, _ in self.words)
+        low, high = self.minimum, self.maximum
+        unit = f" {self.unit}" if self.unit else ""
+        if low is not None and high is not None:
+            return f"{self.kind}, {low:.10g} to {high:.10g}{unit}{words}"
+        if low is not None or high is not None:
+            bound = f"{low:.10g} or more" if low is not None else f"{high:.10g} or less"
+            return f"{self.kind}, {bound}{unit}{words}"
+        return f"{self.kind}{',' if unit else ''}{unit}{words}"
+
+    @property
+    def shown_default(self) -> str | None:
+        """The default as it is written, None where there is none."""
+        return None if self.default is None else self.text(self.default)
 
     def parse(self, text: str, source: str) -> Scalar:
         """The value `text` means; `source` names where it came from. Raises `InputError` when it means none."""

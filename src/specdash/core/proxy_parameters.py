@@ -134,6 +134,15 @@ ANSWERS: tuple[Parameter, ...] = (
 )
 # fmt: on
 
+GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
+    ("Listening", LISTENING),
+    ("Limits", LIMITS),
+    ("Context window", CONTEXT),
+    ("Loops", LOOPS),
+    ("Tools", TOOLS),
+    ("Answers", ANSWERS),
+)
+"""Every parameter, by what it is about."""
 PARAMETERS: tuple[Parameter, ...] = (*LISTENING, *LIMITS, *CONTEXT, *LOOPS, *TOOLS, *ANSWERS)
 BY_KEY: dict[str, Parameter] = {one.key: one for one in PARAMETERS}
 NEEDS_RESTART: frozenset[str] = frozenset(one.key for one in LISTENING)

@@ -12,6 +12,8 @@ from specdash.core.errors import InputError
 
 NO_SPECULATION = "none"
 """The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
+KNOBS = ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN")
+"""The env keys that set a parameter of every type in the chain, each type its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,18 @@ class SpecType:
     """Draft length in tokens where the engine offers no knob for it."""
 
     @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every name a build of llama.cpp ever had for the type, today's first."""
+        return (self.name, *self.aliases)
+
+    @property
     def reads_draft_model(self) -> bool:
         """Whether the type drafts with a model: a separate one, or heads inside the target."""
         return self.needs_draft_model or self.needs_heads
 
     def knob(self, key: str) -> str | None:
         """The engine parameter that the env key `key` moves for this type, or None when the type ignores it."""
-        return {
-            "LLAMA_DRAFT_MAX": self.max_parameter,
-            "LLAMA_DRAFT_MIN": self.min_parameter,
-            "LLAMA_DRAFT_P_MIN": self.p_min_parameter,
-        }.get(key)
+        return dict(zip(KNOBS, (self.max_parameter, self.min_parameter, self.p_min_parameter), strict=True)).get(key)
 
 
 def _ngram_map(name: str, meaning: str) -> SpecType:
@@ -139,5 +142,16 @@ def detected_type(draft_architecture: str | None, nextn_layers: int | None) -> S
 
 
 def readers_of(parameter: str) -> tuple[str, ...]:
-    """Names of the spec types whose draft length or threshold the engine parameter `parameter` sets."""
-    return tuple(t.name for t in SPEC_TYPES if parameter in (t.max_parameter, t.min_parameter, t.p_min_parameter))
+    """Names of the spec types that read an engine parameter; none for one that is not about speculation."""
+    if parameter.startswith("spec-synth-"):
+        return tuple(t.name for t in SPEC_TYPES)
+    if parameter.startswith("spec-draft-"):
+        return tuple(t.name for t in SPEC_TYPES if t.reads_draft_model)
+    if parameter.startswith("lookup-cache-"):
+        return ("ngram-cache",)
+    return tuple(t.name for t in SPEC_TYPES if parameter.startswith(f"spec-{t.name}-"))
+
+
+def knob_readers(key: str) -> tuple[SpecType, ...]:
+    """The spec types for which the env key `key` sets something."""
+    return tuple(t for t in SPEC_TYPES if t.knob(key) is not None)

@@ -1,0 +1,97 @@
+"""What an editor and docs/settings.md say of each env key comes from the catalogues alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core import parameter_catalogue as backend
+from specdash.core import passed_on_parameters, proxy_parameters
+from specdash.core.changes import Role
+from specdash.core.key_help import KeyHelp, all_keys, key_help
+from specdash.core.speculation import SPEC_TYPES
+
+EVERY_NAME = (*backend.BY_KEY, *proxy_parameters.BY_KEY, *passed_on_parameters.BY_KEY)
+
+
+def known(key: str) -> KeyHelp:
+    found = key_help(key)
+    assert found is not None, key
+    return found
+
+
+@pytest.mark.parametrize("key", EVERY_NAME)
+def test_every_declared_key_has_help_in_single_lines(key: str) -> None:
+    found = known(key)
+    assert found.key == key
+    assert found.meaning
+    assert found.values
+    assert not any("\n" in text for text in (found.meaning, found.values, *found.notes))
+
+
+@given(st.text(max_size=30).filter(lambda text: text not in EVERY_NAME))
+def test_a_key_nobody_declares_has_none(key: str) -> None:
+    assert key_help(key) is None
+
+
+def test_no_key_is_declared_twice() -> None:
+    assert len(set(EVERY_NAME)) == len(EVERY_NAME)
+
+
+def test_each_parameter_with_a_key_is_listed_once() -> None:
+    listed = [one.key for one in all_keys(Role.BACKEND)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {one.key for one in (*backend.PARAMETERS, *passed_on_parameters.PASSED_ON) if one.keys}
+    assert [one.key for one in all_keys(Role.PROXY)] == [one.key for one in proxy_parameters.PARAMETERS]
+
+
+def test_a_knob_names_the_flag_it_moves_for_each_type_that_reads_it() -> None:
+    longest = known("LLAMA_DRAFT_MAX")
+    assert "ngram-mod: sets --spec-ngram-mod-n-max" in longest.notes
+    assert "draft-mtp: sets --spec-draft-n-max" in longest.notes
+    assert {"--spec-draft-n-max", "--spec-ngram-map-k4v-size-m"} <= set(longest.flags)
+    assert set(longest.readers) == {one.name for one in SPEC_TYPES} - {"ngram-cache"}
+    assert known("LLAMA_DRAFT_P_MIN").flags == ("--spec-draft-p-min",)
+
+
+def test_ngram_cache_is_said_to_have_no_knob() -> None:
+    assert "ngram-cache: has no knob, its draft length is fixed at 8 tokens" in known("LLAMA_DRAFT_MAX").notes
+    assert "ngram-cache: does not read it" in known("LLAMA_DRAFT_MIN").notes
+
+
+def test_former_names_are_told() -> None:
+    notes = " ".join(known("LLAMA_ARG_SPEC_DRAFT_N_MAX").notes)
+    assert "older builds: --draft-max, --draft-n, --draft" in notes
+
+
+def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_listens_with() -> None:
+    assert all(one.restart for one in all_keys(Role.BACKEND))
+    assert known("PROXY_PORT").restart
+    assert not known("PROXY_LOOP_BREAKER").restart
+
+
+def test_a_name_of_llama_cpps_own_says_which_key_wins() -> None:
+    assert known("LLAMA_ARG_CTX_SIZE").notes[-1] == "LLAMA_CTX_SIZE sets the same, and wins"
+    assert "xllamacpp does not read it" in known("LLAMA_ARG_TENSOR_SPLIT").notes[0]
+
+
+def test_secrets_have_no_flag_and_say_how_they_travel() -> None:
+    for key in ("LLAMA_API_KEY", "HF_TOKEN"):
+        found = known(key)
+        assert (found.secret, found.flags) == (True, ())
+        assert f"as the variable {key}, never on its command line" in found.notes[0]
+    assert known("PROXY_API_KEY").secret
+
+
+def test_values_are_told_in_words() -> None:
+    assert known("LLAMA_DRAFT_MAX").values == "whole number, 1 to 1024 tokens"
+    assert known("LLAMA_GPU_LAYERS").values == "whole number, -2 or more layers or 'auto' or 'all'"
+    assert known("LLAMA_ENGINE").values == "auto, llama-server, xllamacpp"
+    assert (known("LLAMA_ARG_JINJA").values, known("LLAMA_ARG_JINJA").default) == ("on or off", "on")
+
+
+def test_readers_of_a_parameter_are_the_types_it_belongs_to() -> None:
+    assert known("LLAMA_DRAFT_MODEL").readers == tuple(one.name for one in SPEC_TYPES if one.reads_draft_model)
+    assert len(known("LLAMA_ARG_SPEC_SYNTH_LEN").readers) == len(SPEC_TYPES)
+    assert known("LLAMA_CTX_SIZE").readers == ()
