@@ -4,6 +4,8 @@ On Linux the command is started through a few lines of Python that ask the kerne
 become the command; so no code of ours runs between fork and exec of a process with threads. The kernel's promise is
 tied to the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
 Elsewhere the promise is only that of an orderly exit.
+
+The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
 """
 
 from __future__ import annotations
@@ -27,18 +29,32 @@ SECOND_SIGNAL_WAIT_S = 1.0
 _KILL_WAIT_S = 5.0
 _POLL_S = 0.02
 
-_UNTIL_PARENT_DIES = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(125)
+_BECOME = """
+import os, signal, sys
+parent, sockets, name, *command = sys.argv[1:]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        os._exit(125)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+sockets = sorted(map(int, sockets.split()))
+for target, descriptor in enumerate(sockets, 3):
+    os.dup2(descriptor, target)
+for descriptor in sockets:
+    if descriptor >= 3 + len(sockets):
+        os.close(descriptor)
+if sockets:
+    names = ":".join([name] * len(sockets))
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)), LISTEN_FDNAMES=names)
 try:
-    os.execvp(sys.argv[2], sys.argv[2:])
+    os.execvp(command[0], command)
 except OSError as error:
-    os.write(2, f"error: {sys.argv[2]} cannot be run: {error.strerror}\\n".encode())
+    os.write(2, f"error: {command[0]} cannot be run: {error.strerror}\\n".encode())
     os._exit(127)
 """
+"""Sorted, no descriptor is overwritten before it was copied: the n-th lowest is never below 3 + n."""
+_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 class Child:
@@ -60,15 +76,23 @@ class Child:
         *,
         cwd: str | None = None,
         output: int | IO[bytes] | None = subprocess.PIPE,
+        sockets: Sequence[int] = (),
+        sockets_name: str = "",
     ) -> Child:
-        """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`."""
+        """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`.
+
+        The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
+        """
         command = list(argv)
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _UNTIL_PARENT_DIES, str(os.getpid()), *command]
+        if sys.platform == "linux" or sockets:
+            passed = " ".join(str(descriptor) for descriptor in sockets)
+            name = sockets_name.replace(":", "_")
+            command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, name, *command]
         try:
             process = subprocess.Popen(
                 command,
-                env=dict(env),
+                env={key: value for key, value in env.items() if key not in _LISTEN_VARIABLES},
+                pass_fds=tuple(sockets),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -98,6 +122,17 @@ class Child:
         if not self._ended():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
+
+    def handles(self, number: int) -> bool:
+        """Whether the process has a handler of its own for signal `number`; True where that cannot be known."""
+        if sys.platform != "linux":
+            return not self._ended()
+        try:
+            with open(f"/proc/{self.pid}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+                caught = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+        except (OSError, StopIteration):
+            return False
+        return bool(int(caught, 16) >> (number - 1) & 1)
 
     def kill_group(self) -> None:
         """SIGKILL to the process and to everything it started that stayed in its group."""

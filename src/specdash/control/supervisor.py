@@ -9,95 +9,28 @@ when the supervisor is closed (context manager, `atexit`, SIGTERM, SIGHUP), by t
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import signal
-import subprocess
 import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
-from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
+from specdash.control.supervisor_runner import Restart, Runner, Service, State, Status
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from types import FrameType, TracebackType
 
-_READY_POLL_S = 0.05
-_FOREVER_S = 3600.0
-_SLACK_S = 10.0
-"""On top of a service's own stop timeout, for the kernel to reap what was killed."""
-_LOG_LIMIT_BYTES = 16 * 1024 * 1024
+__all__ = ["Restart", "Service", "State", "Status", "Supervisor"]
 
-
-class Restart(StrEnum):
-    """When a service that ended by itself is started again."""
-
-    NEVER = "never"
-    ON_FAILURE = "on-failure"
-    ALWAYS = "always"
-
-
-class State(StrEnum):
-    """Where a service is in its life."""
-
-    STOPPED = "stopped"
-    STARTING = "starting"
-    """The process runs, and is not ready yet."""
-    READY = "ready"
-    STOPPING = "stopping"
-    WAITING = "waiting to restart"
-    FAILED = "failed"
-    """It ended, and will not be started again by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What to run. `env` is the whole environment; times are in seconds.
-
-    `ready` is asked again and again until it returns True; it must answer quickly and may raise. A service that is
-    not ready within `ready_timeout` counts as failed. It starts again after `backoff`, doubled with each failure up to
-    `backoff_limit`; after `crash_limit` failures within `crash_window` it is given up.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
-    cwd: str | None = None
-    log: str | None = None
-    """Its stdout and stderr are appended here, mode 0600; None discards them. Over 16 MiB it moves to `.1` at start."""
-    restart: Restart = Restart.ON_FAILURE
-    ready: Callable[[], bool] | None = None
-    ready_timeout: float = 60.0
-    stop_timeout: float = 5.0
-    backoff: float = 0.25
-    backoff_limit: float = 8.0
-    crash_limit: int = 5
-    crash_window: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A service at one moment. `restarts` counts the starts after the first; `detail` says why it is not running."""
-
-    name: str
-    state: State
-    pid: int | None = None
-    restarts: int = 0
-    exit_code: int | None = None
-    detail: str = ""
+_START_BOUND_S = 10.0
+_SIGNAL_BOUND_S = 5.0
 
 
 class Supervisor:
     """Runs services until it is closed. Thread-safe; use it as a context manager."""
 
     def __init__(self, *, handle_signals: bool = True) -> None:
-        self._runners: dict[str, _Runner] = {}
+        self._runners: dict[str, Runner] = {}
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._handle_signals = handle_signals
@@ -128,22 +61,72 @@ class Supervisor:
             if known is not None:
                 known.service = service
             else:
-                self._runners[service.name] = _Runner(service)
+                self._runners[service.name] = Runner(service)
+
+    def remove(self, name: str) -> None:
+        """Stop a service and forget it."""
+        runner = self._runner(name)
+        with self._lock:
+            self._runners.pop(name, None)
+        runner.stop(leave=True)
+        runner.join()
 
     def start(self, name: str) -> Status:
-        """Start a service that is not running. Returns at once; see `wait_ready`."""
-        return self._runner(name).ask(run=True)
+        """Start a service that is not running. Returns at once; see `launch` and `wait_ready`."""
+        runner = self._runner(name)
+        runner.start()
+        return runner.status
+
+    def launch(self, name: str) -> Status:
+        """Start a service that is not running, and wait until its process has been started.
+
+        Raises `SpecdashError` when it cannot be. A process that ends right after is no error here.
+        """
+        runner = self._runner(name)
+        return self._wait_launched(runner, runner.start())
 
     def stop(self, name: str) -> Status:
-        """Stop a service and wait until nothing of it runs any more."""
+        """Stop a service and wait until nothing of it runs any more; raises `SpecdashError` when it still does."""
         runner = self._runner(name)
-        runner.ask(run=False)
-        return runner.wait(lambda s: s.state in (State.STOPPED, State.FAILED), runner.stop_bound())
+        bound = runner.stop_bound()
+        stopped, status = runner.wait_stopped(runner.stop(), bound)
+        if not stopped:
+            raise SpecdashError(f"{name} did not stop within {bound:g} s; its process {status.pid} is still there")
+        return status
 
     def restart(self, name: str) -> Status:
-        """Stop a service, then start it."""
-        self.stop(name)
-        return self.start(name)
+        """Stop a service, then start it; returns when the new process has been started. Raises as `launch`."""
+        runner = self._runner(name)
+        return self._wait_launched(runner, runner.restart())
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a service's process. Raises `SpecdashError` when it does not run, or has no handler."""
+        runner = self._runner(name)
+        if runner.status.pid is None:
+            raise SpecdashError(f"{name} does not run ({runner.status.state})")
+        if not runner.signal(number, _SIGNAL_BOUND_S):
+            raise SpecdashError(
+                f"{name} was not sent {signal.Signals(number).name}: it has no handler for it and would end"
+            )
+
+    def service(self, name: str) -> Service:
+        """The description of a service that counts for its next start."""
+        return self._runner(name).service
+
+    def stop_bound(self, name: str) -> float:
+        """How long stopping the service takes at most, in seconds."""
+        return self._runner(name).stop_bound()
+
+    def _wait_launched(self, runner: Runner, order: int) -> Status:
+        bound = runner.stop_bound() + _START_BOUND_S
+        launched, status = runner.wait_launched(order, bound)
+        name = runner.service.name
+        if launched and status.state is State.FAILED and status.exit_code is None:
+            raise SpecdashError(f"{name} cannot be started: {status.detail}")
+        if not launched:
+            why = "it was stopped meanwhile" if status.state is State.STOPPED else f"it is {status.state}"
+            raise SpecdashError(f"{name} was not started: {why}")
+        return status
 
     def status(self, name: str) -> Status:
         """The service as it is now."""
@@ -167,11 +150,11 @@ class Supervisor:
             self._runners.clear()
         atexit.unregister(self.close)
         for runner in runners:
-            runner.ask(run=False, leave=True)
+            runner.stop(leave=True)
         for runner in runners:
             runner.join()
 
-    def _runner(self, name: str) -> _Runner:
+    def _runner(self, name: str) -> Runner:
         with self._lock:
             runner = self._runners.get(name)
             known = ", ".join(self._runners) or "none"
@@ -180,179 +163,5 @@ class Supervisor:
         return runner
 
 
-class _Runner:
-    """One service and its thread, which alone touches the process."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.status = Status(service.name, State.STOPPED)
-        self._changed = threading.Condition()
-        self._wanted = False
-        self._leave = False
-        self._wake, self._waker = os.pipe()
-        os.set_blocking(self._wake, False)
-        os.set_blocking(self._waker, False)
-        self._starts = 0
-        self._crashes: deque[float] = deque()
-        self._thread = threading.Thread(target=self._live, name=f"service {service.name}", daemon=True)
-        self._thread.start()
-
-    def ask(self, *, run: bool, leave: bool = False) -> Status:
-        with self._changed:
-            if run and not self._wanted:
-                self._starts = 0
-                self._crashes.clear()
-                self.status = Status(self.service.name, State.STARTING)
-            self._wanted = run
-            self._leave = self._leave or leave
-            if self._thread.is_alive():
-                with contextlib.suppress(BlockingIOError):
-                    os.write(self._waker, b"x")
-            self._changed.notify_all()
-            return self.status
-
-    def wait(self, done: Callable[[Status], bool], timeout: float) -> Status:
-        with self._changed:
-            self._changed.wait_for(lambda: done(self.status), timeout)
-            return self.status
-
-    def stop_bound(self) -> float:
-        return self.service.stop_timeout + SECOND_SIGNAL_WAIT_S + _SLACK_S
-
-    def join(self) -> None:
-        self._thread.join(self.stop_bound())
-        if not self._thread.is_alive():
-            os.close(self._wake)
-            os.close(self._waker)
-
-    def _set(self, state: State, *, pid: int | None = None, code: int | None = None, detail: str = "") -> None:
-        with self._changed:
-            restarts = max(0, self._starts - 1)
-            self.status = Status(self.service.name, state, pid, restarts, code, detail)
-            self._changed.notify_all()
-
-    def _live(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._leave or self._wanted or self.status.state is State.STARTING)
-                if not self._wanted:
-                    self._set(State.STOPPED)
-                if self._leave:
-                    return
-            if self._wanted:
-                self._drain_wake()
-                self._run_once()
-
-    def _run_once(self) -> None:
-        service = self.service
-        self._starts += 1
-        started = time.monotonic()
-        try:
-            child = _start(service)
-        except (SpecdashError, OSError) as error:
-            self._give_up(None, str(error))
-            return
-        self._set(State.STARTING, pid=child.pid)
-        in_time = self._watch(child, service)
-        asked = not self._wanted
-        ended_by_itself = child.exited()
-        if asked or not in_time:
-            self._set(State.STOPPING, pid=child.pid)
-        code = child.stop(service.stop_timeout)
-        if asked:
-            self._set(State.STOPPED, code=code)
-            return
-        reason = describe_exit(code) if ended_by_itself else f"not ready within {service.ready_timeout:g} s"
-        self._after_end(service, code, reason, failed=code != 0 or not in_time, ran_for=time.monotonic() - started)
-
-    def _watch(self, child: Child, service: Service) -> bool:
-        """Return when the process ended, when it shall stop, or, with False, when it did not become ready in time."""
-        deadline = time.monotonic() + service.ready_timeout
-        ready = False
-        while self._wanted:
-            if not ready and _is_ready(service):
-                ready = True
-                self._set(State.READY, pid=child.pid)
-            if not ready and time.monotonic() >= deadline:
-                return False
-            if child.exited(_FOREVER_S if ready else _READY_POLL_S, self._wake):
-                return True
-            self._drain_wake()
-        return True
-
-    def _after_end(self, service: Service, code: int, reason: str, *, failed: bool, ran_for: float) -> None:
-        again = service.restart is Restart.ALWAYS or (failed and service.restart is Restart.ON_FAILURE)
-        said = _last_line(service.log)
-        detail = f"{reason}: {said}" if said else reason
-        if not again:
-            if failed:
-                self._give_up(code, detail)
-            else:
-                self._wanted = False
-                self._set(State.STOPPED, code=code)
-            return
-        now = time.monotonic()
-        if ran_for > service.crash_window:
-            self._crashes.clear()
-        self._crashes.append(now)
-        while self._crashes and now - self._crashes[0] > service.crash_window:
-            self._crashes.popleft()
-        count = len(self._crashes)
-        if count >= service.crash_limit:
-            self._give_up(code, f"ended {count} times within {now - self._crashes[0]:.1f} s; last: {detail}")
-            return
-        self._set(State.WAITING, code=code, detail=detail)
-        pause = min(service.backoff_limit, service.backoff * 2.0 ** (count - 1))
-        with self._changed:
-            if self._changed.wait_for(lambda: not self._wanted, pause):
-                self._set(State.STOPPED, code=code)
-
-    def _give_up(self, code: int | None, detail: str) -> None:
-        with self._changed:
-            self._wanted = False
-            self._set(State.FAILED, code=code, detail=detail)
-
-    def _drain_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake, 512)
-
-
 def _exit(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(int(ExitCode.INTERRUPTED))
-
-
-def _is_ready(service: Service) -> bool:
-    if service.ready is None:
-        return True
-    try:
-        return service.ready()
-    except Exception:  # noqa: BLE001 - whatever a probe raises, the service is not ready
-        return False
-
-
-def _start(service: Service) -> Child:
-    if service.log is None:
-        return Child.start(service.argv, service.env, cwd=service.cwd, output=subprocess.DEVNULL)
-    with _open_log(Path(service.log)) as log:
-        return Child.start(service.argv, service.env, cwd=service.cwd, output=log)
-
-
-def _open_log(path: Path) -> IO[bytes]:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.is_file() and path.stat().st_size > _LOG_LIMIT_BYTES:
-        path.replace(f"{path}.1")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    return os.fdopen(descriptor, "wb", buffering=0)
-
-
-def _last_line(log: str | None) -> str:
-    """The last line the service wrote, to say why it ended."""
-    if log is None:
-        return ""
-    try:
-        with Path(log).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip() if lines else ""
