@@ -22,7 +22,7 @@ class LogFile:
 
     def __init__(self, path: str | Path, max_mib: int) -> None:
         self.path = Path(path).absolute()
-        self.limit = max_mib * _MIB
+        self.bound(max_mib)
         self.lost = 0
         """Bytes that could not be written."""
         self._size = 0
@@ -32,6 +32,10 @@ class LogFile:
             self._fd = self._open(rotate=True)
         except OSError as error:
             raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
+
+    def bound(self, max_mib: int) -> None:
+        """Let the file grow to `max_mib` from now on; 0: without end."""
+        self.limit = max_mib * _MIB
 
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""

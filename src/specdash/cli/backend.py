@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run or show; see `configure`."""
+    received: list[int] = []
+    if args.action == "run":
+        # Somebody may ask for a swap as soon as we are there: that must not end us, and not be lost.
+        signal.signal(signal.SIGUSR1, lambda number, _frame: received.append(number))
     from specdash.backend.launch import plan_from_file
 
     plan = plan_from_file(args.env_file, engine=args.engine, log=args.log_file)
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from specdash.backend import foreground
 
     foreground.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
-    return foreground.run(plan)
+    return foreground.run(plan, engine=args.engine, log=args.log_file, received=received)
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""The note that a running server leaves of itself, so that dashboards and applies find it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from specdash.core.paths import run_records_dir
+from specdash.core.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from specdash.backend.launch import Plan
+
+
+def write_run_record(plan: Plan, pid: int, digest: str | None) -> Path:
+    """Leave a note that the server `pid` runs `plan`, made from the env file with this `digest`; returns the file.
+
+    Written whole or not at all, mode 0600.
+    """
+    directory = run_records_dir()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.chmod(0o700)
+    record = RunRecord(
+        pid=pid,
+        pid_started=psutil.Process(pid).create_time(),
+        url=plan.settings.url,
+        engine=plan.engine.words,
+        log=plan.log,
+        env_file=plan.env_file,
+        api_key_env="LLAMA_API_KEY" if "api-key" in plan.settings.secrets else None,
+        parameters=plan.speculation,
+        runner_pid=os.getpid(),
+        env_digest=digest,
+    )
+    path = directory / f"{pid}.json"
+    draft = directory / f".{pid}.json.new"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(record.to_json())
+    draft.replace(path)
+    return path
+
+
+def file_digest(path: str | None) -> str | None:
+    """SHA-256 of a file's bytes in hex, None when it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path is not None else None
+    except OSError:
+        return None

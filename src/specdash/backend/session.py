@@ -1,0 +1,295 @@
+"""One run of a server in the foreground: its output, our signals, and engines that take each other's place.
+
+A swap is planned first, in a thread, while the old engine goes on: the env file is read, models are checked and the
+engine is asked for its version there, so that between the old engine's end and the new one's start nothing is left to
+do but to start it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
+from specdash.backend.listening import clear_stale_socket, is_listening
+from specdash.backend.log_file import LogFile
+from specdash.backend.output import CHUNK, Echo, Tail
+from specdash.backend.run_note import file_digest, write_run_record
+from specdash.core.errors import ExitCode, PortInUseError, SpecdashError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import FrameType
+
+    from specdash.backend.launch import Plan
+
+SWAP_SIGNAL = signal.SIGUSR1
+SWAP_GRACE_S = 1.0
+"""The longest wait between the two SIGTERMs of a swap: whoever asks for one has seen to it that nobody is served."""
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PROBE_S = 0.015
+_PLAN_POLL_S = 0.02
+_IDLE_S = 1.0
+_DRAIN_S = 0.5
+_COULD_NOT_BIND = b"couldn't bind HTTP server socket"
+
+
+class Session:
+    """A single loop over the engine's output, our signals and the clock.
+
+    `replan` gives the plan for the engine that shall take the place of the one that runs; it raises `SpecdashError`
+    when there is none. It is called in a thread. `received` are signals that came before us.
+    """
+
+    def __init__(
+        self, plan: Plan, child: Child, log: LogFile, replan: Callable[[Plan], Plan], received: list[int]
+    ) -> None:
+        self.plan = plan
+        self.digest = file_digest(plan.env_file)
+        """Of the env file that `plan` was made from."""
+        self.child = child
+        self.log = log
+        self.replan = replan
+        self.received = received
+        self.echo = Echo(sys.stderr.fileno())
+        self.tail = Tail()
+        self.record: Path | None = None
+        self.first_signal: int | None = None
+        self.signals_sent = 0
+        self.deadline: float | None = None
+        self.planning: _Planning | None = None
+        self.next: Plan | None = None
+        """What starts once the engine has ended; None while no swap is under way."""
+        self.next_digest: str | None = None
+        self.asked_again = False
+
+    def run(self) -> int:
+        """Serve until the engine ends without a successor; the exit code. Raises `SpecdashError` when it failed."""
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        os.set_blocking(wake, False)
+        before = {number: signal.signal(number, self._note) for number in (*_STOP_SIGNALS, SWAP_SIGNAL)}
+        old_waker = signal.set_wakeup_fd(waker)
+        code = 0
+        try:
+            self._loop(wake)
+            while self.next is not None:
+                self._start_next(self.next)
+                self._loop(wake)
+        finally:
+            code = self._clear_away()
+            signal.set_wakeup_fd(old_waker)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(wake)
+            os.close(waker)
+        return self._result(code)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.log.close()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+
+    def _loop(self, wake: int) -> None:
+        """Serve until the engine has ended and all it wrote is kept."""
+        output = self.child.process.stdout
+        if output is None:
+            raise ValueError("the child was started without a pipe for its output")
+        pipe = output.fileno()
+        os.set_blocking(pipe, False)
+        watched = [pipe, wake, *([self.child.pidfd] if self.child.pidfd is not None else [])]
+        while True:
+            slow = [self.echo.descriptor] if self.echo.pending and not self.echo.gone else []
+            readable = select.select(watched, slow, [], self._wait())[0]
+            if wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 512)
+            if pipe in readable and not self._copy(pipe):
+                watched.remove(pipe)
+            self.echo.drain()
+            self._signals()
+            if self.child.exited():
+                self._drain(pipe)
+                return
+            self._plan_is_made()
+            if self.record is None and self.next is None and is_listening(self.plan.settings):
+                self.record = write_run_record(self.plan, self.child.pid, self.digest)
+
+    def _wait(self) -> float:
+        wait = _IDLE_S if self.record is not None or self.next is not None else _PROBE_S
+        if self.planning is not None:
+            wait = min(wait, _PLAN_POLL_S)
+        if self.deadline is not None:
+            wait = min(wait, max(0.0, self.deadline - time.monotonic()))
+        return wait
+
+    def _copy(self, output: int) -> bool:
+        """Pass one piece of output on; False when there will be no more."""
+        try:
+            data = os.read(output, CHUNK)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self.log.write(data)
+        self.echo.feed(data)
+        self.tail.feed(data)
+        return True
+
+    def _drain(self, output: int) -> None:
+        """What the child wrote before it ended; a grandchild that holds the pipe is not waited for."""
+        deadline = time.monotonic() + _DRAIN_S
+        while time.monotonic() < deadline and select.select([output], [], [], 0)[0]:
+            if not self._copy(output):
+                break
+        self.echo.drain()
+
+    def _say(self, text: str) -> None:
+        """A line of our own, into the log and to our stderr."""
+        line = f"specdash: {text}\n".encode()
+        self.log.write(line)
+        self.echo.feed(line)
+
+    def _signals(self) -> None:
+        """Do what signals ask; then escalate: a second SIGTERM after the grace, and SIGKILL after that."""
+        while self.received:
+            number = self.received.pop(0)
+            if number == SWAP_SIGNAL:
+                self._swap_wanted()
+                continue
+            self.first_signal = self.first_signal or number
+            self.next = self.planning = None
+            self._send(number, self.plan.settings.stop_timeout)
+            return
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            if self.signals_sent >= 2:
+                self.child.kill_group()
+                self.deadline = time.monotonic() + _IDLE_S
+            else:
+                self._send(signal.SIGTERM, SECOND_SIGNAL_WAIT_S)
+
+    def _send(self, number: int, grace: float) -> None:
+        self.child.signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        self.signals_sent += 1
+        self.deadline = time.monotonic() + (grace if self.signals_sent == 1 else SECOND_SIGNAL_WAIT_S)
+
+    def _swap_wanted(self) -> None:
+        if self.first_signal is not None:
+            return
+        if self.planning is not None or self.next is not None:
+            self.asked_again = True
+        elif self.record is not None or file_digest(self.plan.env_file) != self.digest:
+            self.planning = _Planning(self.replan, self.plan)
+
+    def _plan_is_made(self) -> None:
+        """Stop the engine once its successor's plan is there, or say why there is none."""
+        if self.planning is None or not self.planning.done:
+            return
+        made, self.planning = self.planning, None
+        again, self.asked_again = self.asked_again, False
+        if again and file_digest(self.plan.env_file) != made.digest:
+            self.planning = _Planning(self.replan, self.plan)
+            return
+        try:
+            plan = made.result()
+            self._take_log(plan)
+        except SpecdashError as error:
+            self._say(f"reload refused (env {short(made.digest)}): {error}")
+            return
+        for warning in plan.warnings:
+            self.echo.feed(f"specdash: warning: {warning}\n".encode())
+        self.next, self.next_digest = plan, made.digest
+        self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
+
+    def _take_log(self, plan: Plan) -> None:
+        """Go on in the same log file, or in another where the plan names one."""
+        if plan.log == self.plan.log:
+            self.log.bound(plan.settings.log_max_mib)
+            return
+        fresh = LogFile(plan.log, plan.settings.log_max_mib)
+        self._say(f"the log goes on in {plan.log}")
+        self.log.close()
+        self.log = fresh
+
+    def _start_next(self, plan: Plan) -> None:
+        """Put the next engine where the last one was."""
+        self._clear_away()
+        self._say(f"engine swapped: {difference(self.plan, plan, self.next_digest)}")
+        clear_stale_socket(plan.settings)
+        self.child = Child.start(plan.argv, plan.environment())
+        self.plan, self.digest, self.next = plan, self.next_digest, None
+        self.tail = Tail()
+        self.signals_sent, self.deadline = 0, None
+        if self.asked_again:
+            self.asked_again = False
+            self._swap_wanted()
+
+    def _clear_away(self) -> int:
+        """Reap the engine and take its record back; its exit code."""
+        code = self.child.finish()
+        if self.record is not None:
+            self.record.unlink(missing_ok=True)
+            self.record = None
+        return code
+
+    def _result(self, code: int) -> int:
+        if self.first_signal is not None:
+            return ExitCode.INTERRUPTED if self.first_signal == signal.SIGINT else ExitCode.OK
+        if code == 0:
+            return ExitCode.OK
+        if any(_COULD_NOT_BIND in line for line in self.tail.lines):
+            raise PortInUseError(f"port {self.plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
+        said = "; ".join(self.tail.errors()) or "it printed nothing"
+        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {said} (log: {self.plan.log})")
+
+
+class _Planning:
+    """A plan in the making, in a thread that nobody waits for at the end."""
+
+    def __init__(self, replan: Callable[[Plan], Plan], current: Plan) -> None:
+        self.digest = file_digest(current.env_file)
+        self._plan: Plan | None = None
+        self._error: SpecdashError | None = None
+        self._thread = threading.Thread(target=self._work, args=(replan, current), name="swap-plan", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Plan:
+        """The plan. Raises `SpecdashError` when none could be made."""
+        if self._plan is None:
+            raise self._error or SpecdashError("the plan was not made")
+        return self._plan
+
+    def _work(self, replan: Callable[[Plan], Plan], current: Plan) -> None:
+        try:
+            self._plan = replan(current)
+        except SpecdashError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in planning, the engine that serves goes on
+            self._error = SpecdashError(f"unexpected {type(error).__name__}: {error}")
+
+
+def short(digest: str | None) -> str:
+    """A digest as messages show it."""
+    return digest[:12] if digest is not None else "unreadable"
+
+
+def difference(before: Plan, after: Plan, digest: str | None) -> str:
+    """What the next engine speculates with that the last one did not, and what it is, in a line."""
+    old, new = dict(before.speculation), dict(after.speculation)
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed = ", ".join(f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}" for name in names)
+    return f"{after.engine.words}, env {short(digest)}, {changed or 'speculation unchanged'}"

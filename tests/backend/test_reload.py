@@ -1,0 +1,394 @@
+"""SIGUSR1 to `specdash backend run`: the env file is read again, and the engine swapped when what it says can run."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.core.errors import ExitCode
+from specdash.core.run_record import RunRecord
+from support.engines import RunningBackend, engine_env, running_backend, write_env
+from support.scripted_engine import scripted_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+ENGINES = [
+    pytest.param("xllamacpp", marks=pytest.mark.engine),
+    pytest.param("llama-server", marks=pytest.mark.llama_server),
+]
+SETTLE_S = 0.3
+"""Long enough for a swap that must not happen to be seen."""
+
+
+class Swapping:
+    """A backend whose env file is rewritten."""
+
+    def __init__(self, backend: RunningBackend, values: dict[str, str], directory: Path) -> None:
+        self.backend = backend
+        self.env_file = directory / "backend.env"
+        self.values = {"LLAMA_PORT": str(backend.port), **values}
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.env_file.read_bytes()).hexdigest()
+
+    @property
+    def record(self) -> RunRecord:
+        """The record there is; between two engines there is none, and this waits."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                found = RunRecord.from_json(self.backend.wait_record().read_text())
+                assert found is not None
+                return found
+
+    @property
+    def stderr(self) -> str:
+        return self.backend.stderr.read_text(encoding="utf-8")
+
+    def write(self, **changes: str | None) -> None:
+        self.values = {key: value for key, value in {**self.values, **changes}.items() if value is not None}
+        write_env(self.env_file, self.values)
+
+    def ask(self) -> None:
+        self.backend.process.send_signal(signal.SIGUSR1)
+
+    def swap(self, **changes: str | None) -> RunRecord:
+        """Change the file, ask, and wait for the record of the engine that runs by it."""
+        before = self.record
+        self.write(**changes)
+        self.ask()
+        until(lambda: self.record.pid != before.pid)
+        self.backend.wait_ready()
+        return self.record
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], **more: str) -> Iterator[Swapping]:
+    values = {
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_DRAFT_MODEL": str(models["draft"]),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": "8",
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_THREADS": "1",
+        **engine,
+        **more,
+    }
+    with running_backend(values, directory) as backend:
+        one = Swapping(backend, values, directory)
+        yield one
+
+
+@pytest.fixture
+def scripted(models: dict[str, Path], tmp_path: Path) -> Iterator[Swapping]:
+    with swapping(models, tmp_path, scripted_engine(tmp_path)) as one:
+        yield one
+
+
+def test_the_new_engine_runs_by_the_changed_file_and_the_record_says_so(scripted: Swapping) -> None:
+    old = scripted.record
+    assert (old.env_digest, old.runner_pid) == (scripted.digest, scripted.backend.process.pid)
+    new = scripted.swap(LLAMA_DRAFT_MAX="12")
+    assert (new.env_digest, new.runner_pid) == (scripted.digest, scripted.backend.process.pid)
+    assert new.env_digest != old.env_digest
+    assert dict(new.parameters)["spec-draft-n-max"] == "12"
+    assert (new.url, new.log, new.env_file) == (old.url, old.log, str(scripted.env_file))
+    assert not psutil.pid_exists(old.pid)
+    assert len(scripted.backend.records()) == 1
+    assert scripted.backend.stop() == ExitCode.OK
+    assert scripted.backend.records() == []
+
+
+def test_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping) -> None:
+    digest = scripted.swap(LLAMA_DRAFT_MAX="12").env_digest
+    assert digest is not None
+    scripted.backend.stop()
+    assert scripted.backend.log.read_text().splitlines() == [
+        "it serves with n-max 8",
+        "it ends",
+        f"specdash: engine swapped: llama-server 4242 (scripted), env {digest[:12]}, spec-draft-n-max 8 -> 12",
+        "it serves with n-max 12",
+        "it ends",
+    ]
+    assert scripted.backend.log.read_text() == scripted.stderr
+    assert not scripted.backend.log.with_name("server.log.1").exists()
+
+
+def test_an_unchanged_file_swaps_too(scripted: Swapping) -> None:
+    old = scripted.record
+    new = scripted.swap()
+    assert (new.pid != old.pid, new.env_digest) == (True, old.env_digest)
+    assert "speculation unchanged" in scripted.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0"),
+        ({"LLAMA_MODEL": "/nowhere.gguf"}, "/nowhere.gguf"),
+        ({"LLAMA_BIN": "/nowhere"}, "LLAMA_BIN=/nowhere"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_refused_in_one_line_and_the_engine_goes_on(
+    scripted: Swapping, change: dict[str, str], reason: str
+) -> None:
+    before, good = scripted.record, dict(scripted.values)
+    scripted.write(**change)
+    scripted.ask()
+    until(lambda: "reload refused" in scripted.stderr)
+    time.sleep(SETTLE_S)
+    (line,) = [line for line in scripted.stderr.splitlines() if line.startswith("specdash:")]
+    assert line.startswith(f"specdash: reload refused (env {scripted.digest[:12]}): ")
+    assert reason in line
+    assert scripted.record == before
+    assert scripted.backend.get("/health") == {"status": "ok"}
+    assert scripted.swap(**good).pid != before.pid
+
+
+def test_a_port_of_somebody_else_is_refused(scripted: Swapping) -> None:
+    before = scripted.record
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        scripted.write(LLAMA_PORT=str(port))
+        scripted.ask()
+        until(lambda: f"port {port} is in use" in scripted.stderr)
+        assert scripted.record == before
+        assert scripted.backend.get("/health") == {"status": "ok"}
+
+
+def test_another_port_is_taken_once_it_is_free(scripted: Swapping) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    scripted.write(LLAMA_PORT=str(port))
+    scripted.ask()
+    until(lambda: scripted.record.url == f"http://127.0.0.1:{port}")
+
+
+def test_any_port_means_the_one_it_has(scripted: Swapping) -> None:
+    before = scripted.record
+    after = scripted.swap(LLAMA_PORT="0")
+    assert (after.url, after.log) == (before.url, before.log)
+    again = scripted.swap(LLAMA_DRAFT_MAX="9")
+    assert again.url == before.url
+
+
+@pytest.mark.slow
+def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(models: dict[str, Path], tmp_path: Path) -> None:
+    with swapping(models, tmp_path, scripted_engine(tmp_path), LLAMA_ALIAS="stubborn") as one:
+        before = one.record
+        asked = time.monotonic()
+        one.swap(LLAMA_ALIAS="tame")
+        assert time.monotonic() - asked < 1 + 1 + 5
+        assert not psutil.pid_exists(before.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stop_during_a_swap_ends_all(models: dict[str, Path], tmp_path: Path, number: int) -> None:
+    env = scripted_engine(tmp_path)
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
+        before = one.record
+        one.write(LLAMA_DRAFT_MAX="12")
+        one.ask()
+        time.sleep(SETTLE_S)
+        assert one.record == before
+        assert one.backend.stop(number) == (ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.OK)
+        assert one.backend.records() == []
+        assert not psutil.pid_exists(before.pid)
+        assert "engine swapped" not in one.stderr
+
+
+def test_a_stop_while_a_swap_is_planned_ends_all_at_once(models: dict[str, Path], tmp_path: Path) -> None:
+    with swapping(models, tmp_path, scripted_engine(tmp_path, version_s=0.0)) as one:
+        scripted_engine(tmp_path, version_s=10.0)
+        one.ask()
+        time.sleep(SETTLE_S)
+        asked = time.monotonic()
+        assert one.backend.stop() == ExitCode.OK
+        assert time.monotonic() - asked < 5
+
+
+def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_path: Path) -> None:
+    with swapping(models, tmp_path, scripted_engine(tmp_path)) as one:
+        before = one.record
+        scripted_engine(tmp_path, version_s=1.0)
+        one.ask()
+        time.sleep(SETTLE_S)
+        assert one.backend.get("/health") == {"status": "ok"}
+        assert one.record == before
+        until(lambda: one.record.pid != before.pid)
+
+
+def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    env = scripted_engine(tmp_path)
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
+        one.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
+        one.ask()
+        time.sleep(SETTLE_S)
+        one.write(LLAMA_DRAFT_MAX="14")
+        one.ask()
+        until(lambda: one.record.env_digest == one.digest)
+        swapped = [line for line in one.stderr.splitlines() if "engine swapped" in line]
+        assert [line.rsplit(", ", 1)[1] for line in swapped] == [
+            "spec-draft-n-max 8 -> 12",
+            "spec-draft-n-max 12 -> 14",
+        ]
+
+
+def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(models: dict[str, Path], tmp_path: Path) -> None:
+    env = scripted_engine(tmp_path)
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
+        before = one.record
+        one.write(LLAMA_ALIAS="tame")
+        for _ in range(5):
+            one.ask()
+            time.sleep(0.05)
+        until(lambda: one.record.pid != before.pid)
+        after = one.record
+        time.sleep(SETTLE_S)
+        assert one.record == after
+        assert one.stderr.count("engine swapped") == 1
+
+
+def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) -> None:
+    scripted.write(LLAMA_ALIAS="dies")
+    scripted.ask()
+    assert scripted.backend.process.wait(20) == ExitCode.FAILED
+    last = scripted.stderr.splitlines()[-1]
+    assert last.startswith("specdash: llama-server ended with exit code 1: error: it was told to die (log: ")
+    assert scripted.backend.records() == []
+
+
+def test_another_log_file_is_taken_and_the_old_one_says_where(models: dict[str, Path], tmp_path: Path) -> None:
+    with swapping(models, tmp_path / "first", scripted_engine(tmp_path)) as first:
+        values = first.values
+    one = RunningBackend.__new__(RunningBackend)
+    one.__dict__.update(first.backend.__dict__)
+    logs = tmp_path / "one.log", tmp_path / "other.log"
+    write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[0])})
+    with one.stderr.open("wb") as stderr:
+        one.process = subprocess.Popen(
+            [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(first.env_file)],
+            stderr=stderr,
+            env={**os.environ, "XDG_STATE_HOME": str(one.state)},
+        )
+    try:
+        one.wait_ready()
+        one.wait_record()
+        write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[1])})
+        one.process.send_signal(signal.SIGUSR1)
+        until(lambda: logs[1].exists() and "it serves" in logs[1].read_text())
+        assert one.stop() == ExitCode.OK
+    finally:
+        one.process.kill()
+        one.process.wait(5)
+    assert f"specdash: the log goes on in {logs[1]}" in logs[0].read_text()
+    assert logs[1].read_text().startswith("it ends\nspecdash: engine swapped: ")
+
+
+def test_settings_of_the_environment_cannot_be_read_again(models: dict[str, Path], tmp_path: Path) -> None:
+    env = {**os.environ, **scripted_engine(tmp_path), "LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0"}
+    stderr = tmp_path / "stderr"
+    with stderr.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", "specdash", "backend", "run"], stderr=file, env=env)
+    try:
+        until(lambda: "it serves" in stderr.read_text())
+        time.sleep(SETTLE_S)
+        process.send_signal(signal.SIGUSR1)
+        until(lambda: "reload refused (env unreadable): the settings come from the environment" in stderr.read_text())
+        process.terminate()
+        assert process.wait(10) == ExitCode.OK
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_real_engine_speculates_by_the_new_values_after_a_swap(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    with swapping(models, tmp_path, engine_env(engine)) as one:
+        assert one.backend.complete("the speculative", 60)["timings"]["draft_n"] > 0
+        for longest in (3, 12):
+            record = one.swap(LLAMA_DRAFT_MAX=str(longest))
+            assert dict(record.parameters)["spec-draft-n-max"] == str(longest)
+            assert [slot["speculative"] for slot in one.backend.get("/slots")] == [True]
+            timings = one.backend.complete("the speculative", 60)["timings"]
+            assert timings["draft_n"] > 0
+        record = one.swap(LLAMA_SPEC_TYPE="none")
+        assert [slot["speculative"] for slot in one.backend.get("/slots")] == [False]
+        assert one.backend.stop() == ExitCode.OK
+        assert not psutil.pid_exists(record.pid)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_socket_file_that_the_old_engine_left_is_no_hindrance(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    path = tmp_path / "x.sock"
+    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "512", "LLAMA_HOST": str(path), **engine_env(engine)}
+    backend = RunningBackend(env, tmp_path)
+    try:
+        first = backend.wait_record()
+        backend.process.send_signal(signal.SIGUSR1)
+        until(lambda: backend.records() not in ([], [first]))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        assert backend.stop() == ExitCode.OK
+    finally:
+        backend.process.kill()
+        backend.process.wait(5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_real_engine_with_a_client_that_stays_is_swapped_in_bounded_time(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    body = b'{"prompt": "the speculative", "n_predict": 100000, "stream": true, "ignore_eos": true}'
+    context = {"LLAMA_CTX_SIZE": "65536", "LLAMA_EXTRA_ARGS": "--context-shift"}
+    with swapping(models, tmp_path, engine_env(engine), **context) as one:
+        with socket.create_connection(("127.0.0.1", one.backend.port), timeout=10) as client:
+            client.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+            assert client.recv(10)
+            asked = time.monotonic()
+            one.swap(LLAMA_DRAFT_MAX="4")
+            assert time.monotonic() - asked < 1 + 1 + 5
+        assert one.backend.complete("the speculative", 20)["tokens_predicted"] == 20
+
+
+def test_a_request_that_comes_while_the_run_starts_does_not_end_it(models: dict[str, Path], tmp_path: Path) -> None:
+    env = {
+        **scripted_engine(tmp_path, version_s=0.6),
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_CTX_SIZE": "512",
+    }
+    one = RunningBackend(env, tmp_path)
+    try:
+        until(lambda: bool(psutil.Process(one.process.pid).children()))
+        one.process.send_signal(signal.SIGUSR1)
+        one.wait_ready()
+        assert one.stop() == ExitCode.OK
+    finally:
+        one.process.kill()
+        one.process.wait(5)

@@ -1,0 +1,50 @@
+"""An engine that does as its alias says: for what a real llama-server cannot be made to do."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "4242 (scripted)"
+
+_SCRIPT = """#!{python} -ISu
+import http.server, signal, sys, time
+arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
+if "--version" in sys.argv:
+    print("version: {version}")
+    time.sleep({version_s})
+    sys.exit()
+behaviour = arguments.get("--alias", "")
+if behaviour == "dies":
+    sys.exit("error: it was told to die")
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit("it ends"))
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'{{"status": "ok"}}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+http.server.ThreadingHTTPServer.daemon_threads = True
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
+print("it serves with n-max", arguments.get("--spec-draft-n-max"), flush=True)
+server.serve_forever()
+"""
+
+
+def scripted_engine(directory: Path, *, version_s: float = 0.0) -> dict[str, str]:
+    """Env keys that choose the scripted engine. `LLAMA_ALIAS` says what it does: `dies` at once, or is `stubborn` and
+    ignores SIGTERM; anything else serves /health. It takes `version_s` seconds to tell its version, so planning does.
+    """
+    path = directory / "scripted-llama-server"
+    path.write_text(_SCRIPT.format(python=sys.executable, version=VERSION, version_s=version_s), encoding="utf-8")
+    path.chmod(0o755)
+    return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}
