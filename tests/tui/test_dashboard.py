@@ -15,6 +15,7 @@ from specdash.tui.layout import PanelId
 from specdash.tui.screens.help import HelpScreen
 from specdash.tui.themes import THEME_NAMES
 from tui.drawn import screen
+from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
-    from specdash.tui.actions import Action
+    from specdash.tui.actions import Action, Place
 
     assert isinstance(action, Action)
     for key in action.keys:
-        app = dashboard(screenshots=tmp_path)
+        app = dashboard(screenshots=tmp_path, console=FakeConsole())
         calls: list[str] = []
         name = "action_" + action.handler.split("(")[0]
         original = getattr(app, name)
@@ -79,7 +80,10 @@ async def test_every_key_of_every_action_does_something_and_breaks_nothing(actio
 
         setattr(app, name, spy)
         async with app.run_test(size=(120, 36)) as pilot:
+            if action.places == (Place.TUNE,):
+                await press(pilot, "e")
             await press(pilot, key)
+            await app.workers.wait_for_complete()
         assert calls == ["called"], key
         assert app._exception is None
 

@@ -14,6 +14,7 @@ from specdash.core.proxy_events import Outcome, Phase, RequestEvent
 from specdash.core.proxy_lines import parse_line
 from specdash.insight.proxy_picture import ProxyPicture
 from specdash.tui import plot
+from specdash.tui.actions import Place
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
 from specdash.tui.screens.proxy import REQUESTS, SESSIONS, ProxyScreen, arrange, summary_lines
@@ -412,7 +413,7 @@ def test_the_parts_fill_the_screen_and_never_overlap(width: int, height: int, su
 
 
 def test_the_footer_keeps_enter_help_and_quit_at_80() -> None:
-    line = text(footer_line(80, proxy=True))
+    line = text(footer_line(80, Place.PROXY))
     assert len(line) <= 80
     for key in ("enter open", "p overview", "? help", "q quit", "tab table"):
         assert key in line

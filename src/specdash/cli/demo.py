@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from specdash.control.services import Deployment
     from specdash.control.supervisor import Supervisor
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
@@ -35,6 +36,7 @@ FIRST_WINDOW = "1m"
 """A demo is young: in a longer window its charts would be empty."""
 LOAD_ENDS_BEFORE_S = 1.5
 """Headless, the load stops this long before the snapshot, so that the last requests are in the counters."""
+BACKEND_ENV, PROXY_ENV = "llama-server.env", "proxy.env"
 BACKEND, PROXY, TRAFFIC, AGENTS = "backend", "proxy", "traffic", "agents"
 _PROXY_PACKAGES = ("aiohttp", "orjson", "uvicorn")
 _JANITOR = 'read _; rm -rf -- "$1"'
@@ -84,7 +86,14 @@ def run(args: argparse.Namespace) -> int:
         start_traffic(supervisor, target, args.record)
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
-        return open_dashboard(target, settings, demo=True, seconds=args.seconds)
+        return open_dashboard(
+            target,
+            settings,
+            demo=True,
+            seconds=args.seconds,
+            deployment=lambda: _deployment(supervisor, directory, target),
+            env={**os.environ, "XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
+        )
 
 
 @contextmanager
@@ -113,7 +122,7 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
     from specdash.control.supervisor import Restart, Service
     from specdash.core.target import Target
 
-    log, env_file = directory / "llama-server.log", directory / "llama-server.env"
+    log, env_file = directory / "llama-server.log", directory / BACKEND_ENV
     port = free_port("127.0.0.1")
     env_file.write_text(demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine), encoding="utf-8")
     plan = plan_from_file(str(env_file))
@@ -147,7 +156,7 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
 
     if any(find_spec(name) is None for name in _PROXY_PACKAGES):
         return target
-    env_file, events = directory / "proxy.env", directory / "proxy-events.jsonl"
+    env_file, events = directory / PROXY_ENV, directory / "proxy-events.jsonl"
     port = free_port("127.0.0.1")
     env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
     argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
@@ -156,6 +165,20 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
     supervisor.start(PROXY)
     url = f"http://127.0.0.1:{port}"
     return replace(target, proxy_url=url, proxy_log=str(events), proxy_origin="demo")
+
+
+def _deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:
+    """The demo's own services, which may be tuned like any others."""
+    from specdash.control.services import Deployment, ManagedService
+    from specdash.control.supervised import SupervisedManager
+    from specdash.core.changes import Role
+
+    manager = SupervisedManager(supervisor)
+    backend = ManagedService(Role.BACKEND, BACKEND, manager, directory / BACKEND_ENV, reloads=True, origin="demo")
+    if target.proxy_url is None:
+        return Deployment(backend)
+    proxy = ManagedService(Role.PROXY, PROXY, manager, directory / PROXY_ENV, reloads=True, origin="demo", socket=True)
+    return Deployment(backend, proxy)
 
 
 def _healthy(port: int) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
-from specdash.core.config import SCREEN_SETTINGS, TARGET_SETTINGS
+from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, SCREEN_SETTINGS, SERVICE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from specdash.collect.hub import Hub
+    from specdash.control.console import Console
+    from specdash.control.services import Deployment
     from specdash.core.config import Resolved
     from specdash.core.target import Target
     from specdash.insight.charts import Metric
@@ -28,13 +32,15 @@ if TYPE_CHECKING:
     from specdash.tui.app import Dashboard
 
 
+ROLLBACK_S = 300.0
+"""How long leaving waits for the rollback of an apply that was running."""
 LEAVE_S = 10.0
 """How long leaving on a signal may take, the demo's servers included."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_settings(parser, (*TARGET_SETTINGS, *SCREEN_SETTINGS))
+    add_settings(parser, (*TARGET_SETTINGS, *SCREEN_SETTINGS, *SERVICE_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,30 +88,43 @@ def open_dashboard(
     complete: Callable[[], Target] | None = None,
     demo: bool = False,
     seconds: float | None = None,
+    deployment: Callable[[], Deployment] | None = None,
+    env: Mapping[str, str] = os.environ,
 ) -> int:
     """Watch one server until the user quits, or for `seconds`.
 
-    Collecting begins after the first paint; `complete` then finds out what else is known of the target.
+    Collecting begins after the first paint; `complete` then finds out what else is known of the target. `deployment`
+    finds the services that may be changed from here (default: those of this machine); `env` says where their state is.
     """
+    from specdash.control.console import Console
     from specdash.core import paths
     from specdash.core.config import WINDOWS_S
     from specdash.tui.app import Dashboard
+    from specdash.tui.arming import Arming
     from specdash.tui.themes import THEME_NAMES
 
     theme = settings["theme"]
     if theme.value is not None and theme.value not in THEME_NAMES:
         raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(THEME_NAMES)}")
 
-    collecting = Collecting(target, complete, settings["refresh"].value)
+    collecting = Collecting(target, complete, settings["refresh"].value, env)
+    console = Console(
+        deployment or (lambda: _services(settings)),
+        drain_timeout_s=settings["drain_timeout"].value,
+        health_timeout_s=settings["health_timeout"].value,
+        env=env,
+    )
     app = Dashboard(
         collecting,
         on_interval=collecting.set_interval,
-        on_ready=lambda: _ready(app, collecting),
-        has_terminal=_has_terminal,
+        on_ready=lambda: _ready(app, collecting, console),
+        has_terminal=lambda: _has_terminal(console),
         demo=demo,
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
         screenshots=paths.state_dir() / "screenshots",
+        console=console,
+        arming=Arming(settings["disarm_after"].value, settings["read_only"].value),
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
@@ -114,7 +133,22 @@ def open_dashboard(
             app.run()
         finally:
             collecting.stop()
+            _end_apply(console)
     return app.return_code or ExitCode.OK
+
+
+def _services(settings: Mapping[str, Resolved]) -> Deployment:
+    from specdash.control.deployment import find_deployment
+
+    return find_deployment(settings)
+
+
+def _end_apply(console: Console) -> None:
+    """An apply that still runs is rolled back before the program ends; whoever waits is told why."""
+    if console.busy:
+        print("specdash: an apply was running; it is rolled back", file=sys.stderr, flush=True)
+        if not console.close(ROLLBACK_S):
+            print("specdash: the rollback goes on too long; `specdash recover` ends it", file=sys.stderr, flush=True)
 
 
 class Collecting:
@@ -123,8 +157,15 @@ class Collecting:
     Both are imported and started in a thread, after the first paint; until then nothing is known, and says so.
     """
 
-    def __init__(self, target: Target, complete: Callable[[], Target] | None, interval_s: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        complete: Callable[[], Target] | None,
+        interval_s: float,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
         self._target = target
+        self._env = env
         self._complete = complete
         self._interval_s = interval_s
         self._state: TargetState | None = None
@@ -183,40 +224,45 @@ class Collecting:
                     [self._state.apply],
                     interval_s=self._interval_s,
                     on_target=self._state.retarget,
+                    env=self._env,
                 )
                 self._hub.start()
 
 
-def _ready(app: Dashboard, collecting: Collecting) -> None:
+def _ready(app: Dashboard, collecting: Collecting, console: Console) -> None:
     """In the running event loop, after the first paint: collect, and let SIGTERM and SIGHUP leave as `q` does."""
     collecting.start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, _leave, app)
+        loop.add_signal_handler(number, _leave, app, console)
 
 
-def _leave(app: Dashboard) -> None:
-    _end_for_certain()
+def _leave(app: Dashboard, console: Console) -> None:
+    _end_for_certain(console)
     app.exit(return_code=int(ExitCode.INTERRUPTED))
 
 
-def _has_terminal() -> bool:
+def _has_terminal(console: Console) -> bool:
     if os.isatty(0):
         return True
-    _end_for_certain()
+    _end_for_certain(console)
     return False
 
 
 @cache
-def _end_for_certain() -> None:
+def _end_for_certain(console: Console) -> None:
     """End the process in a while whatever happens: writing to a terminal that is gone can block Textual for ever.
 
-    What a killed dashboard leaves behind ends by itself: children with their parent, the demo's directory by its
-    janitor.
+    A running apply is rolled back first. What a killed dashboard leaves behind ends by itself: children with their
+    parent, the demo's directory by its janitor.
     """
-    timer = threading.Timer(LEAVE_S, os._exit, (int(ExitCode.INTERRUPTED),))
-    timer.daemon = True
-    timer.start()
+
+    def end() -> None:
+        rolled_back = console.close(ROLLBACK_S)
+        time.sleep(LEAVE_S if rolled_back else 0.0)
+        os._exit(int(ExitCode.INTERRUPTED))
+
+    threading.Thread(target=end, name="specdash-end", daemon=True).start()
 
 
 @contextmanager

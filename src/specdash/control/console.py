@@ -18,7 +18,7 @@ from specdash.core.errors import SpecdashError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.control.apply import Apply, ApplyOptions, ApplyPlan
+    from specdash.control.apply import Apply, ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.control.services import Deployment, ServiceStatus
     from specdash.core.applies import ApplyRecord
@@ -92,10 +92,15 @@ class Console:
     """What the tune screen may do. `find` looks the services up; it is asked anew each time."""
 
     def __init__(
-        self, find: Callable[[], Deployment], options: ApplyOptions, env: Mapping[str, str] = os.environ
+        self,
+        find: Callable[[], Deployment],
+        *,
+        drain_timeout_s: float,
+        health_timeout_s: float,
+        env: Mapping[str, str] = os.environ,
     ) -> None:
         self._find = find
-        self._options = options
+        self._patience = drain_timeout_s, health_timeout_s
         self._env = env
         self._running: Running | None = None
 
@@ -138,14 +143,16 @@ class Console:
 
     def start(self, plan: ApplyPlan) -> Running:
         """Apply in a thread. One at a time: raises `SpecdashError` while another of this dashboard runs."""
-        from specdash.control.apply import Apply
+        from specdash.control.apply import Apply, ApplyOptions
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
         one: list[Apply] = []
+        drain, health = self._patience
+        options = ApplyOptions(drain_timeout_s=drain, health_timeout_s=health)
 
         def work(report: Callable[[Progress], None]) -> ApplyRecord:
-            one.append(Apply(plan, self._options, report, self._env))
+            one.append(Apply(plan, options, report, self._env))
             return one[0].run()
 
         self._running = Running(work, lambda: one[0].cancel() if one else None)

@@ -7,25 +7,44 @@ Textual key names; none needs alt, a function key, or ctrl-b, so that all work i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from specdash.tui.layout import PANELS
 
 
+class Place(StrEnum):
+    """The screens that have a footer of their own."""
+
+    OVERVIEW = "overview"
+    PROXY = "proxy"
+    TUNE = "tune"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """An action in the footer of one screen: a short word, and its rank: a narrow terminal's footer leaves out those of
+    the highest rank first."""
+
+    place: Place
+    text: str
+    rank: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing the user can do. `footer` is its short label there, empty when the footer does not show it;
-    the footer of a narrow terminal leaves out those of the highest rank first."""
+    """One thing to do. `labels` are its words in footers, `places` where it makes sense (empty: everywhere)."""
 
     id: str
     keys: tuple[str, ...]
     description: str
     group: str
     handler: str
-    footer: str = ""
-    rank: int = 0
-    proxy_footer: str = ""
-    """Its short label in the footer of the proxy screen."""
-    proxy_rank: int = 0
+    labels: tuple[Label, ...] = ()
+    places: tuple[Place, ...] = ()
+
+    def label(self, place: Place) -> Label | None:
+        """Its word in the footer of a screen, None when that footer does not show it."""
+        return next((one for one in self.labels if one.place is place), None)
 
     @property
     def shown_keys(self) -> str:
@@ -52,46 +71,200 @@ _SHOWN = {
     "right": "→",
 }
 
-_VIEW, _PANELS, _LOG, _PROXY, _APP = "View", "Panels", "Log", "Proxy", "Program"
+_VIEW, _PANELS, _LOG, _PROXY, _TUNE, _APP = "View", "Panels", "Log", "Proxy", "Tune", "Program"
+_OVERVIEW_ONLY = (Place.OVERVIEW,)
+_TUNE_ONLY = (Place.TUNE,)
+
+
+def _on(overview: str = "", rank: int = 0, proxy: str = "", proxy_rank: int = 0) -> tuple[Label, ...]:
+    """Labels on the overview and on the proxy screen."""
+    rows = (Label(Place.OVERVIEW, overview, rank), Label(Place.PROXY, proxy, proxy_rank))
+    return tuple(one for one in rows if one.text)
+
+
+def _in_tune(text: str, rank: int = 0) -> tuple[Label, ...]:
+    return (Label(Place.TUNE, text, rank),)
+
 
 ACTIONS: tuple[Action, ...] = (
     *(
-        Action(f"panel.{spec.id}", (spec.digit,), f"Show or hide {spec.title}", _PANELS, f"toggle_panel('{spec.id}')")
+        Action(
+            f"panel.{spec.id}",
+            (spec.digit,),
+            f"Show or hide {spec.title}",
+            _PANELS,
+            f"toggle_panel('{spec.id}')",
+            places=_OVERVIEW_ONLY,
+        )
         for spec in PANELS.values()
     ),
-    Action("zoom", ("z",), "Zoom the focused or last panel, and back", _PANELS, "zoom", "zoom", 0, "zoom", 2),
-    Action("focus.next", ("tab",), "Focus the next panel", _PANELS, "next_panel(1)", "", 0, "table"),
+    Action("zoom", ("z",), "Zoom the focused or last panel, and back", _PANELS, "zoom", _on("zoom", 0, "zoom", 2)),
+    Action("focus.next", ("tab",), "Focus the next panel", _PANELS, "next_panel(1)", _on("", 0, "table")),
     Action("focus.previous", ("shift+tab",), "Focus the previous panel", _PANELS, "next_panel(-1)"),
-    Action("panels.reset", ("0",), "Show the panels of this screen size again", _PANELS, "reset_panels"),
-    Action("pause", ("space",), "Freeze the display; collection goes on", _VIEW, "pause", "pause", 0, "pause", 1),
-    Action("window", ("w",), "Next window: 1m, 5m, 15m, 1h", _VIEW, "next_window", "window", 0, "window", 3),
-    Action("faster", ("plus", "equals_sign"), "Refresh more often", _VIEW, "refresh_rate(-1)", "rate", 3),
+    Action(
+        "panels.reset",
+        ("0",),
+        "Show the panels of this screen size again",
+        _PANELS,
+        "reset_panels",
+        places=_OVERVIEW_ONLY,
+    ),
+    Action("pause", ("space",), "Freeze the display; collection goes on", _VIEW, "pause", _on("pause", 0, "pause", 1)),
+    Action("window", ("w",), "Next window: 1m, 5m, 15m, 1h", _VIEW, "next_window", _on("window", 0, "window", 3)),
+    Action("faster", ("plus", "equals_sign"), "Refresh more often", _VIEW, "refresh_rate(-1)", _on("rate", 3)),
     Action("slower", ("minus",), "Refresh less often", _VIEW, "refresh_rate(1)"),
     Action("theme", ("t",), "Next theme", _VIEW, "next_theme"),
     Action("screenshot", ("s",), "Save this screen as SVG in the state directory", _VIEW, "save_screen"),
-    Action("log.find", ("slash",), "Find in the log", _LOG, "log_find", "find"),
-    Action("log.next", ("n",), "Next match (newer)", _LOG, "log_match(1)"),
-    Action("log.previous", ("N",), "Previous match (older)", _LOG, "log_match(-1)"),
-    Action("log.filter", ("f",), "Show only log lines that contain a text", _LOG, "log_filter", "filter", 1),
-    Action("log.invert", ("exclamation_mark",), "Invert the filter", _LOG, "log_invert"),
-    Action("log.unfilter", ("F",), "Switch the filter off and on", _LOG, "log_toggle_filter"),
+    Action("log.find", ("slash",), "Find in the log", _LOG, "log_find", _on("find"), places=_OVERVIEW_ONLY),
+    Action("log.next", ("n",), "Next match (newer)", _LOG, "log_match(1)", places=_OVERVIEW_ONLY),
+    Action("log.previous", ("N",), "Previous match (older)", _LOG, "log_match(-1)", places=_OVERVIEW_ONLY),
+    Action(
+        "log.filter",
+        ("f",),
+        "Show only log lines that contain a text",
+        _LOG,
+        "log_filter",
+        _on("filter", 1),
+        places=_OVERVIEW_ONLY,
+    ),
+    Action("log.invert", ("exclamation_mark",), "Invert the filter", _LOG, "log_invert", places=_OVERVIEW_ONLY),
+    Action("log.unfilter", ("F",), "Switch the filter off and on", _LOG, "log_toggle_filter", places=_OVERVIEW_ONLY),
     Action("log.follow", ("G", "end"), "Follow the log's end", _LOG, "log_follow"),
     Action("log.top", ("g", "home"), "Go to the oldest line kept", _LOG, "log_top"),
     Action("log.up", ("k", "up"), "One line up", _LOG, "log_scroll(-1)"),
     Action("log.down", ("j", "down"), "One line down", _LOG, "log_scroll(1)"),
     Action("log.page_up", ("pageup",), "One page up", _LOG, "log_page(-1)"),
     Action("log.page_down", ("pagedown",), "One page down", _LOG, "log_page(1)"),
-    Action("log.left", ("left",), "Scroll long lines left", _LOG, "log_shift(-20)"),
-    Action("log.right", ("right",), "Scroll long lines right", _LOG, "log_shift(20)"),
-    Action("back", ("escape",), "Leave zoom, find, filter, screen", _VIEW, "leave", "", 0, "back"),
-    Action("proxy", ("p",), "Open the proxy screen, and leave it", _PROXY, "toggle_proxy", "proxy", 0, "overview"),
-    Action("proxy.open", ("enter",), "Filter by session; request's detail", _PROXY, "open", "", 0, "open"),
-    Action("help", ("question_mark", "h"), "Show this help", _APP, "show_help", "help", 0, "help"),
-    Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", "palette", 2),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", "quit", 0, "quit"),
+    Action("log.left", ("left",), "Scroll long lines left", _LOG, "log_shift(-20)", places=_OVERVIEW_ONLY),
+    Action("log.right", ("right",), "Scroll long lines right", _LOG, "log_shift(20)", places=_OVERVIEW_ONLY),
+    Action(
+        "back",
+        ("escape",),
+        "Leave zoom, find, filter, screen",
+        _VIEW,
+        "leave",
+        (*_on("", 0, "back"), *_in_tune("back", 5)),
+    ),
+    Action("proxy", ("p",), "Open the proxy screen, and leave it", _PROXY, "toggle_proxy", _on("proxy", 0, "overview")),
+    Action(
+        "open",
+        ("enter",),
+        "Filter by session; request's detail; edit the setting",
+        _PROXY,
+        "open",
+        (*_on("", 0, "open"), *_in_tune("edit")),
+    ),
+    Action(
+        "tune",
+        ("e",),
+        "Open the tune screen, and leave it",
+        _TUNE,
+        "toggle_tune",
+        (*_on("tune", 1), *_in_tune("overview", 4)),
+    ),
+    Action(
+        "arm", ("A",), "Arm: allow changes; disarms itself when idle", _TUNE, "arm", (*_on("arm", 4), *_in_tune("arm"))
+    ),
+    Action(
+        "tune.apply",
+        ("a",),
+        "Apply what is pending, step by step; armed only",
+        _TUNE,
+        "apply",
+        _in_tune("apply"),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.rollback",
+        ("R",),
+        "Roll back the last apply; armed only",
+        _TUNE,
+        "roll_back",
+        _in_tune("roll back", 1),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.presets",
+        ("o",),
+        "Take a preset: a profile's values become pending",
+        _TUNE,
+        "presets",
+        _in_tune("presets", 1),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.drop",
+        ("u",),
+        "Drop the pending change of the setting",
+        _TUNE,
+        "drop_change",
+        _in_tune("undo", 2),
+        _TUNE_ONLY,
+    ),
+    Action("tune.clear", ("U",), "Drop all pending changes", _TUNE, "clear_changes", (), _TUNE_ONLY),
+    Action(
+        "tune.unset",
+        ("x",),
+        "Remove the setting from the env file (pending)",
+        _TUNE,
+        "unset_key",
+        _in_tune("unset", 3),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.service",
+        ("b",),
+        "The other service: backend or proxy",
+        _TUNE,
+        "next_service",
+        _in_tune("service", 3),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.every",
+        ("v",),
+        "Every setting there is, or those set and most tuned",
+        _TUNE,
+        "every_key",
+        _in_tune("all", 4),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.side",
+        ("d",),
+        "Preflight's findings in full, then the before/after card",
+        _TUNE,
+        "next_side",
+        _in_tune("details", 3),
+        _TUNE_ONLY,
+    ),
+    Action(
+        "tune.finish", ("y",), "Finish an apply that was cut short (R rolls it back)", _TUNE, "finish", (), _TUNE_ONLY
+    ),
+    Action(
+        "help",
+        ("question_mark", "h"),
+        "Show this help",
+        _APP,
+        "show_help",
+        (*_on("help", 0, "help"), *_in_tune("help")),
+    ),
+    Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", _on("palette", 2)),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", (*_on("quit", 0, "quit"), *_in_tune("quit"))),
 )
 
-GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _APP)
+GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _APP)
+
+
+def works_in(handler: str, place: Place) -> bool:
+    """Whether the method `action_<handler>` has something to act on in a screen."""
+    places = _PLACES.get(handler)
+    return places is None or place in places
+
+
+_PLACES: dict[str, tuple[Place, ...]] = {
+    action.handler.split("(")[0]: action.places for action in ACTIONS if action.places
+}
 
 
 def in_group(group: str) -> tuple[Action, ...]:

@@ -7,17 +7,19 @@ import os
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App
 from textual.binding import Binding
 
 from specdash.core.config import REFRESH_S, WINDOWS_S
 from specdash.core.errors import ExitCode
 from specdash.tui import plot
-from specdash.tui.actions import ACTIONS
+from specdash.tui.actions import ACTIONS, works_in
+from specdash.tui.arming import Arming
 from specdash.tui.layout import PanelId
+from specdash.tui.log_actions import LogActions
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.themes import PALETTES, THEME_NAMES, default_theme, textual_theme
+from specdash.tui.tune_actions import LOOK_S, TuneActions
 from specdash.tui.view import View
 from specdash.tui.widgets.header import Situation
 from specdash.tui.widgets.panel import Panel, TitledPanel
@@ -26,29 +28,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from textual import events
     from textual.binding import BindingType
     from textual.command import Provider
     from textual.timer import Timer
 
+    from specdash.control.console import Console
     from specdash.tui.screens.base import DashboardScreen
     from specdash.tui.screens.proxy import ProxyScreen
     from specdash.tui.screens.request import RequestScreen
+    from specdash.tui.screens.tune import TuneScreen
+    from specdash.tui.spans import Glyphs
     from specdash.tui.view import State
+    from specdash.tui.widgets.rows import RowsPanel
 
 _PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
-_OVERVIEW_ONLY = frozenset(
-    {
-        "toggle_panel",
-        "reset_panels",
-        "log_find",
-        "log_filter",
-        "log_match",
-        "log_invert",
-        "log_toggle_filter",
-        "log_shift",
-    }
-)
-"""Actions that have nothing to act on while another screen is open."""
 
 
 def _action_provider() -> type[Provider]:
@@ -57,13 +51,14 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(App[None]):
+class Dashboard(TuneActions, LogActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
     interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. When
     `has_terminal` says no, the program ends: reading a terminal that is gone never blocks, and would take a whole core.
-    `clock` is monotonic, `wall` Unix time.
+    `clock` is monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the
+    services; without one it only looks.
     """
 
     TITLE = "specdash"
@@ -91,6 +86,8 @@ class Dashboard(App[None]):
         screenshots: Path | None = None,
         on_ready: Callable[[], None] | None = None,
         has_terminal: Callable[[], bool] | None = None,
+        console: Console | None = None,
+        arming: Arming | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -103,11 +100,16 @@ class Dashboard(App[None]):
         self.overview = OverviewScreen()
         self.proxy: ProxyScreen | None = None
         """The proxy screen while it is open."""
+        self.tune: TuneScreen | None = None
+        """The tune screen while it is open."""
+        self.services = console
+        self.arming = arming or Arming()
+        self._looked_at = 0.0
         self._detail: RequestScreen | None = None
         self.window_s = 300.0
         self.interval_s = 1.0
         self.paused_at: float | None = None
-        self._glyphs = ASCII if ascii_only else UNICODE
+        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self._clock, self._wall = clock, wall
         self._on_interval = on_interval
         self._when_ready = on_ready
@@ -122,12 +124,28 @@ class Dashboard(App[None]):
     @property
     def shown(self) -> DashboardScreen:
         """The screen that is looked at."""
-        return self.proxy or self.overview
+        return self.tune or self.proxy or self.overview
+
+    @property
+    def moving(self) -> RowsPanel[object] | None:
+        """The table that keys of movement move."""
+        if self.tune is not None:
+            return self.tune.table  # type: ignore[return-value]
+        return self.proxy.table if self.proxy is not None else None
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self._clock()
+
+    def on_key(self, event: events.Key) -> None:
+        """Whoever presses keys is there: an armed dashboard stays so."""
+        del event
+        self.arming.touch(self._clock())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action makes sense now."""
         del parameters
-        return self.proxy is None or action not in _OVERVIEW_ONLY
+        return works_in(action, self.shown.place)
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview is the bottom of the screen stack."""
@@ -171,10 +189,13 @@ class Dashboard(App[None]):
         if self.paused_at is not None and self.shown.view is not None:
             self.shown.show_situation(self._situation())
             return
+        if self.tune is not None and self._clock() - self._looked_at >= LOOK_S:
+            self._looked_at = self._clock()
+            self.look_at_services()
         self._draw(self._view())
 
     def _draw(self, view: View) -> None:
-        if self.proxy is not None:
+        if self.shown is not self.overview:
             # What the log gains meanwhile shall not be missed.
             self.overview.board.log_panel.take_new_lines(view)
         self.shown.show(view, self._situation())
@@ -183,11 +204,12 @@ class Dashboard(App[None]):
 
     def _view(self) -> View:
         picture = self.state.picture(self._clock(), self._wall(), self.window_s)
-        return View(picture, self.state, self._glyphs, self.interval_s)
+        return View(picture, self.state, self.glyphs, self.interval_s)
 
     def _situation(self) -> Situation:
         paused = None if self.paused_at is None else self._clock() - self.paused_at
-        return Situation(self._wall(), paused, self.demo)
+        now = self._clock()
+        return Situation(self._wall(), paused, self.demo, self.arming.left_s(now), self.arming.locked)
 
     def _focused_panel(self) -> PanelId:
         if isinstance(self.overview.focused, Panel):
@@ -201,22 +223,24 @@ class Dashboard(App[None]):
         board.toggle(chosen)
         if board.choices[chosen]:
             self._last_panel = chosen
-        self.call_after_refresh(self._show_now)
+        self.call_after_refresh(self.show_now)
 
     def action_zoom(self) -> None:
         """Zoom in on the focused or last panel or table, or out."""
+        if self.tune is not None:
+            return
         if self.proxy is not None:
             self.proxy.toggle_zoom()
-            self.call_after_refresh(self._show_now)
+            self.call_after_refresh(self.show_now)
             return
         board = self.overview.board
         board.zoom(None if board.zoomed is not None else self._focused_panel())
-        self.call_after_refresh(self._show_now)
+        self.call_after_refresh(self.show_now)
 
     def action_reset_panels(self) -> None:
         """Back to the panels of this screen size."""
         self.overview.board.reset()
-        self.call_after_refresh(self._show_now)
+        self.call_after_refresh(self.show_now)
 
     def action_next_panel(self, step: int) -> None:
         """Move the focus."""
@@ -226,7 +250,7 @@ class Dashboard(App[None]):
             self.shown.focus_previous(TitledPanel)
         self._focused_panel()
 
-    def _show_now(self) -> None:
+    def show_now(self) -> None:
         """Draw what just became visible; a frozen display shows the frozen moment."""
         view = self.shown.view or self.overview.view
         if self.paused_at is not None and view is not None:
@@ -285,13 +309,16 @@ class Dashboard(App[None]):
 
         focused = self.overview.focused
         spec = focused.spec if isinstance(focused, Panel) else None
-        self.push_screen(HelpScreen(PALETTES[self.theme], self._glyphs, spec))
+        self.push_screen(HelpScreen(PALETTES[self.theme], self.glyphs, spec))
 
     def action_leave(self) -> None:
         """Leave one thing: zoom first, then find, then filter, then the proxy screen."""
+        if self.tune is not None:
+            self.action_toggle_tune()
+            return
         if self.proxy is not None:
             if self.proxy.leave():
-                self.call_after_refresh(self._show_now)
+                self.call_after_refresh(self.show_now)
             else:
                 self.action_toggle_proxy()
             return
@@ -307,21 +334,27 @@ class Dashboard(App[None]):
         """Open the proxy screen, or leave it."""
         from specdash.tui.screens.proxy import ProxyScreen
 
+        if self.tune is not None:
+            return
         if self.proxy is not None:
             if self.screen is self.proxy:
                 frozen, self.proxy = self.proxy.view, None
                 self.pop_screen()
                 self.overview.view = frozen or self.overview.view
-                self.call_after_refresh(self._show_now)
+                self.call_after_refresh(self.show_now)
             return
         self.proxy = ProxyScreen()
-        self.proxy.footer.glyphs = self._glyphs
+        self.proxy.footer.glyphs = self.glyphs
         self.proxy.paint(PALETTES[self.theme])
         self.push_screen(self.proxy)
-        self.call_after_refresh(self._show_now)
+        self.call_after_refresh(self.show_now)
 
     def action_open(self) -> None:
-        """On the proxy screen: filter by the selected session, or show the selected request in detail."""
+        """On the tune screen: edit the selected setting. On the proxy screen: filter by the selected session, or show
+        the selected request in detail."""
+        if self.tune is not None:
+            self.edit_setting()
+            return
         if self.proxy is None or self.proxy.view is None:
             return
         request = self.proxy.open_selected()
@@ -331,68 +364,9 @@ class Dashboard(App[None]):
             self._detail = RequestScreen(PALETTES[self.theme], self.proxy.view, request)
             self.push_screen(self._detail)
 
-    def action_log_find(self) -> None:
-        """Ask what to find."""
-        log = self.overview.board.log_panel
-        self._reveal_log()
-        self.overview.ask("find in the log", log.buffer.needle, lambda text: None if text is None else log.find(text))
-
-    def action_log_filter(self) -> None:
-        """Ask what to filter by."""
-        log = self.overview.board.log_panel
-        self._reveal_log()
-        self.overview.ask(
-            "show only lines with this text; empty shows all",
-            log.buffer.filter,
-            lambda text: None if text is None else log.filter_by(text),
-        )
-
-    def _reveal_log(self) -> None:
+    def reveal_log(self) -> None:
+        """Show the log panel."""
         board = self.overview.board
         self._last_panel = PanelId.LOG
         if all(panel.panel is not PanelId.LOG for panel in board.visible_panels()):
             board.toggle(PanelId.LOG)
-
-    def action_log_match(self, step: int) -> None:
-        """Next or previous match."""
-        self.overview.board.log_panel.next_match(step)
-
-    def action_log_invert(self) -> None:
-        """Invert the filter."""
-        self.overview.board.log_panel.invert_filter()
-
-    def action_log_toggle_filter(self) -> None:
-        """Filter off or on."""
-        self.overview.board.log_panel.toggle_filter()
-
-    def action_log_follow(self) -> None:
-        """Follow the end."""
-        if self.proxy is not None:
-            self.proxy.table.to_end()
-        else:
-            self.overview.board.log_panel.follow()
-
-    def action_log_top(self) -> None:
-        """Oldest line kept."""
-        if self.proxy is not None:
-            self.proxy.table.to_start()
-        else:
-            self.overview.board.log_panel.to_top()
-
-    def action_log_scroll(self, lines: int) -> None:
-        """Scroll by lines."""
-        if self.proxy is not None:
-            self.proxy.table.move(lines)
-        else:
-            self.overview.board.log_panel.scroll_lines(lines)
-
-    def action_log_page(self, pages: int) -> None:
-        """Scroll by pages."""
-        if self.proxy is not None:
-            self.proxy.table.page(pages)
-        else:
-            self.overview.board.log_panel.scroll_page(pages)
-
-    def action_log_shift(self, cells: int) -> None:
-        """Scroll sideways."""
-        self.overview.board.log_panel.scroll_sideways(cells)

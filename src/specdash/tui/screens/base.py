@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from textual.screen import Screen
 
+from specdash.tui.actions import Place
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.widgets.footer import Footer
 from specdash.tui.widgets.header import Header, Situation
 from specdash.tui.widgets.small import SmallNotice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from specdash.tui.themes import Palette
     from specdash.tui.view import View
     from specdash.tui.widgets.panel import LinesWidget
+    from specdash.tui.widgets.prompt import Prompt
 
 
 class DashboardScreen(Screen[None], inherit_bindings=False):
@@ -36,10 +38,12 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     DashboardScreen.-small Header, DashboardScreen.-small #board, DashboardScreen.-small Footer { display: none; }
     """
 
-    def __init__(self, *, proxy_keys: bool = False) -> None:
+    def __init__(self, *, place: Place = Place.OVERVIEW) -> None:
         super().__init__()
+        self.place = place
+        self._prompt: Prompt | None = None
         self.header = Header(id="header")
-        self.footer = Footer(id="footer", proxy=proxy_keys)
+        self.footer = Footer(id="footer", place=place)
         self.notice = SmallNotice(id="notice")
         self.view: View | None = None
         self._situation = Situation(0.0)
@@ -93,3 +97,24 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def _show_again(self) -> None:
         if self.view is not None:
             self.show(self.view, self._situation)
+
+    def ask(self, label: str, text: str, answer: Callable[[str | None], None], *, secret: bool = False) -> None:
+        """Ask for one line at the bottom; `answer` gets it, or None when it was called off. A secret is not shown."""
+        from specdash.tui.widgets.prompt import Prompt
+
+        if self._prompt is not None:
+            return
+        focused = self.focused
+
+        def done(value: str | None) -> None:
+            prompt, self._prompt = self._prompt, None
+            if prompt is not None:
+                prompt.remove()
+            self.footer.display = True
+            self.set_focus(focused)
+            answer(value)
+
+        self._prompt = Prompt(label, text, done, secret=secret)
+        self.footer.display = False
+        self.mount(self._prompt)
+        self._prompt.focus()

@@ -91,8 +91,7 @@ def help_lines(width: int, focused: PanelSpec | None) -> list[Line]:
             lines += [*block, BLANK]
     else:
         half = width // 2
-        left = [*blocks[0], BLANK, *blocks[1]]
-        right = [*blocks[2], BLANK, *blocks[3], BLANK, *blocks[4]]
+        left, right = _joined([*blocks[:2], blocks[-1]]), _joined(blocks[2:-1])
         for y in range(max(len(left), len(right))):
             first = left[y] if y < len(left) else BLANK
             lines.append((*_padded(first, half), *(right[y] if y < len(right) else BLANK)))
@@ -104,6 +103,10 @@ def help_lines(width: int, focused: PanelSpec | None) -> list[Line]:
             name = f"{spec.digit} {spec.title}" if index == 0 else ""
             lines.append(((fit(name, 22) + "  ", "accent" if index == 0 else "text"), (text, "text")))
     return lines
+
+
+def _joined(blocks: list[list[Line]]) -> list[Line]:
+    return [line for block in blocks for line in (*block, BLANK)]
 
 
 def _group_lines(group: str) -> list[Line]:

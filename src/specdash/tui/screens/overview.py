@@ -8,14 +8,13 @@ from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.widgets.board import Board
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from textual.widget import Widget
 
     from specdash.tui.view import View
     from specdash.tui.widgets.header import Situation
     from specdash.tui.widgets.panel import LinesWidget
-    from specdash.tui.widgets.prompt import Prompt
 
 
 class OverviewScreen(DashboardScreen):
@@ -24,7 +23,6 @@ class OverviewScreen(DashboardScreen):
     def __init__(self) -> None:
         super().__init__()
         self.board = Board()
-        self._prompt: Prompt | None = None
 
     def body(self) -> Widget:
         """The board."""
@@ -45,24 +43,3 @@ class OverviewScreen(DashboardScreen):
     def show_body(self, view: View) -> None:
         """Draw this view in the panels."""
         self.board.show(view)
-
-    def ask(self, label: str, text: str, answer: Callable[[str | None], None]) -> None:
-        """Ask for one line at the bottom; `answer` gets it, or None when it was called off."""
-        from specdash.tui.widgets.prompt import Prompt
-
-        if self._prompt is not None:
-            return
-        focused = self.focused
-
-        def done(value: str | None) -> None:
-            prompt, self._prompt = self._prompt, None
-            if prompt is not None:
-                prompt.remove()
-            self.footer.display = True
-            self.set_focus(focused)
-            answer(value)
-
-        self._prompt = Prompt(label, text, done)
-        self.footer.display = False
-        self.mount(self._prompt)
-        self._prompt.focus()

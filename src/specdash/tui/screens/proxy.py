@@ -9,6 +9,7 @@ from textual.layout import Layout, WidgetPlacement
 from textual.widget import Widget
 
 from specdash.core.readings import Status
+from specdash.tui.actions import Place
 from specdash.tui.formatting import clean, context, count, duration, percent, rate, seconds, window
 from specdash.tui.layout import Rect
 from specdash.tui.screens.base import DashboardScreen
@@ -188,7 +189,7 @@ class ProxyScreen(DashboardScreen):
     """Above the overview while it is open."""
 
     def __init__(self) -> None:
-        super().__init__(proxy_keys=True)
+        super().__init__(place=Place.PROXY)
         self.board = ProxyBoard()
 
     def body(self) -> Widget:

@@ -36,12 +36,14 @@ _LAST_WORDS_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the header says that no picture knows: the time of day, for how long the display has been frozen, and
-    whether this is the demo."""
+    """What the header says that no picture knows: the time of day, for how long the display has been frozen, whether
+    this is the demo, for how long it stays armed, and whether it can never be."""
 
     wall: float
     paused_s: float | None = None
     demo: bool = False
+    armed_left_s: float | None = None
+    locked: bool = False
 
 
 class Header(LinesWidget):
@@ -160,6 +162,8 @@ def _short(key: str) -> str:
 
 def _tags(view: View, situation: Situation) -> list[Span]:
     spans: list[Span] = []
+    if situation.armed_left_s is not None:
+        spans += [(f" ARMED {age(situation.armed_left_s)} ", "banner.bad"), ("  ", "text")]
     if situation.paused_s is not None:
         spans += [(f" PAUSED {age(situation.paused_s)} ", "banner.warn"), ("  ", "text")]
     if situation.demo:
@@ -185,9 +189,10 @@ def _where(backend: BackendPicture, width: int, *, wide: bool) -> list[Span]:
 
 
 def _how(view: View, situation: Situation) -> list[Span]:
-    """Read-only, because looking never changes the server; window, refresh interval, time of day."""
+    """Whether it may change anything; window, refresh interval, time of day."""
+    word = "locked read-only  " if situation.locked else "read-only  "
     return [
-        ("read-only  ", "dim"),
+        (word, "dim") if situation.armed_left_s is None else ("armed  ", "bad bold"),
         (window(view.picture.window_s), "text"),
         (" window  ", "dim"),
         (interval(view.interval_s), "text"),

@@ -19,8 +19,10 @@ class Prompt(Input):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False)]
     DEFAULT_CSS = "Prompt { dock: bottom; height: 1; border: none; padding: 0 1; }"
 
-    def __init__(self, label: str, text: str, done: Callable[[str | None], None]) -> None:
-        super().__init__(value=text, placeholder=label, compact=True, select_on_focus=True, id="prompt")
+    def __init__(self, label: str, text: str, done: Callable[[str | None], None], *, secret: bool = False) -> None:
+        super().__init__(
+            value=text, placeholder=label, compact=True, select_on_focus=True, password=secret, id="prompt"
+        )
         self.cursor_blink = False
         self._done = done
 

@@ -1,0 +1,150 @@
+"""The tune screen: settings now, wanted and last good side by side, checked while they are edited, and applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
+from textual.layout import Layout, WidgetPlacement
+from textual.widget import Widget
+
+from specdash.tui.actions import Place
+from specdash.tui.layout import Rect
+from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.widgets.experiment import ExperimentCardView
+from specdash.tui.widgets.tune import ChecksPanel, KeyHelpPanel, KeysTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.geometry import Size
+    from textual.layout import ArrangeResult
+
+    from specdash.tui.tune_model import TuneModel
+    from specdash.tui.view import View
+    from specdash.tui.widgets.panel import LinesWidget
+
+KEYS, HELP, CHECKS, CARD = "tune-keys", "tune-help", "tune-checks", "tune-card"
+_SIDE_BY_SIDE = 150
+_CARD_LINES = 10
+_TALL = 32
+
+
+def arrange(width: int, height: int, side: str) -> dict[str, Rect]:
+    """Where the parts go. Where they do not all fit, `side` (checks or card) is the one below the keys."""
+    if width >= _SIDE_BY_SIDE:
+        left = width * 3 // 5
+        right, lower = width - left - 1, min(_CARD_LINES, height // 3)
+        upper = height - lower
+        helped = min(8, upper // 3)
+        return {
+            KEYS: Rect(0, 0, left, upper),
+            HELP: Rect(left + 1, 0, right, helped),
+            CHECKS: Rect(left + 1, helped, right, upper - helped),
+            CARD: Rect(0, upper, width, lower),
+        }
+    helped = 5 if height < _TALL else 6
+    if height >= _TALL:
+        checks, card = 6, _CARD_LINES
+        keys = height - helped - checks - card
+        return {
+            KEYS: Rect(0, 0, width, keys),
+            HELP: Rect(0, keys, width, helped),
+            CHECKS: Rect(0, keys + helped, width, checks),
+            CARD: Rect(0, keys + helped + checks, width, card),
+        }
+    below = 5 if side == CHECKS else min(_CARD_LINES, height // 2)
+    keys = height - helped - below
+    if side == CARD:
+        helped, keys = 0, height - below
+    places = {KEYS: Rect(0, 0, width, keys), side: Rect(0, keys + helped, width, below)}
+    return places | ({HELP: Rect(0, keys, width, helped)} if helped else {})
+
+
+class TuneLayout(Layout):
+    """Textual's side of `arrange`."""
+
+    name = "tune"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        """A placement for every part that has a place."""
+        del greedy
+        if not isinstance(parent, TuneBoard):
+            return []
+        places = arrange(size.width, size.height, parent.side)
+        return [
+            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
+            for child in children
+            if (place := places.get(child.id or "")) is not None
+        ]
+
+
+class TuneBoard(Widget):
+    """The parts of the screen."""
+
+    def __init__(self, model: TuneModel) -> None:
+        super().__init__(id="board")
+        self.keys = KeysTable(model)
+        self.help = KeyHelpPanel(self.keys)
+        self.checks = ChecksPanel(model)
+        self.card = ExperimentCardView(id=CARD)
+        self.side = CHECKS
+        self._places = TuneLayout()
+
+    @property
+    def layout(self) -> Layout:
+        """Where children go."""
+        return self._places
+
+    @property
+    def parts(self) -> tuple[KeysTable, KeyHelpPanel, ChecksPanel, ExperimentCardView]:
+        """All of them."""
+        return self.keys, self.help, self.checks, self.card
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield from self.parts
+
+    def show(self, view: View) -> None:
+        """Draw this view in all parts; the help follows the table's selection."""
+        for part in self.parts:
+            part.show(view)
+
+    def next_side(self) -> None:
+        """Checks or card, where only one has room."""
+        self.side = CARD if self.side == CHECKS else CHECKS
+        self.keys.refresh(layout=True)
+
+
+class TuneScreen(DashboardScreen):
+    """Above the overview while it is open."""
+
+    def __init__(self, model: TuneModel) -> None:
+        super().__init__(place=Place.TUNE)
+        self.board = TuneBoard(model)
+
+    def body(self) -> Widget:
+        """The board."""
+        return self.board
+
+    def painted(self) -> Sequence[LinesWidget]:
+        """Everything in it."""
+        return self.board.parts
+
+    def show_body(self, view: View) -> None:
+        """Draw this view."""
+        self.board.show(view)
+
+    def on_mount(self) -> None:
+        """The keys are what is worked on."""
+        self.board.keys.focus()
+
+    @property
+    def table(self) -> KeysTable:
+        """What keys of movement move."""
+        return self.board.keys
+
+    def moved(self) -> None:
+        """The selection moved: help follows it."""
+        self.board.help.redraw()
