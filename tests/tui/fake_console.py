@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from specdash.core.errors import SpecdashError
 from specdash.core.findings import Finding, Severity
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping
 
 BACKEND_ENV = {

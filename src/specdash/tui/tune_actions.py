@@ -219,7 +219,8 @@ class TuneActions(App[None]):
             told = model.plan_error or ("preflight still runs" if model.checking else "nothing is pending")
             self.notify(told, severity="warning", markup=False)
             return
-        self._show_apply(f"Apply {self.tune_model.count} changes", plan, lambda: console.start(plan))
+        count = self.tune_model.count
+        self._show_apply(f"Apply {count} change{'s' * (count > 1)}", plan, lambda: console.start(plan))
 
     def action_roll_back(self) -> None:
         """Show what going back would do; enter there does it. A cut-short apply comes first."""

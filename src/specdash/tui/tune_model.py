@@ -9,9 +9,10 @@ from specdash.core.changes import ChangeSet, Role, shown_value
 from specdash.core.key_help import KeyHelp, all_keys, key_help
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.speculation import spec_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from specdash.control.apply import ApplyPlan
     from specdash.control.console import ServicesView
@@ -129,14 +130,24 @@ class TuneModel:
             for key in [key for key, value in wanted.items() if present.get(key) == value]:
                 del wanted[key]
 
-    def rows(self) -> list[TuneRow]:
-        """The keys of the shown service: those most tuned, those set, those pending; with `every_key` all there are."""
+    @property
+    def spec_types(self) -> tuple[str, ...]:
+        """The spec types that the backend would have with what is pending; empty when its env does not name them."""
+        key = "LLAMA_SPEC_TYPE"
+        wanted = self.pending.get(Role.BACKEND, {}).get(key, self.values(Role.BACKEND).get(key))
+        known = (spec_type(part) for part in (wanted or "").split(","))
+        return tuple(one.name for one in known if one is not None)
+
+    def rows(self, room: int = 0) -> list[TuneRow]:
+        """The keys of the shown service: those most tuned, those set, those pending; then others while there is `room`,
+        or with `every_key` all there are."""
         service = self.services.of(self.role) if self.services is not None else None
         values = service.values if service is not None else {}
         good = service.last_good if service is not None else None
         pending = self.pending.get(self.role, {})
-        more: Iterable[str] = [one.key for one in all_keys(self.role)] if self.every_key else ()
-        keys = dict.fromkeys([*FIRST_KEYS[self.role], *pending, *values, *more])
+        keys = list(dict.fromkeys([*FIRST_KEYS[self.role], *values, *pending]))
+        others = [one.key for one in all_keys(self.role) if one.key not in keys]
+        keys += others if self.every_key else others[: max(room - len(keys), 0)]
         return [
             TuneRow(
                 key,

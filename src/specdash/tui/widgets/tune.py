@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.changes import Role
 from specdash.core.findings import Finding, Severity
+from specdash.core.speculation import spec_type
 from specdash.tui.formatting import UNKNOWN, clean, count
 from specdash.tui.spans import Line, Span, wrap
 from specdash.tui.tune_model import TuneModel, TuneRow
@@ -55,7 +56,7 @@ class KeysTable(RowsPanel[TuneRow]):
         """All rows of the service."""
         del view
         known = self.model.services is not None and self.model.services.of(self.model.role) is not None
-        return self.model.rows() if known else ()
+        return self.model.rows(self.size.height - 2) if known else ()
 
     def key(self, row: TuneRow) -> str:
         """Its name."""
@@ -77,7 +78,7 @@ class KeysTable(RowsPanel[TuneRow]):
         """Key, now, pending, last good, and how a change comes into force."""
         del view
         width = self.size.width
-        value = max(9, min(24, (width - 42) // 3))
+        value = max(9, min(26, (width - 55) // 3))
         return (
             Column("key", 30, lambda row: (row.key, "accent bold" if row.pending else "text"), right=False),
             Column("now", value, lambda row: _value(row.now), right=False),
@@ -130,11 +131,11 @@ class KeyHelpPanel(TitledPanel):
         row = self._table.selected
         if row is None:
             return []
-        return help_lines(row, width, height)
+        return help_lines(row, self._table.model.spec_types, width, height)
 
 
-def help_lines(row: TuneRow, width: int, height: int) -> list[Line]:
-    """The most important first, as much as fits."""
+def help_lines(row: TuneRow, spec_types: Sequence[str], width: int, height: int) -> list[Line]:
+    """The most important first, as much as fits. Of what differs by spec type, only what is said of those in force."""
     told = row.help
     if told is None:
         return [(("  not in the catalogue: handed on as it is", "warn"),)]
@@ -146,11 +147,16 @@ def help_lines(row: TuneRow, width: int, height: int) -> list[Line]:
         notes.append(f"read by {', '.join(told.readers)}")
     for text, role in [
         (" · ".join(clean(fact, 120) for fact in facts if fact), "dim"),
-        *((clean(note, 300), "warn") for note in told.notes),
+        *((clean(note, 300), "warn") for note in told.notes if _concerns(note, spec_types)),
         *((clean(note, 300), "dim") for note in notes),
     ]:
         lines += [((f"  {part}", role),) for part in wrap(text, width - 3, 2)]
     return lines[:height]
+
+
+def _concerns(note: str, spec_types: Sequence[str]) -> bool:
+    about = note.partition(":")[0]
+    return spec_type(about) is None or about in spec_types
 
 
 class ChecksPanel(TitledPanel):
