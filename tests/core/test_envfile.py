@@ -1,4 +1,7 @@
-"""systemd's EnvironmentFile dialect, as systemd.exec(5) describes it and systemd 254 and later read it."""
+"""systemd's EnvironmentFile dialect, as systemd.exec(5) describes it and systemd 254 and later read it.
+
+tests/control/test_env_systemd.py holds the same module against a real systemd.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.envfile import EnvFileError, parse, quote
+from specdash.core.envfile import EnvFileError, Trap, decode, encode, parse, quote, read_values, traps
 
-VALUES = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)] + [chr(p << 16 | 0xFFFE | b) for p in range(17) for b in (0, 1)]
+VALUES = st.text(st.characters(exclude_characters=["\0", *NONCHARACTERS], codec="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,13 @@ VALUES = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
         ("K=a=b\n", "a=b"),
         ("K=$HOME\n", "$HOME"),
         ("K=crlf\r\n", "crlf"),
+        ("K='a'  'b'\n", "ab"),
+        ("K='a'  b  'c'\n", "ab  'c'"),
+        ("K=a\\\r\n", "a"),
+        ("K=a\\\n", "a"),
+        ("K=a\\", "a"),
+        ("K=a\x0bb\x07\n", "a\x0bb\x07"),
+        ("K=\ufeff \xa0\n", "\ufeff \xa0"),
     ],
 )
 def test_a_value_is_read_as_systemd_reads_it(text: str, value: str) -> None:
@@ -61,11 +72,92 @@ def test_the_last_assignment_wins_and_its_line_is_known() -> None:
         ("export A=1\n", r"x\.env:1: 'export A': systemd knows no 'export'; write A=value"),
         ("1A=2\n", r"x\.env:1: '1A' is not a variable name"),
         ("A='1\n2'\nbad\n", r"x\.env:3: no '='"),
+        ("A=1\n='\nB=2\n", r"x\.env:2: no '=' in \"='\""),
+        ("\ufeffA=1\n", r"x\.env:1: the file begins with a byte order mark"),
+        ("A=1\n# \0\n", r"x\.env:2: NUL in the line; systemd refuses the whole file"),
+        ("A='\0'\n", r"x\.env:1: NUL in the value of A"),
+        ("A=\ufffe\n", r"x\.env:1: has the noncharacter U\+FFFE in the value of A"),
+        ("A=" + 131070 * "x" + "\n", r"x\.env:1: the value of A is longer than the 131069 bytes that Linux hands"),
     ],
 )
 def test_what_systemd_would_drop_without_a_word_is_an_error_with_its_line(text: str, message: str) -> None:
     with pytest.raises(EnvFileError, match=message):
         parse(text).check("x.env")
+
+
+def test_bytes_that_are_no_utf_8_are_refused_in_a_value_and_kept_in_a_comment() -> None:
+    assert read_values(b"# caf\xe9\nK=1\n", "f") == {"K": "1"}
+    with pytest.raises(EnvFileError, match=r"f:2: is not UTF-8 text in the value of K"):
+        read_values(b"# caf\xe9\nK=caf\xe9\n", "f")
+
+
+@pytest.mark.parametrize(
+    "line", ["PROXY_API_KEY sk-1", "PROXY_API_KEY: sk-1", "my ssh-sk-1111111111111", "TOKEN(sk-1)"]
+)
+def test_a_complaint_tells_no_secret(line: str) -> None:
+    with pytest.raises(EnvFileError) as caught:
+        parse(line).check("f")
+    assert "sk-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["sk-1\0", "sk-1\ufffe", "sk-1\udc80", "sk-1" * 40000])
+def test_a_complaint_about_a_value_does_not_tell_it(value: str) -> None:
+    with pytest.raises(EnvFileError) as caught:
+        parse(f"PROXY_API_KEY={value}").check("f")
+    assert "sk-1" not in str(caught.value)
+
+
+class TestTraps:
+    """Before systemd 254, a backslash at the end of a comment makes the next line part of the comment."""
+
+    def test_an_assignment_behind_a_comment_that_ends_in_a_backslash(self) -> None:
+        text = "A=1\n# path\\\nB=2\nC=3\n"
+        assert parse(text).values == {"A": "1", "B": "2", "C": "3"}
+        assert parse(text, comments_continue=True).values == {"A": "1", "C": "3"}
+        (trap,) = traps(parse(text))
+        assert trap.line == 2
+        assert "hides B" in trap.text
+
+    def test_several_hidden_assignments_are_one_trap(self) -> None:
+        (trap,) = traps(parse("# \\\n  # \\\nB=2\\\n3\nC=4\n"))
+        assert (trap.line, "hides B;" in trap.text) == (1, True)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["# a\\\n\nB=2\n", "# a\\\\\nB=2\n", "# a\\\r\nB=2\r\n", "# a\\\n# b\nB=2\n", "# a\\x\nB=1\n", "A=1\n#\\"],
+    )
+    def test_where_nothing_is_hidden_there_is_none(self, text: str) -> None:
+        assert parse(text, comments_continue=True).values == parse(text).values
+        assert traps(parse(text)) == ()
+
+    def test_a_control_character_is_one_and_its_value_is_not_told(self) -> None:
+        text = "PROXY_API_KEY='sk\x01'\n"
+        assert traps(parse(text)) == (
+            Trap(1, "PROXY_API_KEY holds a control character; old versions of systemd drop such a variable"),
+        )
+
+    @given(st.text("#\\\n\rK=1 '\"", max_size=30))
+    def test_without_one_every_version_reads_the_same(self, text: str) -> None:
+        old = parse(text, comments_continue=True)
+        assert old.text == text
+        if not traps(parse(text)) and not any(entry.problem for entry in (*parse(text).entries, *old.entries)):
+            assert old.values == parse(text).values
+
+
+@given(st.binary())
+def test_any_bytes_are_the_same_after_decoding_and_parsing(data: bytes) -> None:
+    assert encode(parse(decode(data)).text) == data
+
+
+@given(st.text("K=1#;\\'\" \t\n\r"))
+def test_an_entry_knows_its_line_end_and_where_its_value_is(text: str) -> None:
+    for entry in parse(text).entries:
+        assert entry.raw.endswith(entry.newline)
+        if entry.key is not None and entry.value is not None:
+            start, stop = entry.span
+            assert entry.raw[:start].strip(" \t\n\r").removesuffix("=").strip() == entry.key
+            assert entry.raw[stop:].strip(" \t") == entry.newline
+            assert parse(entry.raw[:start] + quote("new") + entry.raw[stop:]).values == {entry.key: "new"}
 
 
 @given(st.text())

@@ -1,20 +1,28 @@
 """systemd's `EnvironmentFile=` dialect, parsed without losing a character.
 
-The rules are those of systemd.exec(5) and of systemd's own reader: `#` and `;` at the start of a line begin a comment
-(a backslash does not continue it, since systemd 254); white space around the key and around an unquoted value is
-dropped; quoted and unquoted pieces of one value are joined; a backslash outside quotes takes the next character as it
-is and joins lines; inside double quotes it does so only before `"`, `\\`, `` ` ``, `$` and the end of a line; inside
-single quotes it is a backslash. There is no expansion of variables.
+The rules are those of systemd.exec(5) and of systemd's own reader, against which tests hold this module (v252): `#` and
+`;` at the start of a line begin a comment; white space around the key and around an unquoted value is dropped; quoted
+and unquoted pieces of one value are joined; a backslash outside quotes takes the next character as it is and joins
+lines; inside double quotes it does so only before `"`, `\\`, `` ` ``, `$` and the end of a line; inside single quotes
+it is a backslash. There is no expansion of variables.
 
-Where systemd ignores a line it cannot read, this module names the line: a typo must not silently lose a setting.
+One rule depends on the version: before systemd 254, a backslash at the end of a comment makes the next line part of the
+comment. `parse` reads as 254 does; `traps` tells where the older ones would differ.
+
+Where systemd drops a line that it cannot read, or refuses the whole file for it, this module names the line: a typo
+must not silently lose a setting.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from specdash.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NEWLINE = "\n\r"
 _BLANK = " \t\n\r"
@@ -22,6 +30,17 @@ _COMMENT = "#;"
 _ESCAPED_IN_DOUBLE_QUOTES = '"\\`$'
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# What systemd's UTF-8 check refuses besides bytes that are none (here: lone surrogates).
+_NOT_TEXT = re.compile(
+    r"[\ud800-\udfff\ufdd0-\ufdef]|["
+    + "".join(chr(p << 16 | 0xFFFE) + "-" + chr(p << 16 | 0xFFFF) for p in range(17))
+    + "]"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
+_LONG_WORD = 12
+_LONGEST = 131071
+"""Most bytes of `KEY=value` that Linux hands to a program."""
 
 
 class EnvFileError(InputError):
@@ -33,12 +52,15 @@ class Entry:
     """A stretch of the file. `raw` is its exact text, so that joining all `raw` gives the file back.
 
     An assignment has `key` and `value`; a comment, a blank or an unreadable line has neither. `line` counts from 1.
+    `span` is where in `raw` the value is written, `newline` the line end that closes the entry, "" where the file ends.
     """
 
-    raw: str
+    raw: str = field(repr=False)
     line: int
     key: str | None = None
-    value: str | None = None
+    value: str | None = field(default=None, repr=False)
+    span: tuple[int, int] = (0, 0)
+    newline: str = ""
     problem: str | None = None
     """What is wrong with the entry, in words, or None."""
 
@@ -72,25 +94,100 @@ class EnvFile:
         return self
 
 
+class Trap(NamedTuple):
+    """What the file means to one version of systemd and not to another."""
+
+    line: int
+    text: str
+
+
+def decode(data: bytes) -> str:
+    """A file's bytes as text from which `encode` makes the same bytes. What is no UTF-8 becomes a `problem` in `parse`,
+    but in a comment, where systemd takes any bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    """The bytes of `text`; see `decode`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def read_values(data: bytes, path: str) -> dict[str, str]:
     """Key to value of a file's bytes. Raises `EnvFileError` naming `path` and the line that cannot be read."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise EnvFileError(f"{path}:{line}: is not UTF-8 text") from None
-    return parse(text).check(path).values
+    return parse(decode(data)).check(path).values
 
 
-def parse(text: str) -> EnvFile:
-    """Parse any text. Never fails: an unreadable line becomes an entry with a `problem`."""
+def parse(text: str, *, comments_continue: bool = False) -> EnvFile:
+    """Parse any text. Never fails: an unreadable line becomes an entry with a `problem`.
+
+    `comments_continue` reads as systemd before 254 does.
+    """
     entries: list[Entry] = []
     at, line = 0, 1
     while at < len(text):
-        entry, at = _entry(text, at, line)
+        entry, at = _entry(text, at, line, comments_continue)
         entries.append(entry)
         line += _newlines(entry.raw)
     return EnvFile(tuple(entries))
+
+
+def traps(file: EnvFile) -> tuple[Trap, ...]:
+    """Where versions of systemd disagree about the file, in its order."""
+    found = [
+        Trap(e.line, f"{e.key} holds a control character; old versions of systemd drop such a variable")
+        for e in file.entries
+        if e.key is not None and _CONTROL.search(e.value or "")
+    ]
+    assigned = {start: entry.key for start, entry in _placed(file) if entry.key is not None}
+    for start, entry in _placed(parse(file.text, comments_continue=True)):
+        if entry.key is None and entry.problem is None:
+            inside = [key for at, key in assigned.items() if start < at < start + len(entry.raw)]
+            if inside:
+                text = f"the comment ends in a backslash: before systemd 254 it goes on, and hides {', '.join(inside)}"
+                found.append(Trap(entry.line, f"{text}; remove the backslash"))
+    return tuple(sorted(found))
+
+
+def _placed(file: EnvFile) -> Iterator[tuple[int, Entry]]:
+    """Every entry with its place in the text."""
+    at = 0
+    for entry in file.entries:
+        yield at, entry
+        at += len(entry.raw)
+
+
+def name_problem(key: str) -> str | None:
+    """Why systemd would drop a variable of this name, None when it would not."""
+    if _NAME.match(key):
+        return None
+    if key.startswith("export "):
+        return f"{_shown(key)}: systemd knows no 'export'; write {key.removeprefix('export ').strip()}=value"
+    if key.startswith("\ufeff"):
+        return "the file begins with a byte order mark, and systemd takes it for part of a name; remove it"
+    return f"{_shown(key)} is not a variable name; use letters, digits and '_', not starting with a digit"
+
+
+def value_problem(key: str, value: str) -> str | None:
+    """Why systemd would not take the value of a file that holds it, None when it would. Never tells the value."""
+    if found := _NOT_TEXT.search(value):
+        what = "is not UTF-8 text" if "\ud800" <= found[0] <= "\udfff" else f"has the noncharacter {_code(found[0])}"
+        return f"{what} in the value of {key}; systemd refuses the whole file"
+    if "\0" in value:
+        return f"NUL in the value of {key}; systemd refuses the whole file"
+    if len(key) + 1 + len(encode(value)) > _LONGEST:
+        return f"the value of {key} is longer than the {_LONGEST - 1 - len(key)} bytes that Linux hands to a program"
+    return None
+
+
+def control_character(value: str) -> str | None:
+    """The first control character other than tab and newline, as `U+0007`; None when there is none. systemd before 246
+    drops a variable that has one."""
+    found = _CONTROL.search(value)
+    return _code(found[0]) if found else None
+
+
+def _code(char: str) -> str:
+    return f"U+{ord(char):04X}"
 
 
 def quote(value: str) -> str:
@@ -119,32 +216,53 @@ def _past_newline(text: str, at: int) -> int:
     return min(at + 1, len(text))
 
 
-def _entry(text: str, start: int, line: int) -> tuple[Entry, int]:
+def _end_of_comment(text: str, at: int, continues: bool) -> int:
+    while at < len(text) and text[at] not in _NEWLINE:
+        at += 2 if continues and text[at] == "\\" else 1
+    return min(at, len(text))
+
+
+def _entry(text: str, start: int, line: int, comments_continue: bool) -> tuple[Entry, int]:
     at = start
     while at < len(text) and text[at] in " \t":
         at += 1
     if at == len(text) or text[at] in _NEWLINE or text[at] in _COMMENT:
-        stop = _past_newline(text, _end_of_line(text, at))
-        return Entry(text[start:stop], line), stop
+        end = _end_of_comment(text, at, comments_continue)
+        stop = _past_newline(text, end)
+        problem = "NUL in the line; systemd refuses the whole file" if "\0" in text[start:stop] else None
+        return Entry(text[start:stop], line, newline=text[end:stop], problem=problem), stop
     line_end = _end_of_line(text, at)
-    equals = text.find("=", at, line_end)
+    equals = text.find("=", at + 1, line_end)
     if equals < 0:
         stop = _past_newline(text, line_end)
-        word = text[at:line_end].strip()
-        return Entry(
-            text[start:stop], line, problem=f"no '=' in {_shown(word)}; write KEY=value or start it with '#'"
-        ), stop
+        problem = f"no '=' in {_hushed(text[at:line_end])}; write KEY=value or start it with '#'"
+        return Entry(text[start:stop], line, newline=text[line_end:stop], problem=problem), stop
     key = text[at:equals].rstrip(_BLANK)
-    value, end, problem = _value(text, equals + 1)
-    stop = _past_newline(text, end)
-    problem = problem or _name_problem(key)
+    written = _value(text, equals + 1)
+    stop = _past_newline(text, written.end)
+    raw, newline = text[start:stop], text[written.end : stop]
+    problem = written.problem or name_problem(key) or value_problem(key, written.value)
     if problem is not None:
-        return Entry(text[start:stop], line, problem=problem), stop
-    return Entry(text[start:stop], line, key, value), stop
+        return Entry(raw, line, newline=newline, problem=problem), stop
+    span = (written.start - start, written.stop - start)
+    return Entry(raw, line, key, written.value, span, newline), stop
 
 
-def _value(text: str, at: int) -> tuple[str, int, str | None]:
-    """The value that starts at `at`, the position of the line end that closes it, and what is wrong with it."""
+class _Written(NamedTuple):
+    """A value and where it is written: from `start` to `stop`, and `end`, the line end that closes it."""
+
+    value: str
+    start: int
+    stop: int
+    end: int
+    problem: str | None = None
+
+
+def _value(text: str, at: int) -> _Written:
+    """The value that begins after the `=` before `at`, and what is wrong with it."""
+    start = stop = at
+    while start < len(text) and text[start] in " \t":
+        start += 1
     out: list[str] = []
     kept = 0  # length of `out` up to which white space is part of the value
     leading = True  # white space here is dropped: at the start, and after a closing quote
@@ -153,26 +271,24 @@ def _value(text: str, at: int) -> tuple[str, int, str | None]:
         if leading and char in "\"'":
             piece, at = _quoted(text, at)
             if piece is None:
-                return "", len(text), f"the {char} quote is never closed; close it, or escape it with a backslash"
+                wrong = f"the {char} quote is never closed; close it, or escape it with a backslash"
+                return _Written("", start, len(text), len(text), wrong)
             out.append(piece)
-            kept = len(out)
+            kept, stop = len(out), at
             continue
+        at += 1
         if char == "\\":
             leading = False
-            at += 1
-            if at < len(text):
-                if text[at] not in _NEWLINE:
-                    out.append(text[at])
-                kept = len(out)
-        elif char in _BLANK:
-            if not leading:
-                out.append(char)
-        else:
+            out.append(text[at : at + 1].strip(_NEWLINE))
+            at = min(at + 1, len(text))
+            kept, stop = len(out), at
+        elif char not in _BLANK:
             leading = False
             out.append(char)
-            kept = len(out)
-        at += 1
-    return "".join(out[:kept]), at, None
+            kept, stop = len(out), at
+        elif not leading:
+            out.append(char)
+    return _Written("".join(out[:kept]), min(start, stop), stop, at)
 
 
 def _quoted(text: str, at: int) -> tuple[str | None, int]:
@@ -196,12 +312,15 @@ def _quoted(text: str, at: int) -> tuple[str | None, int]:
     return None, at
 
 
-def _name_problem(key: str) -> str | None:
-    if _NAME.match(key):
-        return None
-    if key.startswith("export "):
-        return f"{_shown(key)}: systemd knows no 'export'; write {key.removeprefix('export ').strip()}=value"
-    return f"{_shown(key)} is not a variable name; use letters, digits and '_', not starting with a digit"
+def _hushed(line: str) -> str:
+    """Enough of a line to know it again: what follows a secret's name is left out, and long words are cut."""
+    shown: list[str] = []
+    for word in line.split():
+        if _SECRET.search(word):
+            shown.append(re.split(r"[^\w-]", word)[0] + "...")
+            break
+        shown.append(word if len(word) <= _LONG_WORD else word[:4] + "...")
+    return _shown(" ".join(shown))
 
 
 def _shown(text: str) -> str:
