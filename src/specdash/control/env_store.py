@@ -1,0 +1,278 @@
+"""Env files on the disk: read with what is needed to tell whether they changed, replaced whole or not at all, and every
+version kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.control import safe_file
+from specdash.control.safe_file import Like, user_name
+from specdash.core.envfile import EnvFile, decode, parse, read_values
+from specdash.core.errors import ConflictError, InputError, NotWrittenError
+
+if TYPE_CHECKING:
+    from specdash.core.changes import Role
+
+_LARGEST = 4 * 1024 * 1024
+_SLACK = 4096
+"""Room for a few more lines, in bytes, when a write is rehearsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSnapshot:
+    """An env file at one moment. `target` is the file that `path` leads to, through its symlinks."""
+
+    path: Path
+    target: Path
+    data: bytes = field(repr=False)
+    exists: bool
+    mode: int
+    uid: int
+    gid: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes, as run records name a version."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def file(self) -> EnvFile:
+        """The entries; unreadable lines are among them."""
+        return parse(decode(self.data))
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Key to value, secrets included. Raises `EnvFileError` for a line that cannot be read."""
+        return read_values(self.data, str(self.path))
+
+
+def read_env(path: Path) -> EnvSnapshot:
+    """The file as it is now; one that is missing is empty and does not exist. Raises `InputError`."""
+    target = Path(os.path.realpath(path))
+    try:
+        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return EnvSnapshot(path, target, b"", False, 0o600, os.geteuid(), os.getegid())
+    except OSError as error:
+        raise InputError(f"env file {path}: {error.strerror or error}") from None
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise InputError(f"env file {path}: is not a regular file")
+        if facts.st_size > _LARGEST:
+            raise InputError(f"env file {path}: has {facts.st_size} bytes, which is too much for an env file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise InputError(f"env file {path}: {error.strerror or error}") from None
+    finally:
+        os.close(descriptor)
+    return EnvSnapshot(path, target, data, True, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)
+
+
+def check_writable(snapshot: EnvSnapshot) -> None:
+    """Raise `NotWrittenError` if `replace_env` would, as far as that can be told without leaving a trace: directory and
+    file system writable, owner kept, space for the file and a few more lines."""
+    directory = snapshot.target.parent
+    while not directory.exists():
+        directory = directory.parent
+    try:
+        _check_owner(snapshot)
+        if snapshot.exists and not os.access(snapshot.target, os.W_OK) and os.geteuid() == 0:
+            raise PermissionError(errno.EPERM, "protected")
+        safe_file.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
+    except OSError as error:
+        raise safe_file.not_written(snapshot.path, error) from None
+
+
+def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
+    """Put `data` in place of the file, whole or not at all, and on the disk when we return; the new snapshot.
+
+    Mode, owner and extended attributes stay; a new file gets mode 0600, and missing directories 0700. Raises
+    `ConflictError` when the file is not as the snapshot has it, and `NotWrittenError`.
+    """
+    directory = snapshot.target.parent
+    made: list[Path] = []
+    try:
+        made = safe_file.make_directories(directory)
+        with safe_file.locked(directory):
+            now = _unchanged(snapshot)
+            _check_owner(now)
+            draft = safe_file.temporary(snapshot.target, data, _like(now))
+            try:
+                _unchanged(snapshot)
+                draft.replace(snapshot.target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    draft.unlink()
+                raise
+    except BaseException as error:
+        safe_file.remove_directories(made)
+        if isinstance(error, OSError):
+            raise safe_file.not_written(snapshot.path, error) from None
+        raise
+    try:
+        safe_file.sync_directory(directory)
+    except OSError as error:
+        raise NotWrittenError(
+            f"{snapshot.path} has its new content, but the disk did not confirm it ({error.strerror}); check the disk"
+        ) from None
+    return EnvSnapshot(now.path, now.target, data, True, now.mode, now.uid, now.gid)
+
+
+def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
+    try:
+        now = read_env(snapshot.path)
+    except InputError as error:
+        raise ConflictError(f"{error}: it changed since it was read; run the command again") from None
+    if now.target != snapshot.target:
+        raise ConflictError(f"{snapshot.path} now leads to {now.target}; run the command again to change that file")
+    if (now.exists, now.data) != (snapshot.exists, snapshot.data):
+        gone = "was removed" if snapshot.exists and not now.exists else "was changed by somebody else"
+        raise ConflictError(f"{snapshot.path} {gone} since it was read; run the command again to see how it is now")
+    return now
+
+
+def _like(snapshot: EnvSnapshot) -> Like | None:
+    return Like(snapshot.target, snapshot.mode, snapshot.uid, snapshot.gid) if snapshot.exists else None
+
+
+def _check_owner(snapshot: EnvSnapshot) -> None:
+    me = os.geteuid()
+    if not snapshot.exists or me == 0:
+        return
+    why = None
+    if snapshot.uid != me:
+        why = f"it belongs to {user_name(snapshot.uid)}, and user {user_name(me)} cannot keep that owner"
+    elif snapshot.gid not in (os.getegid(), *os.getgroups()):
+        why = f"it belongs to group {snapshot.gid}, in which user {user_name(me)} is not"
+    if why is not None:
+        raise NotWrittenError(
+            f"{snapshot.path} was not written, and is as it was: {why}; run the command as {user_name(snapshot.uid)}, "
+            f"or take the file over: sudo chown {user_name(me)}: {snapshot.target}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """One kept version of an env file, in the file `path`. `at` is when it was saved, in Unix time.
+
+    `original` is the env file, None where that is not known any more; `existed` False stands for no file at all.
+    """
+
+    role: Role
+    number: int
+    at: float
+    digest: str
+    path: Path
+    original: Path | None = None
+    existed: bool = True
+
+
+class Backups:
+    """Versions of env files, numbered by role. Numbers only grow; nothing is ever overwritten or deleted.
+
+    `<role>/<NNNN>.env` holds the version, `<NNNN>.json` whose it is. The latter takes the number and is written first,
+    so that a version whose `.env` is there is whole.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, role: Role, snapshot: EnvSnapshot) -> Backup:
+        """Keep the snapshot; on the disk when we return. Raises `NotWrittenError`."""
+        folder = self._directory / role
+        at = time.time()
+        about = {
+            "file": os.fsdecode(snapshot.path.absolute()),
+            "existed": snapshot.exists,
+            "mode": snapshot.mode,
+            "at": at,
+            "digest": snapshot.digest,
+        }
+        try:
+            safe_file.make_directories(folder)
+            with safe_file.locked(folder):
+                number, note = _take_number(folder, json.dumps(about).encode())
+                path = note.with_suffix(".env")
+                try:
+                    _keep(path, snapshot.data, at)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        note.unlink()
+                    raise
+            safe_file.sync_directory(folder)
+        except OSError as error:
+            why = safe_file.reason(folder / "backup", error)
+            raise NotWrittenError(f"no backup of {snapshot.path} could be kept in {folder}: {why}") from None
+        return _backup(role, number, path)
+
+    def list(self, role: Role) -> tuple[Backup, ...]:
+        """All versions of a role, oldest first."""
+        files = (self._directory / role).glob("*.env")
+        numbered = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
+        return tuple(_backup(role, number, file) for number, file in numbered)
+
+    def read(self, role: Role, number: int) -> bytes:
+        """The bytes of one version. Raises `InputError` when there is none, or it is not as it was saved."""
+        path = self._directory / role / f"{number:04d}.env"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise InputError(f"the {role} has no backup {number}; `specdash env history` lists them") from None
+        except OSError as error:
+            raise InputError(f"backup {path}: {error.strerror or error}") from None
+        if _backup(role, number, path).digest != hashlib.sha256(data).hexdigest():
+            raise InputError(f"backup {path} is damaged: it is not what was saved; use another one")
+        return data
+
+
+def _keep(path: Path, data: bytes, at: float) -> None:
+    draft = safe_file.temporary(path, data)
+    try:
+        os.utime(draft, (at, at))
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _take_number(folder: Path, note: bytes) -> tuple[int, Path]:
+    """The first free number, and the note that takes it."""
+    taken = [int(one.stem) for one in folder.iterdir() if one.stem.isdecimal()]
+    number = max(taken, default=0) + 1
+    while True:
+        path = folder / f"{number:04d}.json"
+        try:
+            safe_file.create(path, note)
+        except FileExistsError:
+            number += 1
+        else:
+            return number, path
+
+
+def _backup(role: Role, number: int, path: Path) -> Backup:
+    try:
+        about: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+        return Backup(
+            role, number, float(about["at"]), str(about["digest"]), path, Path(about["file"]), bool(about["existed"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return _backup_without_note(role, number, path)
+
+
+def _backup_without_note(role: Role, number: int, path: Path) -> Backup:
+    try:
+        return Backup(role, number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
+    except OSError as error:
+        raise InputError(f"backup {path}: {error.strerror or error}") from None

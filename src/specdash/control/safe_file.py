@@ -1,0 +1,209 @@
+"""Writing files so that, whenever the power or the process goes, the disk holds the old version or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pwd
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import ConflictError, NotWrittenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LOCK_S = 5.0
+_TEMPORARY = ".specdash-new"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """What a new version shall have from the file whose place it takes."""
+
+    file: Path
+    mode: int
+    uid: int
+    gid: int
+
+
+def temporary(target: Path, data: bytes, like: Like | None = None) -> Path:
+    """A new file beside `target` that holds `data`, on the disk when we return; mode 0600 unless `like` says otherwise.
+    Raises OSError, and leaves nothing behind."""
+    path = target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            _fill(descriptor, data, like)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return path
+
+
+def create(path: Path, data: bytes) -> None:
+    """A file that was not there before, mode 0600, on the disk when we return. Raises FileExistsError, or another
+    OSError, and leaves nothing behind."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            _fill(descriptor, data, None)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def rehearse(directory: Path, size: int, like: Like | None) -> None:
+    """Write `size` bytes to a file without a name, which is gone at once. Raises the OSError that a real one would."""
+    try:
+        descriptor = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        temporary(directory / "check", bytes(size), like).unlink()
+        return
+    try:
+        _fill(descriptor, bytes(size), like)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make sure that a rename in it is on the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync directories
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(directory: Path) -> list[Path]:
+    """Make it and its parents where they are missing, mode 0700; the new ones, innermost first. Raises OSError, and
+    leaves none behind then."""
+    missing: list[Path] = []
+    at = directory
+    while not at.is_dir():
+        missing.insert(0, at)
+        at = at.parent
+    made: list[Path] = []
+    try:
+        for one in missing:
+            with contextlib.suppress(FileExistsError):
+                one.mkdir(0o700)
+                made.insert(0, one)
+                sync_directory(one.parent)
+    except OSError:
+        remove_directories(made)
+        raise
+    return made
+
+
+def remove_directories(made: list[Path]) -> None:
+    """Undo `make_directories`, as far as they are still empty."""
+    with contextlib.suppress(OSError):
+        for one in made:
+            one.rmdir()
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep every other specdash from replacing files in the directory meanwhile, and sweep up what one that was killed
+    left there. Raises `ConflictError` when the lock cannot be had in five seconds, and OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _lock(descriptor, directory):
+            for left in directory.glob(f".*{_TEMPORARY}"):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def not_written(path: Path, error: OSError) -> NotWrittenError:
+    """`error`, which kept `path` from being written, in words: the reason and what to do."""
+    return NotWrittenError(f"{path} was not written, and is as it was: {reason(path, error)}")
+
+
+def reason(path: Path, error: OSError) -> str:
+    """Why `path` could not be written, and what to do."""
+    directory = path.parent
+    match error.errno:
+        case code if code in _NO_SPACE:
+            return f"no space left on the file system of {directory}; free some, then run the command again"
+        case errno.EROFS:
+            return f"{directory} is on a read-only file system; make it writable, or name another file"
+        case errno.EACCES:
+            who = user_name(os.geteuid())
+            return f"user {who} may not write in {_nearest(directory)}; ask its owner, or name another file"
+        case errno.EPERM:
+            return "the file or its directory is protected (immutable, or in somebody else's sticky directory)"
+        case errno.EBUSY:
+            return "the file is a mount point and cannot be replaced; mount its directory instead"
+        case _:
+            return error.strerror or str(error)
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _fill(descriptor: int, data: bytes, like: Like | None) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    if like is not None:
+        made = os.fstat(descriptor)
+        if (made.st_uid, made.st_gid) != (like.uid, like.gid):
+            os.fchown(descriptor, like.uid, like.gid)
+        os.fchmod(descriptor, like.mode)
+        _copy_attributes(like.file, descriptor)
+    os.fsync(descriptor)
+
+
+def _copy_attributes(file: Path, descriptor: int) -> None:
+    """Access lists, labels and the like, as far as this user and the file system can."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(file):
+            with contextlib.suppress(OSError):
+                os.setxattr(descriptor, name, os.getxattr(file, name))
+
+
+def _lock(descriptor: int, directory: Path) -> bool:
+    """Whether the lock is ours; False where the file system has none for directories."""
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConflictError(f"another process has been writing in {directory} for long; try again") from None
+            time.sleep(0.01)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+def _nearest(directory: Path) -> Path:
+    while not directory.is_dir() and directory != directory.parent:
+        directory = directory.parent
+    return directory
