@@ -1,4 +1,4 @@
-"""`specdash bench soak`: a trial of the proxy that is running, or of one started for it."""
+"""`specdash bench soak|apply-storm`: trials of a running proxy, and of applying changes under load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import ExitCode, SpecdashError, UnreachableError, UsageError
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 DEFAULT_TURNS = 10
+DEFAULT_APPLIES = 50
+DEFAULT_CLIENTS = 4
 DEFAULT_TIMEOUT_S = 600.0
 PROXY = "proxy"
 START_DEADLINE_S = 30.0
@@ -25,8 +27,9 @@ PROBE_S = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the one action there is and its options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{soak}")
+    """Add the actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{soak,apply-storm}")
+    _configure_storm(actions)
     soak = actions.add_parser(
         "soak",
         help="alternate turns that provoke malformed tool calls with normal tool turns, in one session",
@@ -41,8 +44,98 @@ def configure(parser: argparse.ArgumentParser) -> None:
     soak.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _configure_storm(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    storm = actions.add_parser(
+        "apply-storm",
+        help="apply good, bad and crashing settings in a row while clients never stop asking",
+        description="Starts a backend on the bundled models and a proxy of its own. Exit code 0: no client saw an "
+        "error, every apply ended as it must, and the env files are those of the last good one; else 1.",
+        allow_abbrev=False,
+    )
+    storm.add_argument("--applies", type=int, default=DEFAULT_APPLIES, metavar="N", help=f"default: {DEFAULT_APPLIES}")
+    storm.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, metavar="N", help=f"default: {DEFAULT_CLIENTS}")
+    storm.add_argument(
+        "--manager", choices=["auto", "systemd", "supervisor"], default="auto", help="what runs the services"
+    )
+    storm.add_argument("--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto")
+    storm.add_argument("--seed", type=int, default=1, metavar="N", help="of the mix (default: 1)")
+    storm.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def run(args: argparse.Namespace) -> int:
-    """Soak; see `configure`."""
+    """Soak or storm; see `configure`."""
+    return _run_storm(args) if args.action == "apply-storm" else _run_soak(args)
+
+
+def _run_storm(args: argparse.Namespace) -> int:
+    import socket
+
+    from specdash.backend.launch import plan_from_file
+    from specdash.bench.apply_storm import Attempt, storm
+    from specdash.bench.storm_cases import HEALTH_TIMEOUT_S, broken_binary, cases
+    from specdash.bench.storm_services import storm_services
+    from specdash.cli.demo import private_directory
+    from specdash.control.apply import ApplyOptions
+    from specdash.control.systemd import available
+    from specdash.core.parameter_catalogue import ENGINE
+
+    for name, value, most in (("--applies", args.applies, 10_000), ("--clients", args.clients, 64)):
+        if not 1 <= value <= most:
+            raise UsageError(f"{name} {value}: wants 1 to {most}")
+    manager = args.manager
+    if manager == "auto":
+        manager = "supervisor" if available(os.environ) is not None else "systemd"
+
+    def told(one: Attempt) -> None:
+        down = "" if one.downtime_s is None else f"  down {one.downtime_s:.2f} s"
+        said = one.fault or f"{one.outcome}{down}"
+        print(f"{one.number:>4}  {one.name:<38}  {one.duration_s:6.2f} s  {said}", file=sys.stderr, flush=True)
+
+    flags = [flag for one in ENGINE for flag in (*one.flags, *one.off_flags)]
+    with private_directory() as directory, socket.create_server(("127.0.0.1", 0)) as foreign:
+        mix = cases(args.seed, broken_binary(directory, [*flags, "--spec-type"]), foreign.getsockname()[1])
+        with storm_services(manager, directory, args.engine) as services:
+            backend = services.deployment.backend
+            engine = plan_from_file(str(backend.env_file)).engine.words if backend is not None else ""
+            options = ApplyOptions(health_timeout_s=HEALTH_TIMEOUT_S)
+            report = storm(
+                services.deployment,
+                services.proxy_url,
+                mix,
+                args.applies,
+                args.clients,
+                options,
+                services.env,
+                engine=engine,
+                on_attempt=None if args.json else told,
+            )
+    print(json.dumps(report.as_json(), indent=1) if args.json else _storm_text(report.as_json()))
+    return ExitCode.OK if report.passed else ExitCode.FAILED
+
+
+def _storm_text(told: dict[str, Any]) -> str:
+    def spread(name: str) -> str:
+        values = told[name]
+        return "--" if values["p50"] is None else f"{values['p50']:.3f} s / {values['max']:.3f} s"
+
+    outcomes = ", ".join(f"{count} {name}" for name, count in told["outcomes"].items() if count)
+    faults = [f"apply {one['number']}: {one['fault']}" for one in told["attempts"] if one["fault"]]
+    rows = [
+        ("services", f"{told['manager']}, {told['engine']}"),
+        ("applies", f"{told['applies']}: {outcomes}"),
+        ("requests", f"{told['requests']}, {len(told['errors'])} failed"),
+        ("longest request", f"{told['longest_request_s'] or 0:.2f} s"),
+        ("downtime p50 / max", spread("downtime_s")),
+        ("engine's own load", spread("engine_load_s")),
+        ("on top of it", spread("overhead_s")),
+        *(("fault", text) for text in faults),
+        *(("failed request", f"{one['way']}: {one['error']}") for one in told["errors"][:10]),
+        ("verdict", "passed" if told["passed"] else "failed"),
+    ]
+    return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+def _run_soak(args: argparse.Namespace) -> int:
     from specdash.llama.address import normalise_url
 
     if not 1 <= args.turns <= 100_000:

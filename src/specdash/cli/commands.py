@@ -35,7 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("env", "specdash.cli.env", "show, change and compare the env files of the services"),
     Command("profile", "specdash.cli.profile", "named sets of settings: list, show, save, compare"),
     Command("services", "specdash.cli.services", "install, start, stop and watch the backend and proxy services"),
-    Command("bench", "specdash.cli.bench", "try a running proxy: error, malformed and tool-call rates over many turns"),
+    Command("bench", "specdash.cli.bench", "trials: the proxy over many turns, applies under load"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

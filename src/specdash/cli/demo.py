@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from specdash.insight.picture import Picture
 
 START_DEADLINE_S = 60.0
+STOP_S = 10.0
+"""More than the engine gets to end by itself (LLAMA_STOP_TIMEOUT)."""
 DEFAULT_HEADLESS_S = 20.0
 FIRST_WINDOW = "1m"
 """A demo is young: in a longer window its charts would be empty."""
@@ -131,7 +134,16 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     output = directory / "backend.out"
     supervisor.add(
-        Service(BACKEND, argv, env, log=str(output), restart=Restart.ON_FAILURE, ready=lambda: _healthy(port))
+        Service(
+            BACKEND,
+            argv,
+            env,
+            log=str(output),
+            restart=Restart.ON_FAILURE,
+            ready=lambda: _healthy(port),
+            stop_timeout=STOP_S,
+            reload_signal=signal.SIGUSR1,
+        )
     )
     supervisor.start(BACKEND)
     status = supervisor.wait_ready(BACKEND, START_DEADLINE_S)
@@ -161,7 +173,18 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
     env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
     argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-    supervisor.add(Service(PROXY, argv, env, log=str(directory / "proxy.out"), restart=Restart.ON_FAILURE))
+    supervisor.add(
+        Service(
+            PROXY,
+            argv,
+            env,
+            log=str(directory / "proxy.out"),
+            restart=Restart.ON_FAILURE,
+            stop_timeout=STOP_S,
+            reload_signal=signal.SIGHUP,
+            listen=("127.0.0.1", port),
+        )
+    )
     supervisor.start(PROXY)
     url = f"http://127.0.0.1:{port}"
     return replace(target, proxy_url=url, proxy_log=str(events), proxy_origin="demo")
