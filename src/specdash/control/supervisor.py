@@ -18,6 +18,7 @@ from specdash.control.supervisor_runner import Restart, Runner, Service, State, 
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType, TracebackType
 
 __all__ = ["Restart", "Service", "State", "Status", "Supervisor"]
@@ -27,13 +28,18 @@ _SIGNAL_BOUND_S = 5.0
 
 
 class Supervisor:
-    """Runs services until it is closed. Thread-safe; use it as a context manager."""
+    """Runs services until it is closed. Thread-safe; use it as a context manager.
 
-    def __init__(self, *, handle_signals: bool = True) -> None:
+    `on_change` is told of every new state or process, from the service's thread: it must return quickly, never raise,
+    and ask nothing of the supervisor.
+    """
+
+    def __init__(self, *, handle_signals: bool = True, on_change: Callable[[Status], None] | None = None) -> None:
         self._runners: dict[str, Runner] = {}
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._handle_signals = handle_signals
+        self._on_change = on_change
         self._replaced: dict[int, object] = {}
         atexit.register(self.close)
 
@@ -61,7 +67,7 @@ class Supervisor:
             if known is not None:
                 known.service = service
             else:
-                self._runners[service.name] = Runner(service)
+                self._runners[service.name] = Runner(service, self._on_change)
 
     def remove(self, name: str) -> None:
         """Stop a service and forget it."""

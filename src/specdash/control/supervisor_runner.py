@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.control.supervisor_log import bound_log, last_line, open_log
 from specdash.control.supervisor_sockets import HeldSockets
-from specdash.core.errors import SpecdashError
+from specdash.core.errors import PortInUseError, SpecdashError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _POLL_S = 0.05
+_PORT_WAIT_S = 3.0
 _LOG_CHECK_S = 60.0
 _SLACK_S = 10.0
 """On top of a service's own stop timeout, for the kernel to reap what was killed."""
@@ -78,6 +79,8 @@ class Service:
     backoff_limit: float = 8.0
     crash_limit: int = 5
     crash_window: float = 60.0
+    final_codes: frozenset[int] = frozenset()
+    """Exit codes after which it is given up at once: the next start would end the same way."""
     reload_signal: int | None = None
     """The signal that tells it to read its settings again; None: it cannot."""
     listen: tuple[str, int] | None = None
@@ -104,8 +107,9 @@ class Status:
 class Runner:
     """One service and its thread. Thread-safe."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, on_change: Callable[[Status], None] | None = None) -> None:
         self.service = service
+        self._on_change = on_change
         self.status = Status(service.name, State.STOPPED, since=time.time())
         self._changed = threading.Condition()
         self._order = 0
@@ -226,9 +230,12 @@ class Runner:
 
     def _set(self, state: State, *, pid: int | None = None, code: int | None = None, detail: str = "") -> None:
         with self._changed:
-            since = self.status.since if state is self.status.state else time.time()
+            before = self.status
+            since = before.since if state is before.state else time.time()
             self.status = Status(self.service.name, state, pid, max(0, self._starts - 1), code, detail, since)
             self._changed.notify_all()
+            if self._on_change is not None and (state, pid) != (before.state, before.pid):
+                self._on_change(self.status)
 
     def _live(self) -> None:
         try:
@@ -265,7 +272,7 @@ class Runner:
         self._starts += 1
         started = time.monotonic()
         try:
-            child = self._start(service)
+            child = self._start(order, service)
         except (SpecdashError, OSError) as error:
             self._give_up(order, None, str(error))
             return
@@ -287,8 +294,19 @@ class Runner:
                 failed = code != 0 or not in_time
                 self._after_end(order, service, code, detail, failed=failed, ran_for=time.monotonic() - started)
 
-    def _start(self, service: Service) -> Child:
-        sockets = self._sockets.descriptors(service.listen)
+    def _listen(self, order: int, service: Service) -> tuple[int, ...]:
+        """The descriptors of its sockets; a port whose owner is just dying is waited for, for a moment."""
+        until = time.monotonic() + _PORT_WAIT_S
+        while True:
+            try:
+                return self._sockets.descriptors(service.listen)
+            except PortInUseError:
+                with self._changed:
+                    if time.monotonic() >= until or self._changed.wait_for(lambda: self._order != order, _POLL_S):
+                        raise
+
+    def _start(self, order: int, service: Service) -> Child:
+        sockets = self._listen(order, service)
         with contextlib.ExitStack() as stack:
             output = subprocess.DEVNULL if service.log is None else stack.enter_context(open_log(Path(service.log)))
             return Child.start(
@@ -326,7 +344,7 @@ class Runner:
     def _after_end(self, order: int, service: Service, code: int, detail: str, *, failed: bool, ran_for: float) -> None:
         """It ended and nobody asked for that: pause before the next start, or give it up. The lock is held."""
         again = service.restart is Restart.ALWAYS or (failed and service.restart is Restart.ON_FAILURE)
-        if not again:
+        if not again or code in service.final_codes:
             self._give_up(order, code, detail if failed else "", State.FAILED if failed else State.STOPPED)
             return
         now = time.monotonic()

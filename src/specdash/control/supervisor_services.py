@@ -1,0 +1,254 @@
+"""Which services the built-in supervisor runs: `services.json`, and how each of its entries is run.
+
+```json
+{"version": 1, "services": [
+  {"name": "backend", "role": "backend", "env_file": "/home/me/.config/specdash/llama-server.env"},
+  {"name": "proxy", "role": "proxy", "env_file": "/home/me/.config/specdash/proxy.env", "listen": "env"}]}
+```
+
+`listen` is HOST:PORT, or `env` for what PROXY_HOST and PROXY_PORT say; without it the service opens its own sockets.
+`argv` runs another command than specdash's own, and `stop_timeout` (seconds) goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.control.supervisor_runner import Restart, Service
+from specdash.core.changes import Role
+from specdash.core.envfile import read_values
+from specdash.core.errors import ExitCode, InputError, NotWrittenError
+from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
+from specdash.core.paths import state_dir
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from specdash.core.parameters import Parameter
+
+VERSION = 1
+FROM_ENV = "env"
+"""What `listen` says where the env file decides."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_FILE_LIMIT_BYTES = 1024 * 1024
+_FIELDS = frozenset({"name", "role", "env_file", "listen", "argv", "stop_timeout"})
+_RELOAD_SIGNALS = {Role.BACKEND: signal.SIGUSR1, Role.PROXY: signal.SIGHUP}
+_PATIENCE = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
+"""How long each gives its requests, or its engine, to end by themselves."""
+_STOP_SLACK_S = 8.0
+"""On top of that: the runner's second SIGTERM (1 s), its SIGKILL and the reaping (5 s) are its own to do."""
+_CRASH_WINDOW_S = 600.0
+"""Loading a model may take a minute: five failures must fit in."""
+_FINAL_CODES = frozenset({int(ExitCode.USAGE), int(ExitCode.BAD_INPUT), int(ExitCode.NO_ENGINE)})
+_OF_ANOTHER_SERVICE = frozenset({"NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "MAINPID", "WATCHDOG_USEC"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEntry:
+    """One service of the file; see the module."""
+
+    name: str
+    role: Role
+    env_file: Path
+    listen: str | None = None
+    argv: tuple[str, ...] | None = None
+    stop_timeout: float | None = None
+
+
+def read_services(path: Path) -> tuple[ServiceEntry, ...]:
+    """The services of the file, none where there is no file. Raises `InputError` naming what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    if len(data) > _FILE_LIMIT_BYTES:
+        raise InputError(f"{path} is larger than {_FILE_LIMIT_BYTES // 1024} KiB; it cannot be a list of services")
+    try:
+        content: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("services"), list):
+        raise InputError(f'{path}: wants {{"version": {VERSION}, "services": [...]}}')
+    if content.get("version") != VERSION:
+        raise InputError(f"{path}: version {content.get('version')!r} is not one this specdash reads ({VERSION})")
+    entries = tuple(_entry(item, f"{path}: service {number}") for number, item in enumerate(content["services"], 1))
+    names = [entry.name for entry in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{path}: service {name!r} is there twice")
+    return entries
+
+
+def write_services(path: Path, entries: Sequence[ServiceEntry]) -> None:
+    """Replace the file, whole or not at all, mode 0600. Raises `InputError` for entries that `read_services` would
+    not read, and `NotWrittenError`."""
+    items = []
+    for number, entry in enumerate(entries, 1):
+        item: dict[str, object] = {"name": entry.name, "role": str(entry.role), "env_file": str(entry.env_file)}
+        item |= {"listen": entry.listen} if entry.listen is not None else {}
+        item |= {"argv": list(entry.argv)} if entry.argv is not None else {}
+        item |= {"stop_timeout": entry.stop_timeout} if entry.stop_timeout is not None else {}
+        _entry(item, f"{path}: service {number}")
+        items.append(item)
+    write_private(path, json.dumps({"version": VERSION, "services": items}, indent=1) + "\n")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file atomically and durably, mode 0600. Raises `NotWrittenError`; the old file is then still there."""
+    draft: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+        draft = None
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise NotWrittenError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        if draft is not None:
+            with contextlib.suppress(OSError):
+                Path(draft).unlink()
+
+
+def describe(entry: ServiceEntry, env: Mapping[str, str], before: Service | None = None) -> Service:
+    """How to run a service, with what its env file says now.
+
+    Where the env file cannot be read, what it said `before` holds: its own process will name the mistake, and the
+    socket that clients wait at must not be lost to it.
+    """
+    values = _env_values(entry.env_file)
+    patience = _number(_PATIENCE[entry.role], values)
+    stop_timeout = _STOP_SLACK_S + patience if entry.stop_timeout is None else entry.stop_timeout
+    if values is None and entry.stop_timeout is None and before is not None:
+        stop_timeout = before.stop_timeout
+    own = (sys.executable, "-m", "specdash", str(entry.role), "run", "--env-file", str(entry.env_file))
+    home = env.get("HOME", "")
+    return Service(
+        entry.name,
+        entry.argv if entry.argv is not None else own,
+        {
+            # Without PYTHONSAFEPATH, a stray json.py in the working directory would be imported.
+            "PYTHONSAFEPATH": "1",
+            **{key: value for key, value in env.items() if key not in _OF_ANOTHER_SERVICE},
+        },
+        cwd=home if home and Path(home).is_dir() else "/",
+        log=str(log_file(entry.name, env)),
+        restart=Restart.ON_FAILURE,
+        stop_timeout=stop_timeout,
+        crash_window=_CRASH_WINDOW_S,
+        final_codes=_FINAL_CODES if entry.argv is None else frozenset(),
+        reload_signal=_RELOAD_SIGNALS[entry.role],
+        listen=_listen(entry, values, before),
+    )
+
+
+def log_file(name: str, env: Mapping[str, str]) -> Path:
+    """Where the output of the service goes."""
+    return state_dir(env) / "logs" / f"service-{name}.log"
+
+
+def _entry(item: object, where: str) -> ServiceEntry:
+    if not isinstance(item, dict):
+        raise InputError(f"{where}: wants an object with name, role and env_file")
+    unknown = ", ".join(sorted(set(map(str, item)) - _FIELDS))
+    if unknown:
+        raise InputError(f"{where}: unknown field {unknown}; known: {', '.join(sorted(_FIELDS))}")
+    name, role, env_file = item.get("name"), item.get("role"), item.get("env_file")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"{where}: name {name!r}: wants up to 64 letters, digits and any of _ . @ -")
+    if role not in list(Role):
+        raise InputError(f"{where}: role {role!r}: wants one of {', '.join(Role)}")
+    if not isinstance(env_file, str) or not env_file.startswith("/") or "\0" in env_file:
+        raise InputError(f"{where}: env_file {env_file!r}: wants an absolute path")
+    argv = _argv(item.get("argv"), where)
+    listen = _checked_listen(item.get("listen"), Role(role), where, own=argv is None)
+    stop_timeout = item.get("stop_timeout")
+    if stop_timeout is not None and (
+        isinstance(stop_timeout, bool) or not isinstance(stop_timeout, (int, float)) or not 0 <= stop_timeout <= 3600
+    ):
+        raise InputError(f"{where}: stop_timeout {stop_timeout!r}: wants seconds, from 0 to 3600")
+    return ServiceEntry(name, Role(role), Path(env_file), listen, argv, stop_timeout)
+
+
+def _argv(value: object, where: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and "\0" not in one for one in value):
+        raise InputError(f"{where}: argv: wants a list of texts, the program first")
+    return tuple(value)
+
+
+def _checked_listen(value: object, role: Role, where: str, *, own: bool) -> str | None:
+    if value is None:
+        return None
+    if own and role is Role.BACKEND:
+        raise InputError(f"{where}: listen: llama-server opens its own socket; only a proxy can be handed one")
+    if not isinstance(value, str) or (value == FROM_ENV and role is not Role.PROXY):
+        raise InputError(f"{where}: listen {value!r}: wants HOST:PORT")
+    if value != FROM_ENV:
+        try:
+            _host_and_port(value)
+        except ValueError:
+            raise InputError(f"{where}: listen {value!r}: wants HOST:PORT, or {FROM_ENV}") from None
+    return value
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+        raise ValueError(text)
+    return host, int(port)
+
+
+def _env_values(path: Path) -> dict[str, str] | None:
+    try:
+        return read_values(path.read_bytes(), str(path))
+    except (OSError, InputError):
+        return None
+
+
+def _listen(entry: ServiceEntry, values: Mapping[str, str] | None, before: Service | None) -> tuple[str, int] | None:
+    if entry.listen is None:
+        return None
+    if entry.listen != FROM_ENV:
+        return _host_and_port(entry.listen)
+    if values is None:
+        return before.listen if before is not None else None
+    try:
+        host, port = (_value(PROXY_KEYS[key], values) for key in ("PROXY_HOST", "PROXY_PORT"))
+        return str(host), int(str(port))
+    except InputError:
+        return before.listen if before is not None else None
+
+
+def _number(parameter: Parameter, values: Mapping[str, str] | None) -> float:
+    try:
+        return float(str(_value(parameter, values or {})))
+    except (InputError, ValueError):
+        return float(str(parameter.default))
+
+
+def _value(parameter: Parameter, values: Mapping[str, str]) -> object:
+    text = values.get(parameter.key, "").strip()
+    return parameter.parse(text, parameter.key) if text else parameter.default
