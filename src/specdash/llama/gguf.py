@@ -2,18 +2,24 @@
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Only the header is
 read: key-value pairs and tensor descriptions. They also tell how long the file must be, so a download that stopped
-early is found before an engine is started on it.
+early is found before an engine is started on it. Long arrays, such as the vocabulary, are located and not kept.
 """
 
 from __future__ import annotations
 
 import mmap
+import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from specdash.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -22,6 +28,9 @@ DEFAULT_ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _LONGEST_TEXT_KEPT = 64 * 1024
+_LONGEST_ARRAY_KEPT = 4096
+TOKENS_KEY = "tokenizer.ggml.tokens"
+Value = int | float | bool | str
 
 TENSOR_TYPES: dict[int, tuple[int, int]] = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
@@ -35,6 +44,23 @@ TENSOR_TYPES: dict[int, tuple[int, int]] = {
 
 class GgufError(InputError):
     """The file is missing, unreadable, no GGUF, or shorter than its own header says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where the texts of an array are: byte positions in the file, from its first text's length to its end."""
+
+    start: int
+    end: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +81,23 @@ class GgufFacts:
     has_chat_template: bool
     file_bytes: int
     bytes_needed: int
+    values: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    """Every key with one value, as numbers and texts."""
+    arrays: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict, repr=False)
+    """Every array of up to 4096 numbers."""
+    tensors: tuple[Tensor, ...] = field(default=(), repr=False)
+    token_texts: Span | None = None
+    """Where the vocabulary's texts are."""
+
+    def number(self, name: str) -> int | None:
+        """The whole number under `name`, a key without its architecture, None where the header has none."""
+        value = self.values.get(f"{self.architecture}.{name}")
+        return int(value) if isinstance(value, int) else None
+
+    def array(self, name: str) -> tuple[int, ...] | None:
+        """The whole numbers of the array under `name`, a key without its architecture, None where there is none."""
+        found = self.arrays.get(f"{self.architecture}.{name}")
+        return None if found is None else tuple(int(one) for one in found)
 
 
 def read_facts(path: str | Path) -> GgufFacts:
@@ -80,6 +123,20 @@ def read_facts(path: str | Path) -> GgufFacts:
     return facts
 
 
+def split_paths(facts: GgufFacts) -> tuple[Path, ...]:
+    """The other files of a model that was split into several (`NAME-00001-of-00003.gguf`), which the engine loads too.
+
+    Empty for a model in one file, and for one whose name does not follow the rule.
+    """
+    count = facts.values.get("split.count")
+    path = Path(facts.path)
+    found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
+    if not isinstance(count, int) or count < 2 or found is None:
+        return ()
+    names = [f"{found.group(1)}-{number:05d}-of-{found.group(3)}.gguf" for number in range(1, int(count) + 1)]
+    return tuple(path.with_name(name) for name in names if name != path.name)
+
+
 def _not_gguf(shown: str, start: bytes) -> str:
     if not start:
         return f"model {shown}: is empty; download it again"
@@ -93,8 +150,11 @@ class _Header:
         self.data = data
         self.at = 4
         self.shown = shown
-        self.values: dict[str, object] = {}
+        self.values: dict[str, Value] = {}
         self.lengths: dict[str, int] = {}
+        self.arrays: dict[str, tuple[int | float | bool, ...]] = {}
+        self.tensors: list[Tensor] = []
+        self.tokens: Span | None = None
 
     def facts(self) -> GgufFacts:
         try:
@@ -129,6 +189,10 @@ class _Header:
             has_chat_template=bool(self.values.get("tokenizer.chat_template")),
             file_bytes=len(self.data),
             bytes_needed=needed,
+            values=MappingProxyType(self.values),
+            arrays=MappingProxyType(self.arrays),
+            tensors=tuple(self.tensors),
+            token_texts=self.tokens,
         )
 
     def _text_value(self, key: str) -> str | None:
@@ -171,25 +235,33 @@ class _Header:
         kind, length = self._number("<I"), self._number("<Q")
         self.lengths[key] = length
         if kind in _SCALARS:
+            start = self.at
             self._skip(length * struct.calcsize(_SCALARS[kind]))
+            if length <= _LONGEST_ARRAY_KEPT:
+                self.arrays[key] = struct.unpack_from(f"<{length}{_SCALARS[kind][1]}", self.data, start)
         elif kind == _STRING:
+            start = self.at
             unpack, at, end = struct.Struct("<Q").unpack_from, self.at, len(self.data)
             for _ in range(length):
                 at += 8 + unpack(self.data, at)[0]
                 if at > end:
                     raise IndexError
             self.at = at
+            if key == TOKENS_KEY:
+                self.tokens = Span(start, at, length)
         else:
             raise GgufError(f"model {self.shown}: unknown array type {kind} for {key!r}; the file is damaged")
 
     def _bytes_needed(self, tensors: int) -> int:
         longest = 0
         for _ in range(tensors):
-            self._text()
+            name = self._text()
             shape = [self._number("<Q") for _ in range(self._number("<I"))]
             kind, offset = self._number("<I"), self._number("<Q")
             per_block, block_bytes = TENSOR_TYPES.get(kind, (1, 0))
-            longest = max(longest, offset + prod(shape) // per_block * block_bytes)
+            size = prod(shape) // per_block * block_bytes
+            self.tensors.append(Tensor(name, size))
+            longest = max(longest, offset + size)
         declared = self._count("general.alignment")
         alignment = declared if declared and declared > 0 else DEFAULT_ALIGNMENT
         return -(-self.at // alignment) * alignment + longest if tensors else self.at

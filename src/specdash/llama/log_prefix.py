@@ -100,6 +100,21 @@ def seconds_of(prefix: Prefix, line: bytes) -> float | None:
     return (whole_microseconds(parts[0]) + int(parts[1] + parts[2])) / 1e6
 
 
+_OWN_STAMP = re.compile(rf"(?<![\d.]){_STAMP_TEXT}".encode())
+_OWN_JSON = re.compile(_JSON_TEXT.encode())
+
+
+def own_seconds(text: str) -> float | None:
+    """Seconds since the server's start by a whole line's clock; None where it has none, or is a router's child's."""
+    line = text[:400].encode()
+    if (match := _OWN_JSON.search(line)) is not None:
+        return int(match[1]) / 1e6
+    match = _OWN_STAMP.search(line)
+    if match is None or re.search(rb"\[\d{1,9}\]\s*$", line[: match.start()]) is not None:
+        return None
+    return (whole_microseconds(match[1]) + int(match[2] + match[3])) / 1e6
+
+
 @lru_cache(maxsize=256)
 def whole_microseconds(stamp: bytes) -> int:
     """The minutes and seconds with which a time stamp begins (`63.17`), in microseconds."""

@@ -1,0 +1,205 @@
+"""`specdash preflight`: check the services' settings, as they are or with changes, before anything stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.cli.options import add_settings, resolved_settings
+from specdash.core.changes import ChangeSet, Role, parse_assignments, role_of
+from specdash.core.config import SERVICE_SETTINGS
+from specdash.core.errors import ExitCode, InputError, ServiceError, UsageError
+from specdash.core.findings import Finding, Severity
+from specdash.core.paths import backend_env_file, proxy_env_file
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from specdash.control.services import Deployment, ManagedService
+    from specdash.core.config import Resolved
+
+_HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+_DEFAULT_FILES = {Role.BACKEND: backend_env_file, Role.PROXY: proxy_env_file}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One service to check: its env file and what shall be in it."""
+
+    role: Role
+    env_file: Path
+    before: Mapping[str, str] = field(repr=False)
+    after: Mapping[str, str] = field(repr=False)
+    changed: frozenset[str]
+    service: ManagedService | None
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="changes to check; !KEY removes a key")
+    parser.add_argument("--service", choices=[str(role) for role in Role], help="check this service only")
+    parser.add_argument("--env-file", metavar="F", help="check this file instead of the services'")
+    parser.add_argument("--profile", metavar="NAME", help="check the changes of a profile; KEY=VALUE wins over it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/preflight.md)")
+    add_settings(parser, SERVICE_SETTINGS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and print; exit 0 without errors, 7 with errors, 3 when an env file cannot be read at all."""
+    found = findings_of(_subjects(args))
+    if args.json:
+        print(json.dumps(_as_json(found), indent=1))
+    else:
+        print(_as_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    return ExitCode.REFUSED if any(_errors(rows) for _, rows in found) else ExitCode.OK
+
+
+def findings_of(subjects: Iterable[Subject]) -> list[tuple[Subject, tuple[Finding, ...]]]:
+    """The findings about each service, each knowing what the other one shall be."""
+    from specdash.control.preflight import PreflightContext, check
+
+    every = list(subjects)
+    found = []
+    for one in every:
+        other = next((two.after for two in every if two.role is not one.role), None)
+        context = PreflightContext(one.env_file, one.changed, one.service, _own_pids(one.service), other=other)
+        found.append((one, check(one.role, one.after, context)))
+    return found
+
+
+def _subjects(args: argparse.Namespace) -> list[Subject]:
+    role = Role(args.service) if args.service is not None else None
+    if args.env_file is not None:
+        path = Path(args.env_file).expanduser()
+        values = _values(path, missing_ok=False)
+        role = role or _role_by_keys(path, values)
+        return [_subject(role, path, values, _changes(args, role), None)]
+    changes = _changes(args, role)
+    settings = resolved_settings(args)
+    roles = (role,) if role is not None else (changes.roles or tuple(Role))
+    deployment = _deployment(settings)
+    subjects = []
+    for one in roles:
+        service = deployment.service(one)
+        path = _path(one, service, settings)
+        if service is None and not path.is_file() and len(roles) > 1:
+            continue
+        values = _values(path, missing_ok=service is not None)
+        subjects.append(_subject(one, path, values, changes, service))
+    if not subjects:
+        places = " or ".join(str(make(os.environ)) for make in _DEFAULT_FILES.values())
+        raise InputError(f"no service and no env file found; name one with --env-file, or write {places}")
+    return subjects
+
+
+def _changes(args: argparse.Namespace, role: Role | None) -> ChangeSet:
+    given = parse_assignments(args.assignments, role)
+    if args.profile is None:
+        return given
+    from specdash.control.profiles import find_profile
+
+    profile = find_profile(args.profile, os.environ).changes
+    wanted = (role,) if role is not None else tuple(Role)
+    return ChangeSet({one: {**profile.of(one), **given.of(one)} for one in wanted})
+
+
+def _deployment(settings: Mapping[str, Resolved]) -> Deployment:
+    from specdash.control.deployment import find_deployment
+
+    return find_deployment(settings)
+
+
+def _path(role: Role, service: ManagedService | None, settings: Mapping[str, Resolved]) -> Path:
+    if service is not None:
+        return service.env_file
+    named = settings[f"{role}_env_file"].value
+    return Path(named).expanduser() if named is not None else _DEFAULT_FILES[role](os.environ)
+
+
+def _values(path: Path, *, missing_ok: bool) -> dict[str, str]:
+    """The values of an env file; lines that cannot be read become findings, not an error here."""
+    from specdash.control.env_store import read_env
+
+    snapshot = read_env(path)
+    if not snapshot.exists and not missing_ok:
+        raise InputError(f"env file {path}: no such file; name one with --env-file")
+    return snapshot.file.values
+
+
+def _role_by_keys(path: Path, values: Mapping[str, str]) -> Role:
+    roles = [role_of(key) for key in values if key != "LLAMA_CPP_BASE"]
+    counts = {role: roles.count(role) for role in Role}
+    if counts[Role.BACKEND] == counts[Role.PROXY]:
+        if "LLAMA_CPP_BASE" in values:
+            return Role.PROXY
+        raise UsageError(f"{path}: its keys do not tell whose it is; add --service backend or proxy")
+    return max(counts, key=lambda role: counts[role])
+
+
+def _subject(
+    role: Role, path: Path, before: dict[str, str], changes: ChangeSet, service: ManagedService | None
+) -> Subject:
+    changed = frozenset(one.key for one in changes.changes(role, before))
+    return Subject(role, path, before, changes.after(role, before), changed, service)
+
+
+def _own_pids(service: ManagedService | None) -> frozenset[int]:
+    if service is None:
+        return frozenset()
+    try:
+        pid = service.status().pid
+    except ServiceError:
+        return frozenset()
+    return frozenset({pid}) if pid is not None else frozenset()
+
+
+def _errors(rows: Iterable[Finding]) -> bool:
+    return any(one.severity is Severity.ERROR for one in rows)
+
+
+def _as_json(found: list[tuple[Subject, tuple[Finding, ...]]]) -> dict[str, Any]:
+    return {
+        "ok": not any(_errors(rows) for _, rows in found),
+        "services": {
+            str(one.role): {
+                "name": one.service.name if one.service is not None else None,
+                "env_file": str(one.env_file),
+                "changed": sorted(one.changed),
+                "ok": not _errors(rows),
+            }
+            for one, rows in found
+        },
+        "findings": [{"service": str(one.role), **row.as_json()} for one, rows in found for row in rows],
+    }
+
+
+def _as_text(found: list[tuple[Subject, tuple[Finding, ...]]], *, colour: bool) -> str:
+    lines = []
+    for one, _ in found:
+        name = one.service.name if one.service is not None else "no service"
+        changed = f", with {', '.join(sorted(one.changed))} changed" if one.changed else ""
+        lines.append(f"{one.role:<8} {one.env_file} ({name}){changed}")
+    for severity, heading in _HEADINGS.items():
+        rows = [(one.role, row) for one, findings in found for row in findings if row.severity is severity]
+        if rows:
+            lines += ["", _painted(heading, _COLOURS[severity], colour=colour)]
+        for role, row in rows:
+            lines.append(f"  {role:<8} {row.message}")
+            if row.fix:
+                lines.append(f"  {'':<8}   fix: {row.fix}")
+    counts = [sum(row.severity is severity for _, rows in found for row in rows) for severity in _HEADINGS]
+    verdict = "would be refused" if counts[0] else "nothing speaks against it"
+    summary = ", ".join(
+        f"{n} {word if n != 1 else word[:-1]}" for n, word in zip(counts, _HEADINGS.values(), strict=True)
+    )
+    return "\n".join([*lines, "", f"{verdict}: {summary}"])
+
+
+def _painted(text: str, code: str, *, colour: bool) -> str:
+    return f"\x1b[1;{code}m{text}\x1b[0m" if colour else text

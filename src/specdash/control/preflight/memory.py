@@ -1,0 +1,235 @@
+"""Whether what is asked for fits into the GPUs' memory, or the computer's where no GPU is used."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from specdash.backend.settings import DEFAULT
+from specdash.control.preflight.engine import cached_engine, may_use_gpu
+from specdash.control.preflight.processes import Own, resident_bytes, tree
+from specdash.core.errors import SpecdashError
+from specdash.llama.memory import (
+    ALL_LAYERS,
+    GPU_OVERHEAD,
+    Estimate,
+    Load,
+    Part,
+    estimate,
+    heads_estimate,
+    snapshots_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from specdash.control.preflight.context import Findings
+    from specdash.control.preflight.subject import Subject
+    from specdash.core.observations import Gpu, Gpus
+
+GIB = 1024**3
+NARROW = 0.95
+_UNNOTICED = 1.0
+_EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
+_PLACES = ("--override-tensor", "-ot", "--device", "-dev", "--tensor-split", "-ts", "--rpc")
+_NEEDS = (
+    *("model", "ctx-size", "parallel", "gpu-layers", "cache-type-k", "cache-type-v", "kv-unified", "ubatch-size"),
+    *("spec-draft-model", "spec-draft-ngl", "spec-draft-type-k", "spec-draft-type-v", "llama_spec_type"),
+)
+
+
+def check(subject: Subject, out: Findings) -> None:
+    """Add what is to be said of memory; nothing where the model's file or a setting it depends on cannot be read."""
+    if subject.model is None or not subject.readable(*_NEEDS):
+        return
+    gpus = _used_gpus(subject)
+    wanted = _estimate(subject, on_gpu=bool(gpus))
+    if wanted is None:
+        return
+    if gpus:
+        _on_gpus(subject, gpus, wanted, out)
+    else:
+        _in_host_memory(subject, wanted, out)
+
+
+def _estimate(subject: Subject, *, on_gpu: bool) -> Estimate | None:
+    settings = subject.settings
+    if subject.model is None:
+        return None
+    types = settings.spec_types
+    shared = {
+        "cells": subject.cells,
+        "slots": subject.slots,
+        "batch": min(subject.number("ubatch-size"), subject.number("batch-size")),
+        "flash_attention": settings.value("flash-attn") != "off",
+        "full_window": bool(settings.value("swa-full")),
+        "cache_on_gpu": bool(settings.value("kv-offload")),
+    }
+    own_heads = "draft-mtp" in types and settings.draft_model is None
+    target = Load(
+        **shared,  # type: ignore[arg-type]  # the values above have their fields' types
+        key_type=str(settings.value("cache-type-k")),
+        value_type=str(settings.value("cache-type-v")),
+        gpu_layers=_layers(subject.number("gpu-layers"), on_gpu=on_gpu),
+        cpu_experts=_cpu_experts(settings.native, settings.extra_args),
+        heads=own_heads,
+        snapshots=snapshots_of(subject.model.architecture, types, subject.number("spec-draft-n-max")),
+    )
+    draft = Load(
+        **shared,  # type: ignore[arg-type]  # see above
+        key_type=str(settings.value("spec-draft-type-k")),
+        value_type=str(settings.value("spec-draft-type-v")),
+        gpu_layers=_layers(subject.number("spec-draft-ngl"), on_gpu=on_gpu),
+        heads="draft-mtp" in types,
+    )
+    found = estimate(subject.model, target)
+    if found is not None and own_heads:
+        more = heads_estimate(subject.model, draft)
+        found = found + more if more is not None else found
+    if found is not None and subject.draft is not None:
+        more = estimate(subject.draft, draft, "draft")
+        if more is not None and "draft-mtp" in types:
+            heads = heads_estimate(subject.draft, draft)
+            weights = tuple(part for part in more.parts if part.what == "weights")
+            more = Estimate(weights + (heads.parts if heads is not None else ()), more.exact)
+        found = found + more if more is not None else found
+    return found
+
+
+def _layers(wanted: int, *, on_gpu: bool) -> int:
+    if not on_gpu:
+        return 0
+    return ALL_LAYERS if wanted < 0 else wanted
+
+
+def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
+    """Layers whose experts stay in the computer's memory."""
+    texts = [native.get("LLAMA_ARG_N_CPU_MOE", ""), "all" if native.get("LLAMA_ARG_CPU_MOE") else ""]
+    for at, word in enumerate(extra):
+        if _EXPERTS.match(word):
+            texts.append("all" if word in ("--cpu-moe", "-cmoe") else "".join(extra[at + 1 : at + 2]))
+    counts = [ALL_LAYERS if text == "all" else int(text) if text.isdigit() else 0 for text in texts]
+    return max(counts, default=0)
+
+
+def _used_gpus(subject: Subject) -> tuple[Gpu, ...]:
+    settings = subject.settings
+    if settings.value("gpu-layers") == 0 and subject.number("spec-draft-ngl") == 0:
+        return ()
+    if settings.native.get("LLAMA_ARG_DEVICE") == "none":
+        return ()
+    seen: Gpus | None = subject.context.gpus()
+    if seen is None or not seen.gpus:
+        return ()
+    try:
+        engine = cached_engine(settings) if subject.context.probe_engine else None
+    except (SpecdashError, ValueError, OSError):
+        engine = None
+    if not may_use_gpu(engine):
+        return ()
+    shown = settings.environment.get("CUDA_VISIBLE_DEVICES", subject.context.base.get("CUDA_VISIBLE_DEVICES"))
+    visible = _visible(seen.gpus, shown)
+    if settings.value("split-mode") == "none" and visible:
+        main = subject.number("main-gpu")
+        return visible[main : main + 1]
+    return visible
+
+
+def _visible(gpus: tuple[Gpu, ...], shown: str | None) -> tuple[Gpu, ...]:
+    if shown is None:
+        return gpus
+    found: list[Gpu] = []
+    for word in (part.strip() for part in shown.split(",")):
+        match = [one for one in gpus if word == str(one.index) or (word and one.uuid and one.uuid.startswith(word))]
+        if not match:
+            break  # as CUDA does: nothing behind a device that is not there counts
+        found += match
+    return tuple(found)
+
+
+def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Findings) -> None:
+    free, sure = _free(gpus, Own(subject.context))
+    if free is None or not wanted.gpu:
+        return
+    likely = wanted.gpu + GPU_OVERHEAD * len(gpus)
+    key, shares = subject.source("gpu-layers"), _shares(wanted.parts)
+    of = f"{_size(free)} of GPU memory are or become free"
+    need = f"{_size(wanted.gpu_certain)} are needed before the first compute buffer ({shares})"
+    fix = "lower LLAMA_CTX_SIZE or LLAMA_GPU_LAYERS, or use smaller cache types or models"
+    if wanted.gpu_certain > free:
+        fits_itself = _fits_itself(subject)
+        if fits_itself is not None:
+            out.warning("gpu-memory", f"{of}, {need}: {fits_itself}", key=key, fix=fix)
+        elif sure and not _uncertain(subject) and (wanted.exact or wanted.gpu_weights > free):
+            out.error("gpu-memory", f"{of}, {need}", key=key, fix=fix)
+        else:
+            out.warning("gpu-memory", f"{of}, {need}, as far as can be told", key=key, fix=fix)
+    elif likely > free * NARROW:
+        said = f"{of}, about {_size(likely)} are needed ({shares}): it is within 5 % or above"
+        out.warning("gpu-memory", said, key=key, fix=fix)
+    else:
+        out.info("gpu-memory", f"about {_size(likely)} of {_size(free)} of GPU memory: {shares}", key=key)
+
+
+def _free(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
+    """Bytes that are free, or will be when this service stops; and whether that is certain."""
+    total, sure = 0, True
+    for gpu in gpus:
+        if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:
+            return None, False
+        total += gpu.memory_total_bytes - gpu.memory_used_bytes
+        for process in gpu.processes or ():
+            if process.pid in own:
+                total += process.memory_bytes or 0
+                sure = sure and process.memory_bytes is not None
+        if gpu.processes is None and own.pids():
+            sure = False
+    return total, sure
+
+
+def _fits_itself(subject: Subject) -> str | None:
+    """What the engine's --fit does about it, None when every size is given, and it can do nothing."""
+    if subject.settings.value("fit") == "off":
+        return None
+    given = subject.settings.parameters.get("gpu-layers")
+    if subject.number("ctx-size") == 0:
+        return "the engine will take a smaller context (--fit)"
+    if given is None or given.source.startswith(DEFAULT) or subject.number("gpu-layers") == -1:
+        return "the engine will keep layers in main memory (--fit), which is slow"
+    return None
+
+
+def _uncertain(subject: Subject) -> bool:
+    """Arguments that move tensors about in ways this estimate does not follow."""
+    native = subject.settings.native
+    moved = any(native.get(f"LLAMA_ARG_{name}") for name in ("OVERRIDE_TENSOR", "DEVICE", "TENSOR_SPLIT", "RPC"))
+    return moved or any(word in _PLACES for word in subject.settings.extra_args)
+
+
+def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
+    import psutil
+
+    available = psutil.virtual_memory().available + resident_bytes(tree(Own(subject.context).pids()))
+    shares = _shares(wanted.parts)
+    mapped = subject.settings.value("load-mode") in ("auto", "mmap")
+    if wanted.host > available * _UNNOTICED:
+        slow = ", and weights that do not fit are read from disk again and again" if mapped else ""
+        said = f"about {_size(wanted.host)} of memory are needed ({shares}), {_size(available)} are available{slow}"
+        out.warning(
+            "host-memory", said, key=subject.source("model"), fix="lower LLAMA_CTX_SIZE, or use a smaller model"
+        )
+    else:
+        out.info("host-memory", f"about {_size(wanted.host)} of {_size(available)} of memory, no GPU: {shares}")
+
+
+def _shares(parts: Iterable[Part]) -> str:
+    rows = [
+        f"{part.model} {part.what} {'about ' if part.estimated else ''}{_size(part.gpu or part.host)}"
+        + (" in main memory" if part.host and not part.gpu and any(one.gpu for one in parts) else "")
+        for part in parts
+    ]
+    return ", ".join(rows)
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 1024**2:.1f} MiB"

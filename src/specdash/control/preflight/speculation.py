@@ -1,0 +1,125 @@
+"""Knobs that nobody reads, block limits, chains, and how a model takes rejected tokens back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.backend.settings import DEFAULT
+from specdash.core.parameter_catalogue import BY_NAME
+from specdash.core.speculation import KNOBS, SpecType, spec_type
+from specdash.llama.memory import snapshots_of
+from specdash.llama.model_shape import shape_of
+
+if TYPE_CHECKING:
+    from specdash.control.preflight.context import Findings
+    from specdash.control.preflight.subject import Subject
+
+_MOD = "spec-ngram-mod-"
+_OWNERS = {
+    _MOD: ("ngram-mod",),
+    "spec-ngram-simple-": ("ngram-simple",),
+    "spec-ngram-map-k-": ("ngram-map-k",),
+    "spec-ngram-map-k4v-": ("ngram-map-k4v",),
+    "lookup-cache-": ("ngram-cache",),
+}
+_BLOCKS = {"draft-dflash": 1, "draft-dspark": 0}
+"""How much shorter than its block a draft of the type is."""
+
+
+def check(subject: Subject, out: Findings) -> None:
+    """Add what is to be said of the spec types and their knobs."""
+    types = [found for name in subject.settings.spec_types if (found := spec_type(name)) is not None]
+    if subject.readable("llama_spec_type"):
+        _deaf_knobs(subject, types, out)
+        _foreign_parameters(subject, types, out)
+    _chain(subject, types, out)
+    _blocks(subject, types, out)
+    _checkpoints(subject, types, out)
+
+
+def _deaf_knobs(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    for key in KNOBS:
+        text = subject.values.get(key, "")
+        if not text or key in subject.dropped:
+            continue
+        if not types:
+            fix = f"set {subject.spec_key}, or remove {key}"
+            out.warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key=key, fix=fix)
+            continue
+        for one in types:
+            if one.knob(key) is None:
+                said, fix = _deaf(key, text, one)
+                out.warning("no-effect", said, key=key, fix=fix)
+
+
+def _deaf(key: str, text: str, one: SpecType) -> tuple[str, str]:
+    if one.fixed_draft_length is not None:
+        said = f"{key}={text} has no effect on {one.name}: it has no knob, its draft length is {one.fixed_draft_length}"
+        return said, "ngram-mod is the n-gram type with knobs"
+    knobs = [name for name in KNOBS if one.knob(name) is not None]
+    works = f"of the knobs, {', '.join(knobs)} works" if len(knobs) == 1 else f"{' and '.join(knobs)} work"
+    return f"{key}={text} has no effect on {one.name}: there is no such knob", works
+
+
+def _foreign_parameters(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    """Parameters set for a type that is not in the chain."""
+    names = {one.name for one in types}
+    drafting = any(one.reads_draft_model for one in types)
+    for name, assigned in subject.settings.parameters.items():
+        if assigned.source.startswith(DEFAULT) or assigned.source in KNOBS:
+            continue
+        owners = next((who for start, who in _OWNERS.items() if name.startswith(start)), None)
+        if owners is not None:
+            idle = not names.intersection(owners)
+            reader = owners[0]
+        elif name.startswith("spec-draft-") and name not in ("spec-draft-model", "spec-draft-hf"):
+            idle, reader = not drafting, "a draft model"
+        else:
+            continue
+        if idle:
+            chain = ",".join(subject.settings.spec_types) or "none"
+            said = f"{assigned.source} sets --{name}, which only {reader} reads; the chain is {chain}"
+            out.warning("no-effect", said, key=assigned.source, fix=_instead(name, types))
+
+
+def _instead(name: str, types: list[SpecType]) -> str:
+    for ending, knob in (("-max", KNOBS[0]), ("-size-m", KNOBS[0]), ("-min", KNOBS[1]), ("p-min", KNOBS[2])):
+        if name.endswith(ending) and any(one.knob(knob) for one in types):
+            return f"{knob} sets it for the types in force"
+    return "remove it, or add the type"
+
+
+def _chain(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    users = [one.name for one in types if one.reads_draft_model]
+    if len(users) > 1:
+        said = f"{' and '.join(users)} share one draft model: normally only one of them can work"
+        out.warning("draft-chain", said, key=subject.spec_key, fix="keep one of them; n-gram types go with any")
+
+
+def _blocks(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    size = subject.draft.number("block_size") if subject.draft is not None else None
+    longest = subject.number("spec-draft-n-max")
+    for one in types:
+        if one.name not in _BLOCKS or not size:
+            continue
+        effective = size - _BLOCKS[one.name]
+        if longest > effective:
+            said = f"{subject.named('spec-draft-n-max')}: the draft was trained on blocks of {size}, {effective} counts"
+            key = subject.source("spec-draft-n-max")
+            out.warning("block-size", said, key=key, fix=f"use {effective} or less")
+
+
+def _checkpoints(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    if subject.model is None or not types:
+        return
+    shape = shape_of(subject.model)
+    if shape is None or not shape.recurrent:
+        return
+    longest = int(subject.settings.value("spec-draft-n-max") or BY_NAME["spec-draft-n-max"].default or 0)
+    if snapshots_of(subject.model.architecture, subject.settings.spec_types, longest):
+        return
+    said = (
+        f"{subject.model.architecture} has recurrent layers: after a rejected draft token llama.cpp restores a "
+        "checkpoint and replays, so long drafts cost more than on other models"
+    )
+    out.info("checkpoints", said, key=subject.spec_key, fix="short drafts and a high LLAMA_DRAFT_P_MIN lose less")

@@ -1,0 +1,72 @@
+"""What the rules about a backend look at: its settings, and the facts of its model files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
+from specdash.backend.settings import DEFAULT
+from specdash.core.parameter_catalogue import BY_NAME
+from specdash.llama.memory import Slots, cells_of, slots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.backend.settings import BackendSettings
+    from specdash.control.preflight.context import PreflightContext
+    from specdash.llama.gguf import GgufFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One backend. `model` and `draft` are None where there is no such file, or it has a finding already."""
+
+    values: Mapping[str, str]
+    context: PreflightContext
+    settings: BackendSettings
+    dropped: frozenset[str]
+    model: GgufFacts | None = None
+    draft: GgufFacts | None = None
+
+    def source(self, name: str) -> str:
+        """The key that sets an engine parameter, or its own key where it has its default."""
+        assigned = self.settings.parameters.get(name)
+        if assigned is None or assigned.source.startswith(DEFAULT):
+            return BY_NAME[name].key
+        return assigned.source
+
+    def named(self, name: str) -> str:
+        """`KEY=VALUE` of an engine parameter, for messages."""
+        value = self.settings.value(name)
+        return f"{self.source(name)}={'' if value is None else BY_NAME[name].text(value)}"
+
+    def number(self, name: str) -> int:
+        """The value of a parameter that is a whole number."""
+        return int(self.settings.value(name) or 0)
+
+    def readable(self, *names: str) -> bool:
+        """Whether nothing that sets these parameters was left out for its bad value."""
+        parameters = [BY_NAME[name] for name in names]
+        if self.dropped.intersection(key for one in parameters for key in one.keys):
+            return False
+        lost = self.values.get(EXTRA_ARGS, "") if EXTRA_ARGS in self.dropped else ""
+        words = lost.replace("=", " ").split()
+        return not any(flag in words for one in parameters for flag in (*one.flags, *one.off_flags))
+
+    @property
+    def spec_key(self) -> str:
+        """The key that names the spec types."""
+        source = self.settings.spec_source
+        return source if source in self.values else "LLAMA_SPEC_TYPE"
+
+    @property
+    def slots(self) -> Slots:
+        """The slots and how they share the cache."""
+        return slots_of(self.number("parallel"), unified=bool(self.settings.value("kv-unified")))
+
+    @property
+    def cells(self) -> int:
+        """Length of one cache in tokens."""
+        trained = self.model.context_length if self.model is not None else None
+        return cells_of(self.number("ctx-size"), self.slots, trained)

@@ -1,0 +1,117 @@
+"""Every value by itself, keys nobody reads, and what the backend's own reading of its env refuses or warns about."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.backend import extra_args
+from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
+from specdash.control.preflight.context import blamed, parted
+from specdash.control.preflight.models import cached_facts
+from specdash.core.errors import InputError
+from specdash.core.parameter_catalogue import BY_KEY, REMOVED_KEYS
+from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.speculation import KNOBS, SpecType, detected_type, spec_type
+from specdash.llama.gguf import GgufError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.control.preflight.context import Findings, PreflightContext
+
+_PLACEHOLDER = "model.gguf"
+_SAID_ELSEWHERE = re.compile(r"has no effect|is not a known key|share one draft model")
+"""Warnings of the settings that rules of their own say better."""
+_ALIKE = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The settings as far as they can be read. `dropped` are keys that were left out because their value is an error:
+    a rule that depends on one of them says nothing."""
+
+    settings: BackendSettings | None
+    dropped: frozenset[str]
+
+
+def read(values: Mapping[str, str], context: PreflightContext, out: Findings) -> Read:
+    """Read the wanted values, adding a finding for each that cannot be meant."""
+    env = {key: text for key, text in values.items() if text != ""}
+    for key in MACHINE_KEYS:
+        if key not in env and context.base.get(key):
+            env[key] = context.base[key]
+    dropped: set[str] = set()
+    for key, instead in REMOVED_KEYS.items():
+        if key in env:
+            out.error("removed-key", f"{key}={env.pop(key)}: llama.cpp removed it", key=key, fix=f"use {instead}")
+            dropped.add(key)
+    _unknown(env, out)
+    for key in [key for key in env if key in BY_KEY]:
+        parameter = BY_KEY[key]
+        try:
+            parameter.parse(env[key], key)
+        except InputError as error:
+            said, fix = parted(str(error))
+            out.error("value", said, key=key, fix=fix or f"use {parameter.allowed}")
+            dropped.add(key)
+            del env[key]
+    return _settings(env, dropped, out)
+
+
+def _settings(env: dict[str, str], dropped: set[str], out: Findings) -> Read:
+    """Read all together; for every refusal, leave the key to blame out and try again, to find the next one."""
+    while True:
+        try:
+            settings = settings_from_env(env, detect=_detect)
+            break
+        except InputError as error:
+            said, fix = parted(str(error))
+            if said.startswith("LLAMA_MODEL is not set"):
+                key, env["LLAMA_MODEL"] = "LLAMA_MODEL", _PLACEHOLDER
+                fix = "set LLAMA_MODEL to a .gguf file"
+            else:
+                key = blamed(said, env) or ""
+                if key == extra_args.SOURCE and "No closing quotation" in said:
+                    said = f"{key}: a quote is not closed"
+                env.pop(key, None)
+            if not ("would discard every draft" in said and dropped.intersection(KNOBS)):
+                out.error("settings", said, key=key or None, fix=fix)
+            if not key or key in dropped:
+                return Read(None, frozenset(dropped))
+            dropped.add(key)
+    for warning in settings.warnings:
+        if not _SAID_ELSEWHERE.search(warning):
+            said, fix = parted(warning)
+            out.warning("settings", said, key=blamed(said, env), fix=fix)
+    return Read(settings, frozenset(dropped))
+
+
+def _detect(path: str) -> SpecType | None:
+    try:
+        facts = cached_facts(path)
+    except GgufError:
+        # The file has a finding of its own: that it names no type is not the trouble.
+        return spec_type("draft-simple")
+    return detected_type(facts.architecture, facts.nextn_layers)
+
+
+def _unknown(env: Mapping[str, str], out: Findings) -> None:
+    known = [*BY_KEY, *PASSED_ON]
+    negations = {key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1) for key in known if key.startswith("LLAMA_ARG_")}
+    for key in env:
+        if key in BY_KEY or key in PASSED_ON or key in negations:
+            continue
+        if key in PROXY_KEYS:
+            out.warning("unknown-key", f"{key} is the proxy's: the backend does not read it", key=key, fix="remove it")
+            continue
+        ours = key.startswith("LLAMA_")
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.75 if ours else _ALIKE)
+        if close:
+            fix = f"did you mean {close[0]}?"
+            out.warning("unknown-key", f"{key} is not a known key and is passed on unread", key=key, fix=fix)
+        elif ours:
+            out.warning("unknown-key", f"{key} is not a known key and is passed on unread", key=key)

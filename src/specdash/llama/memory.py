@@ -1,0 +1,240 @@
+"""How much memory a model will take, reckoned from its GGUF header and the settings: pure arithmetic, no I/O.
+
+Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
+(`Shape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest of the
+feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding; scores, keys and values
+where flash attention is off) and the recurrent step (8 x its width), plus the attention mask. GPU overhead is what a
+CUDA context takes before the first byte of a model; it varies with driver and GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.llama.model_shape import STATE_ROLLBACK, Layer, Shape, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specdash.llama.gguf import GgufFacts
+
+CACHE_TYPES: dict[str, tuple[int, int]] = {
+    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20),
+    "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
+}  # fmt: skip
+"""Type of a cache to its elements per block and bytes per block."""
+AUTOMATIC_SLOTS = 4
+"""Slots of `--parallel -1`, which share one cache."""
+ALL_LAYERS = 1 << 20
+CELLS_STEP = 256
+GPU_OVERHEAD = 400 * 1024**2
+"""Bytes a CUDA context takes beside the buffers (an estimate)."""
+_ON_THE_CPU = ("token_embd.", "per_layer_token_embd.", "token_types.", "position_embd.")
+"""Inputs stay in the computer's memory, whatever `--gpu-layers` says."""
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch)?exps")
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """How the context is shared out: `sequences` slots, over one common cache when `unified`."""
+
+    sequences: int
+    unified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How one model is loaded. Sizes are tokens.
+
+    `cells` is the length of one cache: of every slot, or of all together when unified (see `cells_of`). `gpu_layers`
+    counts from the end, the output layer first; `cpu_experts` counts layers, from the first, whose experts stay on the
+    CPU. `snapshots` is how many tokens back a recurrent state can be taken.
+    """
+
+    cells: int
+    slots: Slots
+    key_type: str = "f16"
+    value_type: str = "f16"
+    batch: int = 512
+    flash_attention: bool = True
+    full_window: bool = False
+    gpu_layers: int = 0
+    cache_on_gpu: bool = True
+    cpu_experts: int = 0
+    heads: bool = False
+    """The next-token-prediction layers are loaded too."""
+    snapshots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One use of memory, in bytes on the GPUs and in the computer's own memory."""
+
+    model: str
+    """`model` or `draft`."""
+    what: str
+    """`weights`, `KV cache`, `recurrent state` or `compute`."""
+    gpu: int
+    host: int
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a server takes, part by part. `exact` says that every part but the estimated ones is to the byte."""
+
+    parts: tuple[Part, ...]
+    exact: bool = True
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.parts + other.parts, self.exact and other.exact)
+
+    @property
+    def gpu(self) -> int:
+        """Bytes on the GPUs, estimates included."""
+        return sum(part.gpu for part in self.parts)
+
+    @property
+    def gpu_certain(self) -> int:
+        """Bytes on the GPUs without the estimated parts."""
+        return sum(part.gpu for part in self.parts if not part.estimated)
+
+    @property
+    def gpu_weights(self) -> int:
+        """Bytes of weights on the GPUs."""
+        return sum(part.gpu for part in self.parts if part.what == "weights")
+
+    @property
+    def host(self) -> int:
+        """Bytes in the computer's own memory, estimates included."""
+        return sum(part.host for part in self.parts)
+
+
+def slots_of(parallel: int, *, unified: bool = False) -> Slots:
+    """The slots of `--parallel`; -1 is the engine's automatic."""
+    return Slots(AUTOMATIC_SLOTS, unified=True) if parallel < 0 else Slots(max(1, parallel), unified)
+
+
+def cells_of(context: int, slots: Slots, trained: int | None) -> int:
+    """Length of one cache in tokens, as the engine rounds it; 0 as context: each slot as the model was trained."""
+    shared = context if slots.unified else context // slots.sequences
+    one = shared if context else (trained or CELLS_STEP)
+    return max(CELLS_STEP, math.ceil(one / CELLS_STEP) * CELLS_STEP)
+
+
+def snapshots_of(architecture: str | None, spec_types: Iterable[str], longest: int) -> int:
+    """How many snapshots of a recurrent state the engine keeps for the spec types: 0 means checkpoints instead."""
+    asking = {"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"}
+    return longest if architecture in STATE_ROLLBACK and asking.intersection(spec_types) else 0
+
+
+def row_bytes(kind: str, elements: int) -> int:
+    """Bytes of a row of `elements` in a cache of type `kind`."""
+    per_block, size = CACHE_TYPES.get(kind, (1, 2))
+    return elements * size // per_block
+
+
+def estimate(facts: GgufFacts, load: Load, model: str = "model") -> Estimate | None:
+    """What loading a model takes, None when its header does not tell its layers. `model` names it in the parts."""
+    shape = shape_of(facts)
+    if shape is None:
+        return None
+    layers = shape.layers
+    caches = [_cache(layer, load) for layer in layers]
+    states = [_state(layer, load) for layer in layers]
+    offloaded = _offloaded(len(layers), load)
+    weights = _weights(facts, shape, load)
+    parts = [
+        Part(model, "weights", weights[0], weights[1]),
+        _split(model, "KV cache", caches, offloaded, load),
+        _split(model, "recurrent state", states, offloaded, load),
+        _compute(model, shape, load, facts.vocabulary_size or 0, on_gpu=any(offloaded)),
+    ]
+    return Estimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+
+
+def heads_estimate(facts: GgufFacts, load: Load, model: str = "draft") -> Estimate | None:
+    """What the draft context of `draft-mtp` takes beside the weights: a cache for the prediction layers alone."""
+    shape = shape_of(facts)
+    if shape is None:
+        return None
+    caches = [_cache(layer, load) for layer in shape.heads]
+    offloaded = [load.gpu_layers > 0] * len(caches)
+    parts = (
+        _split(model, "KV cache", caches, offloaded, load),
+        _compute(model, shape, load, facts.vocabulary_size or 0, on_gpu=any(offloaded)),
+    )
+    return Estimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+
+
+def _offloaded(count: int, load: Load) -> list[bool]:
+    """Which layers are on the GPU: the last ones, and the output layer counts as one."""
+    first = max(count + 1 - load.gpu_layers, 0)
+    return [load.gpu_layers > 0 and index >= first for index in range(count)]
+
+
+def _cache(layer: Layer, load: Load) -> int:
+    if not layer.key:
+        return 0
+    cells = load.cells
+    if layer.window is not None and not load.full_window:
+        together = layer.window * (load.slots.sequences if load.slots.unified else 1) + load.batch
+        cells = math.ceil(min(cells, together) / CELLS_STEP) * CELLS_STEP
+    streams = 1 if load.slots.unified else load.slots.sequences
+    return cells * streams * (row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value))
+
+
+def _state(layer: Layer, load: Load) -> int:
+    return layer.state_bytes * load.slots.sequences * (1 + load.snapshots)
+
+
+def _split(model: str, what: str, sizes: list[int], offloaded: list[bool], load: Load) -> Part:
+    gpu = sum(size for size, there in zip(sizes, offloaded, strict=True) if there and load.cache_on_gpu)
+    return Part(model, what, gpu, sum(sizes) - gpu)
+
+
+def _weights(facts: GgufFacts, shape: Shape, load: Load) -> tuple[int, int]:
+    count = len(shape.layers)
+    offloaded = _offloaded(count, load)
+    gpu = host = 0
+    tied = 0
+    has_output = any(tensor.name.startswith("output.") for tensor in facts.tensors)
+    for tensor in facts.tensors:
+        block = _BLOCK.match(tensor.name)
+        number = int(block.group(1)) if block is not None else None
+        if number is not None and number >= count:
+            if not load.heads:
+                continue
+            there = load.gpu_layers > 0
+        elif number is not None:
+            experts = _EXPERTS.match(tensor.name) is not None and number < load.cpu_experts
+            there = offloaded[number] and not experts
+        else:
+            there = load.gpu_layers > 0 and not tensor.name.startswith(_ON_THE_CPU)
+        if tensor.name.startswith("token_embd.") and not has_output and load.gpu_layers > 0:
+            tied = tensor.size
+        if there:
+            gpu += tensor.size
+        else:
+            host += tensor.size
+    return gpu + tied, host
+
+
+def _compute(model: str, shape: Shape, load: Load, vocabulary: int, *, on_gpu: bool) -> Part:
+    streams = 1 if load.slots.unified else load.slots.sequences
+    attends = any(layer.key for layer in (*shape.layers, *shape.heads))
+    # The tokens of a batch are spread over the streams, and look at the cells of their own stream only.
+    seen = load.cells * math.ceil(load.batch / streams) * streams if attends else 0
+    mask = seen * (2 if load.flash_attention else 4)
+    groups = max((layer.key + layer.value for layer in shape.layers), default=0)
+    attention = 6 * shape.width * load.batch * 4
+    if attends and not load.flash_attention:
+        attention += groups * load.batch * 4 + shape.attention_heads * load.cells * load.batch * 4
+    step = (3 * shape.feed_forward + 5 * shape.width) * load.batch * 4
+    recurrent = 8 * shape.state_width * load.batch * 4
+    size = max(step, attention, recurrent) + mask + vocabulary * load.slots.sequences * 4
+    return Part(model, "compute", size if on_gpu else 0, 0 if on_gpu else size, estimated=True)
