@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
-from specdash.core.config import SCREEN_SETTINGS, WINDOWS_S, Resolved
+from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, SCREEN_SETTINGS, WINDOWS_S, Resolved
 from specdash.core.errors import SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto", help="which llama.cpp to run"
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="write every request's timings as JSON Lines")
-    add_settings(parser, SCREEN_SETTINGS)
+    add_settings(parser, (*SCREEN_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,89 @@
+"""Tuning from the dashboard, in a real terminal, on the real server and proxy under load."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.tmux, pytest.mark.engine]
+
+
+def demo(tmp_path: Path, *options: str) -> Terminal:
+    env = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    return Terminal([sys.executable, "-m", "specdash", "demo", *options], columns=120, rows=36, env=env)
+
+
+def select(terminal: Terminal, key: str) -> None:
+    """Move down until the key is the selected one."""
+    for _ in range(30):
+        if re.search(rf"^>.?{key}\b", terminal.screen, re.MULTILINE):
+            return
+        terminal.press("j")
+        time.sleep(0.15)
+    pytest.fail(f"{key} cannot be selected:\n{terminal.screen}")
+
+
+def test_arm_change_a_draft_length_apply_and_see_the_marker_and_the_card(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", "n-max 4", within_s=40)
+        terminal.press("e")
+        terminal.wait_for("Settings", "LLAMA_DRAFT_MAX")
+        select(terminal, "LLAMA_DRAFT_MAX")
+        terminal.press("Enter", "2", "Enter")
+        terminal.wait_for("1 pending", "may be applied")
+        terminal.press("a")
+        terminal.wait_for("press A to arm")
+        terminal.press("A")
+        terminal.wait_for("ARMED")
+        terminal.press("a")
+        terminal.wait_for("4 → 2", "enter applies")
+        terminal.press("Enter")
+        screen = terminal.wait_for("APPLIED", within_s=90)
+        for step in ("hold", "drain", "restart", "health", "speculation", "probe", "resume"):
+            assert step in screen
+        terminal.press("Escape")
+        terminal.wait_for("nothing pending")
+        terminal.wait_for("DRAFT_MAX 4→2", within_s=60)
+        terminal.press("Escape")
+        terminal.wait_for("LIVE", "n-max 2", "DRAFT_MAX 4→2", within_s=60)
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+
+
+def test_a_rollback_is_one_key_and_a_look(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", "n-max 4", within_s=40)
+        terminal.press("e")
+        terminal.wait_for("Settings", "LLAMA_DRAFT_MAX")
+        terminal.press("A")
+        select(terminal, "LLAMA_DRAFT_MAX")
+        terminal.press("Enter", "3", "Enter")
+        terminal.wait_for("may be applied")
+        terminal.press("a")
+        terminal.wait_for("4 → 3")
+        terminal.press("Enter")
+        terminal.wait_for("APPLIED", within_s=90)
+        terminal.press("Escape")
+        terminal.wait_for("Settings")
+        terminal.press("R")
+        terminal.wait_for("3 → 4")
+        terminal.press("Enter")
+        terminal.wait_for("APPLIED", within_s=90)
+        terminal.press("Escape", "Escape")
+        terminal.wait_for("LIVE", "n-max 4", within_s=30)
+
+
+def test_a_read_only_dashboard_stays_so(tmp_path: Path) -> None:
+    with demo(tmp_path, "--read-only") as terminal:
+        terminal.wait_for("LIVE", "locked read-only", within_s=40)
+        terminal.press("A")
+        terminal.wait_for("stays read-only")
