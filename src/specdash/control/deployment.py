@@ -1,0 +1,249 @@
+"""Which services of this machine specdash may change: who runs them, under which name, and with which env file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.control.services import Deployment, ManagedService
+from specdash.control.systemctl import Systemctl
+from specdash.control.systemd import SystemdManager
+from specdash.control.unit_files import command_words, read_directives
+from specdash.control.units import UNIT_OF
+from specdash.core import paths
+from specdash.core.changes import Role
+from specdash.core.envfile import read_values
+from specdash.core.errors import InputError, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from specdash.control.supervisor_client import SupervisorClient
+    from specdash.control.supervisor_services import ServiceEntry
+    from specdash.core.config import Resolved
+
+OTHERS = {Role.BACKEND: "uap-llama-server.service", Role.PROXY: "uap-anthropic-proxy.service"}
+"""Units of the UAP stack, recognised by themselves."""
+INSTALL = "`specdash services install` sets it up"
+_PROPERTIES = (
+    *("Id", "LoadState", "LoadError", "ActiveState", "FragmentPath", "DropInPaths", "EnvironmentFiles", "ExecStart"),
+    *("CanReload", "TriggeredBy"),
+)
+_SUFFIXES = (".service", ".socket", ".target")
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    role: Role
+    unit: str
+    origin: str
+    named: bool = False
+
+
+def find_deployment(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> Deployment:
+    """The services of both roles. Asks systemd one question; never fails: `problems` say why a service is not there.
+
+    A unit that the settings name comes first, then specdash's own, then UAP's, then the built-in supervisor's services.
+    """
+    return _Search(settings, env).deployment()
+
+
+class _Search:
+    def __init__(self, settings: Mapping[str, Resolved], env: Mapping[str, str]) -> None:
+        self.settings = settings
+        self.env = env
+        self.wanted: str = settings["manager"].value
+        self.problems: list[str] = []
+        self.systemd_missing: str | None = None
+
+    def deployment(self) -> Deployment:
+        units = self._units() if self.wanted != "supervisor" else {}
+        found = {role: self._in_systemd(role, units) for role in Role}
+        missing = [role for role in Role if found[role] is None]
+        if missing and self.wanted != "systemd":
+            found |= self._in_supervisor(missing)
+        for role in missing:
+            if found[role] is None and not any(line.startswith(f"{role}: ") for line in self.problems):
+                self.problems.append(f"{role}: no service found{self._where()}; {INSTALL}")
+        return Deployment(found[Role.BACKEND], found[Role.PROXY], tuple(self.problems))
+
+    def _where(self) -> str:
+        if self.wanted == "supervisor":
+            return f" in {paths.services_file(self.env)}"
+        return f" ({self.systemd_missing})" if self.systemd_missing else ""
+
+    def _candidates(self) -> Iterator[_Candidate]:
+        for role in Role:
+            named = self.settings[f"{role}_service"]
+            if named.value is not None:
+                yield _Candidate(role, unit_name(named.value), _short(named.origin), named=True)
+                continue
+            yield _Candidate(role, UNIT_OF[role], "installed unit")
+            yield _Candidate(role, OTHERS[role], "recognised (UAP)")
+
+    def _units(self) -> dict[str, dict[str, str]]:
+        """What systemd knows of all candidates, from one question."""
+        names = list(dict.fromkeys(one.unit for one in self._candidates()))
+        try:
+            return dict(zip(names, Systemctl(self.env).show(names, _PROPERTIES), strict=True))
+        except ServiceError as error:
+            self.systemd_missing = str(error)
+            return {}
+
+    def _in_systemd(self, role: Role, units: Mapping[str, Mapping[str, str]]) -> ManagedService | None:
+        chosen: _Candidate | None = None
+        for one in self._candidates():
+            facts = units.get(one.unit)
+            if one.role is not role or facts is None:
+                continue
+            load = facts.get("LoadState")
+            if load == "loaded" or facts.get("ActiveState") in ("active", "activating", "reloading"):
+                if chosen is None:
+                    chosen = one
+                elif facts.get("ActiveState") == "active":
+                    self.problems.append(
+                        f"{role}: {one.unit} runs too, beside {chosen.unit}; set {role}_service to the one that counts"
+                    )
+            elif chosen is None and (load != "not-found" or (one.named and self.wanted == "systemd")):
+                self.problems.append(f"{role}: {_unusable(one, facts)}")
+        return self._service(chosen, units[chosen.unit]) if chosen is not None else None
+
+    def _service(self, one: _Candidate, facts: Mapping[str, str]) -> ManagedService | None:
+        files = [facts.get("FragmentPath", ""), *facts.get("DropInPaths", "").split()]
+        words = _exec_words(facts, files, self.env)
+        ours = _is_ours(words, one.role)
+        env_file = self._env_file(one, facts, words if ours else None)
+        if env_file is None:
+            key = f"{one.role}_env_file"
+            self.problems.append(
+                f"{one.role}: {one.unit} names no EnvironmentFile=; say which env file it reads with {key} in "
+                f"{paths.config_file(self.env)}"
+            )
+            return None
+        sockets = [unit for unit in facts.get("TriggeredBy", "").split() if unit.endswith(".socket")]
+        if sockets and one.role is Role.PROXY and ours:
+            self._check_address(sockets[0], facts, env_file)
+        return ManagedService(
+            role=one.role,
+            name=one.unit,
+            manager=SystemdManager(self.env),
+            env_file=env_file,
+            reloads=ours and facts.get("CanReload") == "yes",
+            origin=one.origin,
+            socket=bool(sockets),
+        )
+
+    def _env_file(self, one: _Candidate, facts: Mapping[str, str], words: list[str] | None) -> Path | None:
+        named = self.settings[f"{one.role}_env_file"].value
+        if named is not None:
+            return Path(named).expanduser().absolute()
+        if words is not None:
+            given = _option(words, "--env-file")
+            if given is not None:
+                return Path(given)
+            return paths.backend_env_file(self.env) if one.role is Role.BACKEND else paths.proxy_env_file(self.env)
+        files = [line.rpartition(" (ignore_errors=")[0] for line in facts.get("EnvironmentFiles", "").splitlines()]
+        # A later file overrules an earlier one: a change there is sure to count.
+        return Path(files[-1]) if files and files[-1] else None
+
+    def _check_address(self, socket: str, facts: Mapping[str, str], env_file: Path) -> None:
+        """Say so when the socket listens elsewhere than the env file says: it is the socket that counts."""
+        from specdash.control.installation import proxy_addresses
+
+        fragment = Path(facts.get("FragmentPath", "")).with_name(socket)
+        listening = tuple(value for _, key, value in read_directives([str(fragment)]) if key == "ListenStream")
+        try:
+            wanted = proxy_addresses(read_values(env_file.read_bytes(), str(env_file)))
+        except (OSError, InputError):
+            return
+        if listening and listening != wanted:
+            self.problems.append(
+                f"{Role.PROXY}: {socket} listens on {', '.join(listening)}, but {env_file} says {', '.join(wanted)}; "
+                "run `specdash services install`, then stop and start the proxy"
+            )
+
+    def _in_supervisor(self, roles: list[Role]) -> dict[Role, ManagedService | None]:
+        from specdash.control.supervisor_client import SupervisorClient
+        from specdash.control.supervisor_services import read_services
+
+        try:
+            entries = read_services(paths.services_file(self.env))
+        except InputError as error:
+            self.problems += [f"{role}: {error}" for role in roles]
+            return dict.fromkeys(roles)
+        client = SupervisorClient(paths.supervisor_socket(self.env))
+        found: dict[Role, ManagedService | None] = dict.fromkeys(roles)
+        for role in roles:
+            named = self.settings[f"{role}_service"]
+            fitting = [one for one in entries if one.role is role and named.value in (None, one.name)]
+            if fitting:
+                found[role] = self._supervised(fitting[0], client)
+            elif named.value is not None:
+                self.problems.append(
+                    f"{role}: {role}_service = {named.value} ({_short(named.origin)}): no such service{self._where()}"
+                )
+        return found
+
+    def _supervised(self, entry: ServiceEntry, client: SupervisorClient) -> ManagedService:
+        named = self.settings[f"{entry.role}_env_file"].value
+        return ManagedService(
+            role=entry.role,
+            name=entry.name,
+            manager=client,
+            env_file=Path(named).expanduser().absolute() if named is not None else entry.env_file,
+            reloads=entry.argv is None or _is_ours(list(entry.argv), entry.role),
+            origin=paths.services_file(self.env).name,
+            socket=entry.listen is not None,
+        )
+
+
+def unit_name(name: str) -> str:
+    """The unit's full name: `.service` where no suffix is given."""
+    return name if name.endswith(_SUFFIXES) else f"{name}.service"
+
+
+def _short(origin: str) -> str:
+    return Path(origin).name if origin.startswith("/") else origin
+
+
+def _unusable(one: _Candidate, facts: Mapping[str, str]) -> str:
+    setting = f" ({one.role}_service, {one.origin})" if one.named else ""
+    match facts.get("LoadState"):
+        case "not-found":
+            return f"{one.unit}{setting}: systemd knows no such unit"
+        case "masked":
+            return f"{one.unit}{setting}: is masked; `systemctl --user unmask {one.unit}` allows it again"
+        case _:
+            said = facts.get("LoadError", "").partition(" ")[2].strip('"') or "cannot be loaded"
+            return f"{one.unit}{setting}: {said.rstrip('.')}; `systemd-analyze --user verify {one.unit}` tells where"
+
+
+def _exec_words(facts: Mapping[str, str], files: list[str], env: Mapping[str, str]) -> list[str]:
+    """The words of the command. systemd shows them joined by blanks; the files tell them apart, where both agree."""
+    last = (facts.get("ExecStart", "").splitlines() or [""])[-1]
+    shown = last.partition(" argv[]=")[2].rpartition(" ; ignore_errors=")[0].replace("$$", "$")
+    words = command_words(files, env)
+    return words if words is not None and " ".join(words) == shown else shown.split()
+
+
+def _is_ours(words: list[str], role: Role) -> bool:
+    """Whether the command is `specdash backend run` or `specdash proxy run`, by whichever way."""
+    rest = words[1:]
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest = rest[1:]
+    if rest[:2] == ["-m", "specdash"]:
+        rest = rest[2:]
+    elif not words or Path(words[0]).name != "specdash":
+        return False
+    return rest[:2] == [str(role), "run"]
+
+
+def _option(words: list[str], option: str) -> str | None:
+    for index, one in enumerate(words):
+        if one == option and index + 1 < len(words):
+            return words[index + 1]
+        if one.startswith(f"{option}="):
+            return one.partition("=")[2]
+    return None
