@@ -9,7 +9,6 @@ import pytest
 
 from specdash.backend import binary, embedded
 from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, ENGINE
 
 ENV = {
@@ -70,13 +69,15 @@ def test_extra_args_come_last_and_unknown_ones_keep_their_order() -> None:
 
 
 def test_xllamacpp_refuses_an_argument_it_has_no_attribute_for_by_name() -> None:
-    with pytest.raises(InputError, match=r"xllamacpp has no parameter for '--grp-attn-n'; remove it, or set LLAMA_BIN"):
-        embedded.assignments(settings(LLAMA_EXTRA_ARGS="--ctx-size 99 --grp-attn-n 4"))
+    (lack,) = embedded.fit(settings(LLAMA_EXTRA_ARGS="--ctx-size 99 --grp-attn-n 4")).lacks
+    assert (lack.refused, lack.key) == (True, "LLAMA_EXTRA_ARGS")
+    assert "xllamacpp has no parameter for '--grp-attn-n'; remove it, or set LLAMA_BIN" in lack.line
 
 
 def test_xllamacpp_warns_of_variables_it_does_not_read() -> None:
-    found = embedded.warnings(settings(LLAMA_ARG_TENSOR_SPLIT="3,1"))
-    assert found == ["LLAMA_ARG_TENSOR_SPLIT has no effect: xllamacpp does not read it; use llama-server for it"]
+    (lack,) = embedded.fit(settings(LLAMA_ARG_TENSOR_SPLIT="3,1")).lacks
+    assert not lack.refused
+    assert lack.line == "LLAMA_ARG_TENSOR_SPLIT has no effect: xllamacpp does not read it; use llama-server for it"
 
 
 def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support.engines import write_env
+from support.help_engine import help_engine
 from support.tiny_models import build
 
 
@@ -28,18 +28,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A stand-in for llama-server that knows only --version, alone on PATH, so that no real engine is needed here."""
+    """A stand-in for llama-server that only tells of itself, alone on PATH, so that no real engine is needed here."""
     monkeypatch.delenv("LLAMA_BIN", raising=False)
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return make_program(folder / "llama-server", "echo 'version: 1234 (abcdef)'")
-
-
-def make_program(path: Path, body: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
+    return help_engine(folder / "llama-server")
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -239,11 +233,7 @@ def test_a_binary_that_does_not_work_is_named(
 
 
 def test_a_server_that_fails_is_reported_with_its_last_errors(env_file: Path, engine: Path, tmp_path: Path) -> None:
-    make_program(
-        engine,
-        'case "$1" in --version) echo "version: 1 (x)";; *) echo "0.00.001 I fine" >&2;'
-        ' echo "0.00.002 E bad thing" >&2; exit 9;; esac',
-    )
+    help_engine(engine, runs='echo "0.00.001 I fine" >&2; echo "0.00.002 E bad thing" >&2; exit 9')
     command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
     log = tmp_path / "server.log"
     done = subprocess.run([*command, "--log-file", str(log)], capture_output=True, text=True, timeout=30, check=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from support.help_engine import HELP, TODAY
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,6 +18,9 @@ arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
 if "--version" in sys.argv:
     print("version: {version}")
     time.sleep({version_s})
+    sys.exit()
+if "--help" in sys.argv:
+    print(open({help!r}, encoding="utf-8").read())
     sys.exit()
 behaviour = arguments.get("--alias", "")
 if behaviour == "dies":
@@ -45,6 +50,9 @@ def scripted_engine(directory: Path, *, version_s: float = 0.0) -> dict[str, str
     ignores SIGTERM; anything else serves /health. It takes `version_s` seconds to tell its version, so planning does.
     """
     path = directory / "scripted-llama-server"
-    path.write_text(_SCRIPT.format(python=sys.executable, version=VERSION, version_s=version_s), encoding="utf-8")
+    path.write_text(
+        _SCRIPT.format(python=sys.executable, version=VERSION, version_s=version_s, help=str(HELP / f"{TODAY}.txt")),
+        encoding="utf-8",
+    )
     path.chmod(0o755)
     return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}

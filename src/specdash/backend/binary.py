@@ -1,30 +1,69 @@
-"""Backend settings as a llama-server command line and environment."""
+"""Backend settings as a llama-server command line and environment, in the names that the build at hand knows."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from specdash.backend.engine_facts import SPEC_TYPE_FLAG, Capabilities, Lack
 from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
-from specdash.core.parameter_catalogue import BY_NAME, ENGINE
-from specdash.core.parameters import Kind, Parameter, Scalar
+from specdash.backend.extra_args import canonical
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, SPECULATION
+from specdash.core.parameters import Kind, Parameter
+from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
+from specdash.core.speculation import SpecType, spec_type
 
 if TYPE_CHECKING:
-    from specdash.backend.settings import BackendSettings
+    from collections.abc import Iterator
+
+    from specdash.backend.settings import Assigned, BackendSettings
+
+ESSENTIAL = frozenset({"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key"})
+"""Parameters without which the server would serve something else, elsewhere, or to everybody."""
+_SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
+_SPECULATION = frozenset(one.name for one in SPECULATION)
+_NUMBER = re.compile(r"-[\d.]")
+_ALL_LAYERS = "999"
+_DRAFT_LENGTH = "--spec-ngram-size-m"
+_CUT_TO = BY_NAME["spec-draft-n-max"].former_flags
+"""Builds with one --draft-max for all types cut every draft to it, also the n-gram types' own length."""
+_NEWER = "use a newer llama.cpp"
 
 
-def arguments(settings: BackendSettings) -> list[str]:
-    """The arguments after the program's name, without secrets: what keys set, then what LLAMA_EXTRA_ARGS set."""
+@dataclass(slots=True)
+class Fit:
+    """The arguments for one build, and what of the settings is not among them."""
+
+    arguments: list[str] = field(default_factory=list)
+    lacks: list[Lack] = field(default_factory=list)
+
+
+def arguments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[str]:
+    """The arguments after the program's name, without secrets: what keys set, then what LLAMA_EXTRA_ARGS set.
+
+    With `capabilities` only flags that this build lists, by the names it knows; without, today's names.
+    """
+    return fit(settings, capabilities).arguments
+
+
+def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> Fit:
+    """The arguments and everything that the build lacks of the settings, in the order of the catalogue."""
+    fitter = _Fitter(settings, capabilities)
     first: list[str] = []
     last: list[str] = []
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
         if assigned is not None:
             into = last if assigned.source == EXTRA_ARGS else first
-            into += _rendered(parameter, assigned.value)
+            into += fitter.parameter(parameter, assigned)
     if settings.spec_types:
         into = last if settings.spec_source == EXTRA_ARGS else first
-        into += ["--spec-type", ",".join(settings.spec_types)]
-    return [*first, *last, *settings.extra_args]
+        into += fitter.chain()
+    rest = fitter.rest()
+    fitter.variables()
+    return Fit([*first, *last, *rest], fitter.lacks)
 
 
 def environment(settings: BackendSettings) -> dict[str, str]:
@@ -37,9 +76,233 @@ def environment(settings: BackendSettings) -> dict[str, str]:
     return {**settings.environment, **settings.native, **secrets}
 
 
-def _rendered(parameter: Parameter, value: Scalar) -> list[str]:
-    if parameter.kind is not Kind.SWITCH:
-        return [parameter.flags[0], parameter.text(value)]
-    if value:
-        return [parameter.flags[0]]
-    return [parameter.off_flags[0]] if parameter.off_flags else []
+def on_purpose(assigned: Assigned) -> bool:
+    """Whether somebody set the value, and not a default of ours."""
+    return not assigned.source.startswith("default")
+
+
+def key_of(source: str) -> str | None:
+    """The env key behind a value's source, None for a default."""
+    word = source.partition(",")[0].split()[0]
+    return word if word in BY_KEY or word.startswith("LLAMA_") else None
+
+
+def setting_of(parameter: Parameter, assigned: Assigned) -> str:
+    """A value as the operator set it, for messages: `KEY=value`, or the flag inside LLAMA_EXTRA_ARGS."""
+    text = parameter.text(assigned.value)
+    if assigned.source == EXTRA_ARGS:
+        switch = parameter.kind is Kind.SWITCH
+        flags = parameter.flags if assigned.value or not switch else (*parameter.off_flags, *parameter.flags)
+        return f"{EXTRA_ARGS} {flags[0]}{'' if switch else f' {text}'}"
+    return f"{key_of(assigned.source) or parameter.key}={text}"
+
+
+class _Fitter:
+    def __init__(self, settings: BackendSettings, capabilities: Capabilities | None) -> None:
+        self.settings = settings
+        self.known = capabilities
+        self.lacks: list[Lack] = []
+        self.former: dict[str, tuple[str, str]] = {}
+        """Former flags in use: the text given, and what set it. Several parameters may share one."""
+
+    def parameter(self, parameter: Parameter, assigned: Assigned) -> list[str]:
+        """One parameter as arguments; none when the build has no flag for it."""
+        if parameter.kind is Kind.SWITCH:
+            return self._switch(parameter, assigned)
+        flag = parameter.flags[0]
+        text = parameter.text(assigned.value)
+        known = self.known
+        if known is None:
+            return [flag, text]
+        listed = known.first(parameter.flags)
+        if listed is None:
+            return self._by_former_name(parameter, assigned, text)
+        if self._default_differs(parameter, assigned, listed):
+            return []
+        if known.values.get(listed, 1) == 0:
+            return self._as_switch(parameter, assigned, listed, text)
+        if any(text == word for word, _ in parameter.words):
+            return self._word(parameter, assigned, listed, text)
+        return [listed, text]
+
+    def _switch(self, parameter: Parameter, assigned: Assigned) -> list[str]:
+        wanted, other = (
+            (parameter.flags, parameter.off_flags) if assigned.value else (parameter.off_flags, parameter.flags)
+        )
+        if self.known is None:
+            return [wanted[0]] if wanted else []
+        listed = self.known.first(wanted)
+        if listed is not None:
+            return [listed]
+        # A build that has only a flag for the opposite does by itself what is wanted.
+        if self.known.first(other) is None and (assigned.value or parameter.off_flags):
+            self._lack(parameter, assigned, wanted[0])
+        return []
+
+    def _by_former_name(self, parameter: Parameter, assigned: Assigned, text: str) -> list[str]:
+        former = self.known.first(parameter.former_flags) if self.known is not None else None
+        if former is None:
+            self._lack(parameter, assigned, parameter.flags[0])
+            return []
+        if not on_purpose(assigned):
+            return []
+        if former in self.former:
+            given, other = self.former[former]
+            if given != text:
+                message = f"{setting_of(parameter, assigned)} and {other}: {self._engine} has one {former} for both"
+                self._refuse(parameter.name, key_of(assigned.source), message, "give both the same value")
+            return []
+        self.former[former] = (text, setting_of(parameter, assigned))
+        limit = self.known.first(_CUT_TO) if self.known is not None and former == _DRAFT_LENGTH else None
+        if limit is None or limit in self.former:
+            return [former, text]
+        self.former[limit] = self.former[former]
+        return [former, text, limit, text]
+
+    def _default_differs(self, parameter: Parameter, assigned: Assigned, flag: str) -> bool:
+        said = self.known.texts.get(flag) if self.known is not None else None
+        return said is not None and not on_purpose(assigned) and parameter.default_holds_where not in said
+
+    def _as_switch(self, parameter: Parameter, assigned: Assigned, flag: str, text: str) -> list[str]:
+        """For builds where a flag with a value was a plain switch, as --flash-attn."""
+        if text in ("on", "off"):
+            return [flag] if text == "on" else []
+        self._lack(parameter, assigned, f"{flag} {text}")
+        return []
+
+    def _word(self, parameter: Parameter, assigned: Assigned, flag: str, text: str) -> list[str]:
+        """For builds that take a number where today's also take a word, as --gpu-layers all."""
+        said = self.known.texts.get(flag, "") if self.known is not None else ""
+        if not said or f"'{text}'" in said:
+            return [flag, text]
+        if text == "all":
+            return [flag, _ALL_LAYERS]
+        self._lack(parameter, assigned, f"{flag} {text}")
+        return []
+
+    def chain(self) -> list[str]:
+        """The spec types as one flag, in the build's own names."""
+        types = [one for name in self.settings.spec_types if (one := spec_type(name)) is not None]
+        known = self.known
+        if known is None:
+            return [SPEC_TYPE_FLAG, ",".join(one.name for one in types)]
+        listed = known.first((SPEC_TYPE_FLAG,)) is not None
+        names: list[str] = []
+        for one in types:
+            name = known.type_name(one) if listed else None
+            if name is not None:
+                names.append(name)
+            elif not self._implied(one, listed=listed):
+                self._refuse_type(one, listed=listed)
+        if len(names) > 1 and not known.chained:
+            fix = f"name one of: {', '.join(names)}, or {_NEWER}"
+            self._refuse("spec-type", self._spec_key, f"{self._spec_setting}: {self._engine} takes one type", fix)
+            names = names[:1]
+        return [SPEC_TYPE_FLAG, ",".join(names)] if names else []
+
+    def _implied(self, one: SpecType, *, listed: bool) -> bool:
+        """Builds before the chain drafted with a draft model whenever there was one."""
+        known = self.known
+        draft = (*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags)
+        old = known is not None and (not listed or not known.chained) and known.first(draft) is not None
+        return old and one.name == "draft-simple"
+
+    def _refuse_type(self, one: SpecType, *, listed: bool) -> None:
+        known = self.known
+        names = ", ".join(known.spec_types) if known is not None and listed else "a draft model alone (draft-simple)"
+        message = f"{self._spec_setting}: {self._engine} has no spec type {one.name}"
+        self._refuse(one.name, self._spec_key, message, f"it knows {names}; {_NEWER}")
+
+    def rest(self) -> list[str]:
+        """The arguments that no catalogue entry covers, as they are spelled; without those the build does not take."""
+        kept: list[str] = []
+        for words in _arguments(self.settings.extra_args, self.known):
+            if self.known is None or canonical(words[0]) in self.known.flags:
+                kept += words
+            else:
+                self._refuse_argument(self.known, words[0])
+        return kept
+
+    def _refuse_argument(self, known: Capabilities, word: str) -> None:
+        flag = canonical(word)
+        if flag in known.removed:
+            instead = known.advice(flag) or "remove it"
+            self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} removed {word}", instead)
+            return
+        name, equals, value = word.partition("=")
+        if equals and canonical(name) in known.flags:
+            self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", f"write '{name} {value}'")
+            return
+        if not flag.startswith("-"):
+            message = f"{EXTRA_ARGS}: {word!r} belongs to no argument that {known.words} knows"
+            self._refuse(flag, EXTRA_ARGS, message, "remove it")
+            return
+        close = difflib.get_close_matches(flag, known.flags, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
+        self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", hint)
+
+    def variables(self) -> None:
+        """Secrets and llama.cpp's own variables that the build does not read."""
+        known = self.known
+        if known is None:
+            return
+        for name in self.settings.secrets:
+            parameter = BY_NAME[name]
+            if known.first(parameter.flags) is None:
+                message = f"{parameter.key}: {known.words} has no {parameter.flags[0]}"
+                if name in ESSENTIAL:
+                    self._refuse(name, parameter.key, f"{message} and would serve everybody", _NEWER)
+                else:
+                    self._leave_out(name, parameter.key, f"{message}, and does not read it")
+        for key in self.settings.native:
+            if key in PASSED_ON and known.variables and key not in known.variables:
+                self._leave_out(PASSED_ON[key].name, key, f"{key} has no effect: {known.words} does not read it")
+
+    def _lack(self, parameter: Parameter, assigned: Assigned, flag: str) -> None:
+        asked = on_purpose(assigned)
+        setting = setting_of(parameter, assigned)
+        key = key_of(assigned.source)
+        message = f"{setting}: {self._engine} has no {flag}"
+        wanted = parameter.name in _SPECULATION or assigned.source == EXTRA_ARGS
+        if parameter.name in ESSENTIAL or (asked and wanted):
+            self._refuse(parameter.name, key, message, f"remove it, or {_NEWER}")
+        elif parameter.name in _SHOWN_BY_SPECDASH:
+            lost = f"{self._engine} has no {flag}: specdash cannot show what it reads there"
+            self._leave_out(parameter.name, key or parameter.key, lost)
+        elif asked:
+            self._leave_out(parameter.name, key, f"{setting} is left out: {self._engine} has no {flag}")
+
+    def _refuse(self, name: str, key: str | None, message: str, fix: str) -> None:
+        self.lacks.append(Lack(name, key, message, refused=True, fix=fix))
+
+    def _leave_out(self, name: str, key: str | None, message: str) -> None:
+        self.lacks.append(Lack(name, key, message, refused=False, fix=f"remove it, or {_NEWER}"))
+
+    @property
+    def _engine(self) -> str:
+        return self.known.words if self.known is not None else "llama-server"
+
+    @property
+    def _spec_key(self) -> str:
+        return key_of(self.settings.spec_source) or "LLAMA_SPEC_TYPE"
+
+    @property
+    def _spec_setting(self) -> str:
+        chain = ",".join(self.settings.spec_types)
+        return f"{EXTRA_ARGS} {SPEC_TYPE_FLAG} {chain}" if self._spec_key == EXTRA_ARGS else f"{self._spec_key}={chain}"
+
+
+def _arguments(words: tuple[str, ...], known: Capabilities | None) -> Iterator[list[str]]:
+    """Each argument with its values: as many as the build takes, or up to the next word that looks like a flag."""
+    at = 0
+    while at < len(words):
+        flag = canonical(words[at])
+        end = at + 1
+        count = known.values.get(flag) if known is not None and flag in known.flags else None
+        if count is not None:
+            end = min(len(words), end + count)
+        elif flag.startswith("-"):
+            while end < len(words) and (not words[end].startswith("-") or _NUMBER.match(words[end])):
+                end += 1
+        yield list(words[at:end])
+        at = end

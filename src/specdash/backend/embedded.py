@@ -12,22 +12,27 @@ import os
 import select
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_NAME, ENGINE
+from specdash.backend.binary import ESSENTIAL, key_of, on_purpose, setting_of
+from specdash.backend.engine_facts import Capabilities, Lack
+from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
+from specdash.core.speculation import spec_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.backend.settings import BackendSettings
+    from specdash.backend.settings import Assigned, BackendSettings
+    from specdash.core.parameters import Parameter
 
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
 API_KEY_VARIABLE = "LLAMA_API_KEY"
 AUTOMATIC_SLOTS = 4
 """Slots llama-server takes for `--parallel -1`, with one unified cache (tools/server/server.cpp)."""
+_TYPES = "speculative.types"
+_USE_THE_BINARY = "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
 _STOP_SECONDS = 2
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
@@ -47,37 +52,80 @@ class Assignment:
         return f"{self.path} = {json.dumps(self.value)}"
 
 
-def assignments(settings: BackendSettings) -> list[Assignment]:
-    """What to set on CommonParams. Raises `InputError` naming an argument that xllamacpp has no attribute for."""
-    if settings.extra_args:
-        raise InputError(
-            f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {settings.extra_args[0]!r}; "
-            "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
-        )
-    out = []
+@dataclass(slots=True)
+class Fit:
+    """The assignments for one version of the package, and what of the settings is not among them."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    lacks: list[Lack] = field(default_factory=list)
+
+
+def assignments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[Assignment]:
+    """What to set on CommonParams; with `capabilities` only what that version has."""
+    return fit(settings, capabilities).assignments
+
+
+def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> Fit:
+    """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
+    found = Fit()
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
-        if assigned is not None and parameter.attribute is not None:
-            value = not assigned.value if parameter.inverted else assigned.value
-            out += _expand(parameter.name, parameter.attribute, value)
+        if assigned is None:
+            continue
+        if parameter.attribute is None or not _has(capabilities, parameter.attribute):
+            found.lacks += _lack(parameter, assigned)
+            continue
+        value = not assigned.value if parameter.inverted else assigned.value
+        found.assignments += _expand(parameter.name, parameter.attribute, value)
     if settings.spec_types:
-        out.append(Assignment("spec-type", "speculative.types", list(settings.spec_types)))
-    return out
+        _chain(settings, capabilities, found)
+    for word in settings.extra_args[:1]:
+        message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
+        found.lacks.append(Lack(word, "LLAMA_EXTRA_ARGS", message, refused=True, fix=_USE_THE_BINARY))
+    for key in settings.native:
+        message = f"{key} has no effect: xllamacpp does not read it"
+        found.lacks.append(Lack(key, key, message, refused=False, fix="use llama-server for it"))
+    return found
 
 
-def warnings(settings: BackendSettings) -> list[str]:
-    """What this engine cannot do of what the env asks."""
-    return [f"{key} has no effect: xllamacpp does not read it; use llama-server for it" for key in settings.native]
+def _has(capabilities: Capabilities | None, path: str) -> bool:
+    return capabilities is None or path in capabilities.flags
 
 
-def environment(settings: BackendSettings) -> dict[str, str]:
+def _lack(parameter: Parameter, assigned: Assigned) -> list[Lack]:
+    text = setting_of(parameter, assigned)
+    refused = parameter in SPECULATION or parameter.name in ESSENTIAL or assigned.source == "LLAMA_EXTRA_ARGS"
+    if not on_purpose(assigned) and parameter.name not in ESSENTIAL:
+        return []
+    message = (
+        f"{text}: xllamacpp has no such parameter" if refused else f"{text} is left out: xllamacpp has no such one"
+    )
+    return [Lack(parameter.name, key_of(assigned.source), message, refused=refused, fix=_USE_THE_BINARY)]
+
+
+def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: Fit) -> None:
+    """The spec types in the package's own names; those it does not have go to the lacks."""
+    names = []
+    for one in filter(None, map(spec_type, settings.spec_types)):
+        name = one.name if capabilities is None else capabilities.type_name(one)
+        if name is not None and _has(capabilities, _TYPES):
+            names.append(name)
+            continue
+        key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
+        message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {one.name}"
+        found.lacks.append(Lack(one.name, key, message, refused=True, fix=_USE_THE_BINARY))
+    if names:
+        found.assignments.append(Assignment("spec-type", _TYPES, names))
+
+
+def environment(settings: BackendSettings, capabilities: Capabilities | None = None) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
     secrets = {
         variable: value.get_secret_value()
         for name, value in settings.secrets.items()
         if (variable := BY_NAME[name].environment) is not None
     }
-    plain = [[one.name, one.path, one.value] for one in assignments(settings)]
+    plain = [[one.name, one.path, one.value] for one in assignments(settings, capabilities)]
     return {**settings.environment, **secrets, ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 

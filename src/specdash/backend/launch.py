@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend import binary, embedded, model_files
+from specdash.backend import binary, capabilities, embedded, model_files
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, state_dir
-from specdash.core.speculation import spec_type
+from specdash.core.speculation import KNOBS, spec_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from specdash.backend.engine_facts import Capabilities, Lack
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
@@ -49,27 +52,34 @@ class Plan:
     env_file: str | None = None
     inherited: tuple[str, ...] = ()
     """Keys of the caller's environment that were kept away from the server."""
+    capabilities: Capabilities | None = None
+    """What the engine can do; None: everything, under today's names."""
+    lacks: tuple[Lack, ...] = ()
+    """What is left out because the engine has no such thing."""
+    env_digest: str | None = None
+    """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings))
+        return (self.engine.path, *binary.arguments(self.settings, self.capabilities))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
-        render = embedded.environment if self.engine.kind == PACKAGE else binary.environment
         kept = {key: value for key, value in base.items() if not _NOT_INHERITED.match(key)}
         own = {"LLAMA_TRACE": self.settings.trace}
         if self.settings.rollback_mode is not None:
             own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
-        return {**kept, **own, **render(self.settings)}
+        if self.engine.kind == PACKAGE:
+            return {**kept, **own, **embedded.environment(self.settings, self.capabilities)}
+        return {**kept, **own, **binary.environment(self.settings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything worth a line on stderr before the server starts."""
-        extra = embedded.warnings(self.settings) if self.engine.kind == PACKAGE else []
+        extra = [one.line for one in self.lacks]
         stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
         return (*self.settings.warnings, *extra, *stray)
 
@@ -77,8 +87,8 @@ class Plan:
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(one.text for one in embedded.assignments(self.settings))
-        return tuple(binary.arguments(self.settings))
+            return tuple(one.text for one in embedded.assignments(self.settings, self.capabilities))
+        return tuple(binary.arguments(self.settings, self.capabilities))
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -112,19 +122,48 @@ class Plan:
         knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
         named = ("spec-draft-model", "spec-synth-len", "spec-synth-rates")
         knobs += [name for name in named if name in settings.parameters]
-        values = {name: settings.value(name) for name in dict.fromkeys(knobs)}
-        shown = [(name, BY_NAME[name].text(value)) for name, value in values.items() if value is not None]
+        values = {name: self._in_force(name) for name in dict.fromkeys(knobs)}
+        shown = [(name, text) for name, text in values.items() if text is not None]
         return (("spec-type", ",".join(settings.spec_types)), *shown)
+
+    @property
+    def knobs(self) -> tuple[tuple[str, str, str | None], ...]:
+        """For each `LLAMA_DRAFT_*` knob and each spec type in the chain: the key, the type, and the flag it moves."""
+        types = [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
+        return tuple((key, one.name, self._flag(one.knob(key))) for one in types for key in KNOBS)
+
+    def _flag(self, name: str | None) -> str | None:
+        """The flag by which this engine knows a parameter, None when it has none."""
+        if name is None:
+            return None
+        flags = (*BY_NAME[name].flags, *BY_NAME[name].former_flags)
+        if self.capabilities is None or self.engine.kind == PACKAGE:
+            return flags[0]
+        return self.capabilities.first(flags)
+
+    def _in_force(self, name: str) -> str | None:
+        """The value of a parameter: what was set, else the default this engine states, else today's."""
+        assigned = self.settings.parameters.get(name)
+        flag = self._flag(name)
+        stated = self.capabilities.stated_default(flag) if self.capabilities is not None and flag is not None else None
+        parameter = BY_NAME[name]
+        if assigned is None and stated is not None:
+            with contextlib.suppress(InputError):
+                return parameter.text(parameter.parse(stated, name))
+        value = self.settings.value(name)
+        return None if value is None else parameter.text(value)
 
 
 def read_env_file(path: str | Path) -> dict[str, str]:
     """The values of an env file. Raises `InputError` naming the file, and the line where one is wrong."""
-    file = Path(path).expanduser()
+    return read_values(_env_bytes(path), str(path))
+
+
+def _env_bytes(path: str | Path) -> bytes:
     try:
-        data = file.read_bytes()
+        return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    return read_values(data, str(path))
 
 
 def plan_from_file(
@@ -143,34 +182,46 @@ def plan_from_file(
         if not env:
             raise InputError(f"no backend env: name one with --env-file, or write {installed}")
         return make_plan(env, engine=engine, log=log, base=base)
-    env = read_env_file(env_file)
+    data = _env_bytes(env_file)
+    env = read_values(data, env_file)
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
     stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
     inherited = tuple(key for key in stray if base[key] != env.get(key))
     found = make_plan({**env, **machine}, engine=engine, log=log, base=base)
-    return Plan(found.settings, found.engine, found.log, str(Path(env_file).expanduser().absolute()), inherited)
+    return replace(
+        found,
+        env_file=str(Path(env_file).expanduser().absolute()),
+        inherited=inherited,
+        env_digest=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def make_plan(
     env: Mapping[str, str], *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
 ) -> Plan:
-    """Plan the server that the mapping `env` describes. Checks the model files, chooses the engine and a port."""
+    """Plan the server that the mapping `env` describes. Checks the model files, chooses the engine and a port.
+
+    Raises `InputError` for what cannot be meant and what the engine cannot do, and `EngineMissingError`.
+    """
     merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
     settings = settings_from_env(merged, detect=model_files.detect)
     model_files.check(settings)
     if settings.port == 0:
         source = settings.parameters["port"].source
         settings = settings.with_value("port", free_port(settings.host), f"{source}, a free port")
-    found = find_engine(settings)
-    if found.kind == PACKAGE:
-        embedded.assignments(settings)
+    found = find_engine(settings, base)
+    can = capabilities.probe(found, base)
+    lacks = capabilities.check(settings, can)
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
-    return Plan(settings, found, str(Path(log or settings.log_file or default_log).expanduser().absolute()))
+    place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
+    return Plan(settings, found, place, capabilities=can, lacks=lacks)
 
 
 def backend_service(settings: BackendSettings, *, log_path: str) -> ChildCommand:
     """The server as a child to run directly under a supervisor, without `specdash backend run` in between."""
-    plan = Plan(settings, find_engine(settings), log_path)
+    engine = find_engine(settings)
+    can = capabilities.probe(engine)
+    plan = Plan(settings, engine, log_path, capabilities=can, lacks=capabilities.check(settings, can))
     return ChildCommand(f"backend:{settings.port}", plan.argv, plan.environment(), log_path)
 
 

@@ -1,0 +1,282 @@
+"""What an engine can do is asked of itself once, bounded, and remembered as long as its files are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.backend import capabilities as module
+from specdash.backend.capabilities import probe
+from specdash.backend.engine_facts import parse_help
+from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.settings import settings_from_env
+from specdash.core.errors import EngineMissingError
+from specdash.core.parameter_catalogue import ENGINE, REMOVED_FLAGS
+from specdash.core.passed_on_parameters import PASSED_ON
+from specdash.core.paths import cache_dir
+from specdash.core.speculation import SPEC_TYPES
+from support.engines import llama_server_binary
+from support.help_engine import BUILDS, TODAY, help_engine, help_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TYPES = {one.name for one in SPEC_TYPES}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return help_engine(tmp_path / "llama-server")
+
+
+def engine(path: Path, **more: str) -> Engine:
+    return find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(path), **more}))
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def cache_file() -> Path:
+    return cache_dir() / "capabilities.json"
+
+
+def test_the_help_tells_flags_removed_flags_and_spec_types(program: Path) -> None:
+    found = probe(engine(program))
+    assert (found.kind, found.path, found.version) == ("llama-server", str(program), "1234 (abcdef)")
+    assert {"--spec-draft-n-max", "-md", "--spec-default", "--spec-synth-len", "-lcs", "--no-ui"} <= found.flags
+    assert found.removed == set(REMOVED_FLAGS)
+    assert not found.flags & found.removed
+    assert (set(found.spec_types), found.chained) == (TYPES, True)
+    assert found.advice("--draft-max") == "use --spec-draft-n-max or --spec-ngram-mod-n-max"
+
+
+def test_the_help_tells_how_many_values_a_flag_takes(program: Path) -> None:
+    values = probe(engine(program)).values
+    one = ("--ctx-size", "-ot", "--hf-repo", "--flash-attn", "--spec-type", "--override-kv")
+    assert {flag: values[flag] for flag in one} == dict.fromkeys(one, 1)
+    assert [values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("build", "types", "chained"),
+    [
+        ("2025-03", (), True),
+        ("2026-02", ("ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"), False),
+        ("2026-05", ("draft", "eagle3", "mtp"), True),
+    ],
+)
+def test_older_builds_are_read_in_their_own_words(
+    build: str, types: tuple[str, ...], chained: bool, tmp_path: Path
+) -> None:
+    found = probe(engine(help_engine(tmp_path / "old", build)))
+    assert (found.spec_types[: len(types)], found.chained) == (types, chained)
+    assert ("--draft-max" in found.flags) == (build != "2026-05")
+
+
+def test_a_second_probe_starts_no_process(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe(engine(program))
+    monkeypatch.setattr(os, "fork", None)
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert probe(engine(program)) == first
+
+
+def test_what_is_remembered_is_private(program: Path) -> None:
+    probe(engine(program))
+    assert stat.S_IMODE(cache_file().stat().st_mode) == 0o600
+    assert [path.name for path in cache_file().parent.iterdir()] == ["capabilities.json"]
+
+
+def renewed(program: Path) -> None:
+    help_engine(program, "2026-05", version="5678 (fedcba)")
+
+
+def renewed_library(program: Path) -> None:
+    before = program.stat()
+    renewed(program)
+    os.utime(program, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (program.parent / "libllama-common.so").write_text("new")
+
+
+@pytest.mark.parametrize("renew", [renewed, renewed_library])
+def test_a_new_build_in_the_same_place_is_asked_again(program: Path, renew: Callable[[Path], None]) -> None:
+    probe(engine(program))
+    renew(program)
+    found = probe(engine(program))
+    assert found.version == "5678 (fedcba)"
+    assert found.spec_types[0] == "draft"
+
+
+def test_a_link_and_its_target_are_one_engine(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe(engine(program))
+    link = tmp_path / "link"
+    link.symlink_to(program)
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert probe(engine(link)).path == str(link)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format": 1}',
+        b'{"format": 1, "engines": [1]}',
+        b'{"format": 99}',
+        b"[" * 100000,
+    ],
+)
+def test_a_damaged_cache_is_as_good_as_none(program: Path, content: bytes) -> None:
+    first = probe(engine(program))
+    cache_file().write_bytes(content)
+    assert probe(engine(program)) == first
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda x: st.lists(x, max_size=3), max_leaves=9))
+def test_entries_of_another_shape_are_not_believed(kept: object) -> None:
+    entries = module._entries(kept)
+    assert entries is None or all(
+        isinstance(text, str) for one in entries for text in (*one.names, one.value, one.text)
+    )
+
+
+def test_an_entry_of_another_shape_is_asked_again(program: Path) -> None:
+    first = probe(engine(program))
+    data = json.loads(cache_file().read_bytes())
+    for kept in ("junk", [1], [["--x"]], {"a": 1}, None):
+        for facts in data["engines"].values():
+            facts["help"] = kept
+        cache_file().write_text(json.dumps(data))
+        assert probe(engine(program)) == first
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(program: Path) -> None:
+    cache_file().parent.parent.mkdir(parents=True, exist_ok=True)
+    cache_file().parent.write_text("a file where the directory should be")
+    assert probe(engine(program)).version == "1234 (abcdef)"
+
+
+def test_only_the_last_few_engines_are_remembered(tmp_path: Path) -> None:
+    for number in range(12):
+        probe(engine(help_engine(tmp_path / f"llama-server-{number}", "2025-03")))
+    kept = json.loads(cache_file().read_bytes())["engines"]
+    assert [key.partition("|")[0] for key in kept] == [str(tmp_path / f"llama-server-{n}") for n in range(4, 12)]
+
+
+def test_variables_that_would_make_the_help_fail_are_kept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picky = help_engine(tmp_path / "picky")
+    picky.write_text(picky.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -z "$LLAMA_ARG_DRAFT_MAX" ] || exit 1'))
+    monkeypatch.setenv("LLAMA_ARG_DRAFT_MAX", "3")
+    assert probe(engine(picky)).version == "1234 (abcdef)"
+
+
+def test_the_loaders_variables_of_the_env_file_reach_the_probe(tmp_path: Path) -> None:
+    needy = help_engine(tmp_path / "needy")
+    needy.write_text(needy.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ "$LD_LIBRARY_PATH" = /opt/x ] || exit 127'))
+    with pytest.raises(EngineMissingError, match="is no working llama-server"):
+        engine(needy)
+    assert "--ctx-size" in probe(engine(needy, LD_LIBRARY_PATH="/opt/x")).flags
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ("echo 'version: 1 (x)'", "lists no arguments (version: 1 (x)); what it can do is unknown"),
+        ("true", "lists no arguments (exit code 0)"),
+        ("echo 'libcuda.so.1: cannot open'; exit 127", "lists no arguments (libcuda.so.1: cannot open)"),
+        ("yes -- --flag", "says more than 1024 KiB"),
+        ("sleep 60", "no answer within 1 s"),
+        ("sleep 60 & disown 2>/dev/null; exit 0", "no answer within 1 s"),
+    ],
+)
+def test_a_failed_probe_says_why_in_bounded_time_and_is_not_remembered(
+    runs: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT_S", 1.0)
+    broken = script(
+        tmp_path / "broken", f'#!/bin/bash\nif [ "$1" = --version ]; then echo "version: 1 (x)"; exit; fi\n{runs}\n'
+    )
+    found = engine(broken)
+    started = time.monotonic()
+    with pytest.raises(EngineMissingError) as caught:
+        probe(found)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < 10
+    assert all("help" not in facts for facts in json.loads(cache_file().read_bytes())["engines"].values())
+
+
+def test_a_probe_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.5)
+    note = tmp_path / "pid"
+    text = f'#!/bin/bash\n[ "$1" = --version ] && echo "version: 1 (x)" && exit\nsleep 60 & echo $! > {note}; exit 0\n'
+    broken = script(tmp_path / "b", text)
+    with pytest.raises(EngineMissingError):
+        probe(engine(broken))
+    left = Path("/proc") / note.read_text().strip() / "stat"
+    deadline = time.monotonic() + 5
+    while left.exists() and left.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@given(st.text(max_size=400))
+def test_any_text_can_be_read_as_help(text: str) -> None:
+    for one in parse_help(text):
+        assert all(name.startswith("-") for name in one.names)
+        assert "\n" not in one.text + one.value
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_name_in_a_help_is_found_whatever_its_layout(build: str) -> None:
+    starts = [line for line in help_text(build).splitlines() if line.startswith("-") and not line.startswith("-----")]
+    entries = parse_help(help_text(build))
+    assert len(entries) == len(starts)
+    assert all(line.startswith(one.names[0]) for line, one in zip(starts, entries, strict=True))
+    assert all(one.text for one in entries)
+
+
+def test_the_catalogue_has_only_flags_that_todays_build_lists() -> None:
+    names = {name for one in parse_help(help_text(TODAY)) for name in one.names}
+    for one in (*ENGINE, *PASSED_ON):
+        assert {*one.flags, *one.off_flags, *one.former_flags} <= names, one.name
+
+
+def test_a_broken_package_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineMissingError, match=r"xllamacpp package does not work \(ImportError: libgomp"):
+        probe(Engine(PACKAGE, sys.executable, "1.0", "a test"))
+    assert not cache_file().exists()
+
+
+@pytest.mark.engine
+def test_the_package_tells_its_attributes_and_spec_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    found_engine = find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": PACKAGE}))
+    found = probe(found_engine)
+    assert set(found.spec_types) == TYPES
+    assert {one.attribute for one in ENGINE if one.attribute is not None} <= found.flags
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert probe(found_engine) == found
+
+
+@pytest.mark.llama_server
+def test_the_real_binary_tells_what_the_recorded_help_says() -> None:
+    found = probe(engine(Path(llama_server_binary())))
+    recorded = parse_help(help_text(TODAY))
+    assert found.flags | found.removed == {name for one in recorded for name in one.names}
+    assert set(found.spec_types) == TYPES
