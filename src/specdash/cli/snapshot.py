@@ -50,7 +50,7 @@ def look(target: Target, wait_s: float, window_s: float) -> Picture:
     from specdash.insight.state import TargetState
 
     state = TargetState(target)
-    awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
+    awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU, Source.APPLIES}
     if target.log is not None:
         awaited.add(Source.LOG)
     if target.proxy_url is not None:

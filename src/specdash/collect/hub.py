@@ -47,11 +47,13 @@ class Hub:
         on_target: Callable[[Target], None] = lambda _: None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
-        """`on_target` is told, on another thread, of the target with a proxy that was found for it by `env`."""
+        """`on_target` is told, on another thread, of the target with a proxy that was found for it by `env`, which also
+        says where the records of applies are."""
         self.bus = Bus(sinks)
         self._target = target
         self._interval_s = interval_s
         self._with_gpu, self._with_host = gpu, host
+        self._env = env
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
         self._http = _HttpThread(target, self.bus.publish, interval_s)
@@ -68,6 +70,7 @@ class Hub:
         """Begin to watch. Raises UsageError when the target's url cannot be meant."""
         self._http.start()
         self._watch_log()
+        self._watch_applies()
         self._proxy.start()
         if self._with_host:
             self._watch_host()
@@ -105,6 +108,11 @@ class Hub:
         from specdash.collect.logs import LogCollector
 
         self._work("log", LogCollector(path, self.bus.publish).step, Source.LOG)
+
+    def _watch_applies(self) -> None:
+        from specdash.collect.applies import ApplyCollector
+
+        self._work("applies", ApplyCollector(self._target.url, self.bus.publish, self._env).step, Source.APPLIES)
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.collect.tail import LogTail
-from specdash.core.log_facts import LogBatch, WarningTally
+from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, WarningTally
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class LogCollector:
         tail: LogTail | None = None,
         new_parser: Callable[[], Parser] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self._wall = wall
         self._tail = tail or LogTail(path)
         self._publish = publish
         self._new_parser = new_parser or _log_parser
@@ -78,6 +80,11 @@ class LogCollector:
         """Let go of the file."""
         self._tail.close()
 
+    def _age_s(self) -> float | None:
+        """How long ago the file was written to, None while it is not read to its end."""
+        written_at = self._tail.written_at()
+        return max(0.0, self._wall() - written_at) if written_at is not None else None
+
     def _parse(self, data: bytes, *, replaced: bool, into: list[LogBatch]) -> None:
         if self._parser is None:
             self._parser = self._new_parser()
@@ -91,12 +98,35 @@ class LogCollector:
         now = self._clock()
         recovered = self._failure is not None and failure is None
         if batches or recovered or (failure is None and not self._told):
-            for batch in merged(batches) or (LogBatch(),):
+            for batch in dated(merged(batches), self._age_s()) or (LogBatch(),):
                 self._publish(Reading.known(Source.LOG, now, batch))
         if failure is not None and (failure != self._failure or batches):
             self._publish(Reading.unknown(Source.LOG, now, failure.kind, failure.detail))
         self._failure = failure
         self._told = True
+
+
+def dated(batches: Sequence[LogBatch], age_s: float | None) -> tuple[LogBatch, ...]:
+    """The batches of one read with the age of the newest line of each; `age_s` is that of the last one.
+
+    Of several, each ends where the next server began: so long ago as that one's newest line is old and its clock high.
+    """
+    with_age: list[LogBatch] = []
+    for batch in reversed(batches):
+        with_age.append(replace(batch, age_s=age_s))
+        if age_s is not None:
+            age_s += lifetime_s(batch.facts)
+    return tuple(reversed(with_age))
+
+
+def lifetime_s(facts: Sequence[LogFact]) -> float:
+    """How long the servers that began to write within these facts had run at the last one, each by its own clock."""
+    own = [fact for fact in facts if fact.origin is None]
+    starts = [at for at, fact in enumerate(own) if isinstance(fact, ServerEvent) and fact.name == "restarted"] or [0]
+    lives = zip(starts, [*starts[1:], len(own)], strict=True)
+    return sum(
+        next((fact.at_s for fact in reversed(own[start:end]) if fact.at_s is not None), 0.0) for start, end in lives
+    )
 
 
 def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:

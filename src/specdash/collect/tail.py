@@ -78,6 +78,12 @@ class LogTail:
             self.close()
             return Chunk(failure=_failure(self.path, error))
 
+    def written_at(self) -> float | None:
+        """Unix time of the last write to the file, None while it is not open or not read to its end."""
+        if self._fd is None or not self._seen_mtime:
+            return None
+        return self._seen_mtime / 1e9
+
     def close(self) -> None:
         """Let go of the file; the next `read` opens it anew, from its start."""
         if self._fd is not None:

@@ -330,3 +330,5 @@ class LogBatch:
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
     unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
     """A few of the lines not understood, cleaned and cut like `tail`."""
+    age_s: float | None = None
+    """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown."""

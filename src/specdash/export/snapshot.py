@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Status
+from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def to_json(picture: Picture) -> dict[str, Any]:
         else {"unavailable": picture.gpu.unavailable},
         "host": asdict(picture.host) if picture.host is not None else None,
         "proxy": proxy_json(picture.proxy),
+        "applies": applies_json(picture),
+        "experiment": experiment_json(picture.experiment),
     }
     finite: dict[str, Any] = _finite(document)
     return finite
@@ -178,6 +181,7 @@ def to_text(picture: Picture) -> str:
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
     ]
     rows += proxy_rows(picture)
+    rows += experiment_rows(picture)
     return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
 
 

@@ -41,6 +41,7 @@ LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.P
 def picture(state: TargetState, now: float, wall: float, window_s: float) -> Picture:
     """Everything derived at monotonic time `now`. The caller holds the state's lock."""
     host = _fresh(state, Source.HOST, now)
+    applies = state.experiments.marks(now, wall)
     return Picture(
         at=now,
         wall=wall,
@@ -50,6 +51,8 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         gpu=_gpu(state, now),
         host=host.value if host is not None and host.status is Status.KNOWN else None,
         proxy=_proxy(state, now, wall, window_s),
+        applies=applies,
+        experiment=state.experiments.card(applies, now, wall),
     )
 
 
@@ -63,7 +66,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source in (Source.LOG, Source.PROXY_EVENTS):
+    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES):
         return known
     return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,15 @@ from specdash.core.log_facts import (
 )
 from specdash.insight.acceptance import ExactWindow
 from specdash.insight.counter_log import KEEP_S
+from specdash.insight.log_dates import at_reading, lives, newest
 from specdash.insight.requests import LoggedRequest, RequestAssembler
 from specdash.insight.storms import StormBook
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdash.core.log_facts import LogBatch, LogFact
+    from specdash.insight.log_dates import Clock
 
 RECENT_REQUESTS = 50
 TAIL_LINES = 5000
@@ -49,7 +53,11 @@ class SlotSteps:
 
 @dataclass(slots=True)
 class Fresh:
-    """What a batch said of this moment: draft tokens of its verification steps, and timings of requests that ended."""
+    """What a batch said of this moment: draft tokens of its verification steps, and timings of requests that ended.
+
+    `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
+    cannot be dated.
+    """
 
     generated: int = 0
     accepted: int = 0
@@ -57,6 +65,7 @@ class Fresh:
     prompt_ms: float = 0.0
     decode_tokens: int = 0
     decode_ms: float = 0.0
+    ended: list[tuple[float, LoggedRequest]] = field(default_factory=list)
 
 
 class LogView:
@@ -67,6 +76,8 @@ class LogView:
         self.unrecognised = 0
         self.newest_s: float | None = None
         """Time stamp of the newest line that had one: seconds since the server's start."""
+        self.newest_at = 0.0
+        """When that line was written, on the monotonic clock."""
         self.finished = 0
         self.cancelled = 0
         self.recent: deque[tuple[float, LoggedRequest]] = deque(maxlen=RECENT_REQUESTS)
@@ -86,27 +97,44 @@ class LogView:
 
         The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
         """
-        if batch.restarted:
+        is_first = not self.lines
+        parts = lives(batch)
+        if batch.restarted and len(parts) == 1:
             self._new_server()
         self.lines += batch.lines
         self.unrecognised += batch.unrecognised
         self._tail.extend(batch.tail)
         self._tail_end += len(batch.tail)
-        stamps = [fact.at_s for fact in batch.facts if fact.at_s is not None]
-        if stamps:
-            self.newest_s = stamps[-1]
-        now_s = uptime_s if uptime_s is not None else self.newest_s
+        stamps = [newest(part) for part in parts[:-1]]
+        stamps.append(newest(parts[-1], _other_stamps(batch, is_first=is_first)))
+        clocks = at_reading(stamps, batch.age_s)
+        if batch.age_s is None and uptime_s is not None and not batch.restarted:
+            clocks[-1][None] = uptime_s
         fresh = Fresh()
-        for fact in batch.facts:
-            age = _age(now_s, fact.at_s)
+        for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
+            if index:
+                self._new_server()
+            self._life(at, facts, clock, fresh, dates_all=not is_first)
+        if None in stamps[-1]:
+            self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
+        for tally in batch.warnings:
+            self.storms.add(at, tally, clocks[-1].get(None, uptime_s))
+        return fresh
+
+    def _life(self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: Fresh, *, dates_all: bool) -> None:
+        """Take in what one server wrote. `clock` has its time stamps of the moment `at`, per origin."""
+        for fact in facts:
+            age = _age(clock.get(fact.origin), fact.at_s)
             self._fact(at - age, fact)
             if age == 0.0:
                 _note(fresh, fact)
-        for request in self._assembler.feed(batch.facts):
+        for request in self._assembler.feed(facts):
+            now_s = clock.get(request.origin)
             self._finish(at - _age(now_s, request.at_s), request)
-        for tally in batch.warnings:
-            self.storms.add(at, tally, now_s)
-        return fresh
+            if now_s is not None and request.at_s is not None:
+                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
+            elif dates_all:
+                fresh.ended.append((at, request))
 
     def lines_after(self, after: int, limit: int) -> tuple[int, tuple[str, ...]]:
         """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
@@ -152,6 +180,17 @@ class LogView:
         self.cancelled += request.cancelled
         if request.slot is not None:
             self.prefill.pop(request.slot, None)
+
+
+def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
+    """Time stamps of lines that are no facts."""
+    stamps = [tally.last_s for tally in batch.warnings]
+    if is_first and batch.tail and batch.age_s is not None:
+        # A log that is read from its beginning may end with a long time of lines that say nothing.
+        from specdash.llama.log_prefix import own_seconds
+
+        stamps.append(own_seconds(batch.tail[-1]))
+    return stamps
 
 
 def _age(now_s: float | None, at_s: float | None) -> float:

@@ -15,6 +15,7 @@ from specdash.insight.proxy_picture import ProxyPicture
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu, Host, ProcessTree
+    from specdash.insight.experiment_picture import ApplyMark, ExperimentCard
 
 
 class BackendState(StrEnum):
@@ -243,3 +244,7 @@ class Picture:
     gpu: GpuPicture = GpuPicture()
     host: Host | None = None
     proxy: ProxyPicture = field(default_factory=ProxyPicture)
+    applies: tuple[ApplyMark, ...] = ()
+    """All applies that concern the server, oldest first; also refused ones, which touched nothing."""
+    experiment: ExperimentCard | None = None
+    """Before and after the newest apply that changed something."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import LogBatch
 from specdash.core.observations import Counters, Gpus, HealthStatus, Host, ProcessTree, Props, Slots
+from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.series import Series
@@ -15,6 +16,7 @@ from specdash.insight import derive
 from specdash.insight.acceptance import DraftWindow, between
 from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
+from specdash.insight.experiments import Experiments
 from specdash.insight.log_view import LogView
 from specdash.insight.proxy import ProxyState
 from specdash.insight.rates import (
@@ -55,6 +57,8 @@ class TargetState:
         self.slot_rates = SlotRates()
         self.log = LogView()
         self.proxy = ProxyState()
+        self.experiments = Experiments()
+        """Of all servers that ran here, one after the other."""
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
         self.gain: RateSample | None = None
@@ -90,7 +94,9 @@ class TargetState:
             elif isinstance(value, ProxyStatus):
                 self.proxy.add_status(reading.at, value)
             elif isinstance(value, ProxyEvents):
-                self.proxy.add_events(value)
+                self._proxy_events(value)
+            elif isinstance(value, tuple):
+                self.experiments.set_records(value)
             elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
                 self._absent_since = reading.at
 
@@ -132,9 +138,8 @@ class TargetState:
         process: ProcessTree | None = self.value(Source.PROCESS)
         if process is not None and process.started_wall is not None and wall is not None:
             return max(0.0, wall - process.started_wall)
-        log = self.last_known.get(Source.LOG)
-        if log is not None and self.log.newest_s is not None:
-            return self.log.newest_s + now - log.at
+        if self.log.newest_s is not None:
+            return self.log.newest_s + now - self.log.newest_at
         return None
 
     def _forget(self, source: Source) -> None:
@@ -203,7 +208,9 @@ class TargetState:
             self._rate(RateSample(at, decode, Source.SLOTS), Metric.DECODE)
 
     def _log(self, at: float, batch: LogBatch) -> None:
-        fresh = self.log.add(at, batch, self.uptime(at))
+        fresh = self.log.add(at, batch, self.log.newest_s)
+        for ended_at, request in fresh.ended:
+            self.experiments.samples.add_logged(ended_at, request)
         if fresh.generated:
             self._steps_at = at
             self.series[Metric.ACCEPTANCE].append(at, fresh.accepted / fresh.generated)
@@ -212,6 +219,12 @@ class TargetState:
         if fresh.decode_tokens and fresh.decode_ms:
             speed = fresh.decode_tokens * 1000.0 / fresh.decode_ms
             self._rate(RateSample(at, speed * self._busy_slots, Source.LOG), Metric.DECODE)
+
+    def _proxy_events(self, batch: ProxyEvents) -> None:
+        self.proxy.add_events(batch)
+        for event in batch.events:
+            if isinstance(event, RequestEvent):
+                self.experiments.samples.add_event(event)
 
     def _rate(self, sample: RateSample, metric: Metric) -> None:
         """Take a rate, unless a better source just gave one: two sources of one moment must not be averaged."""

@@ -1,4 +1,5 @@
-"""Time charts with a small scale at the left; drawn again only when their columns, size or scale changed."""
+"""Time charts with a small scale at the left, and marks where something was applied; drawn again only when they would
+look different."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
 from specdash.insight.charts import CHARTS, Metric
-from specdash.tui import plot
+from specdash.tui import marks, plot
 from specdash.tui.formatting import compact, decimal, fit, rate
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import Line, figure
@@ -47,14 +48,17 @@ class Chart:
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
         levels = plot.levels(columns, height, low, high)
-        key = (levels, width, high, height, view.glyphs.ascii_only, plot.loaded())
+        found = marks.marks_of(view.picture, len(columns)) if view.picture.applies else ()
+        ascii_only = view.glyphs.ascii_only
+        key = (levels, width, high, height, ascii_only, plot.loaded(), found)
         if key == self._key:
             return self._lines
-        body = plot.plot(levels, plot_width, height, self.role, ascii_only=view.glyphs.ascii_only)
+        body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only)
+        drawn = marks.overlay(body, found, len(columns), self.role, ascii_only=ascii_only)
         blank = self.empty and self.spec.high is None
         scale = [" " * SCALE_WIDTH] * height if blank else self._scale(low, high, height)
         self._key = key
-        self._lines = [((label, "dim"), *line) for label, line in zip(scale, body, strict=True)]
+        self._lines = [((label, "dim"), *line) for label, line in zip(scale, drawn, strict=True)]
         return self._lines
 
     def _scale(self, low: float, high: float, height: int) -> list[str]:

@@ -1,0 +1,134 @@
+"""Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from specdash.core.proxy_events import Outcome
+
+if TYPE_CHECKING:
+    from specdash.core.proxy_events import RequestEvent
+    from specdash.insight.requests import LoggedRequest
+
+KEPT = 4096
+LEAST_PREFILL_TOKENS = 32
+"""A shorter prompt takes as long as one batch does, whatever its length."""
+LEAST_DECODE_TOKENS = 8
+HELD_S = 0.05
+"""A request that the proxy held longer waited for something else than the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSample:
+    """One request that ran to its end. `began` and `ended` are Unix times; a figure that is not known, or that the
+    request was too short for, is None."""
+
+    began: float
+    ended: float
+    prompt_tokens: int | None = None
+    """Length of the prompt, cached tokens included."""
+    cached_tokens: int | None = None
+    decode_tokens: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    decode_rate: float | None = None
+    prefill_rate: float | None = None
+    ttft_s: float | None = None
+
+
+class Samples:
+    """The latest requests, of the log and of the proxy's events, each in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.logged: deque[RequestSample] = deque(maxlen=KEPT)
+        self.told: dict[tuple[str, float], RequestSample] = {}
+        """What the proxy told, by request and time of arrival: its file may be read twice."""
+        self.version = 0
+        """Grows whenever a sample came."""
+        self._undated: deque[tuple[float, LoggedRequest]] = deque(maxlen=KEPT)
+
+    def add_logged(self, ended: float, request: LoggedRequest) -> None:
+        """Take in a request of the log that ended at monotonic `ended`."""
+        if request.completed and request.timed:
+            self._undated.append((ended, request))
+
+    def add_event(self, event: RequestEvent) -> None:
+        """Take in a request of the proxy's events."""
+        if event.outcome is not Outcome.OK or event.duration_s is None or not event.at:
+            return
+        if event.retries or (event.held_s or 0.0) > HELD_S:
+            return
+        key = (event.request_id, event.at)
+        if key in self.told:
+            return
+        while len(self.told) >= KEPT:
+            del self.told[next(iter(self.told))]
+        self.told[key] = _of_event(event, event.duration_s)
+        self.version += 1
+
+    def date(self, now: float, wall: float) -> None:
+        """Give the requests of the log that came since the last call their Unix times; `now` and `wall` are one moment.
+
+        Soon after they came, so that a clock that is set or a machine that sleeps does not move them.
+        """
+        while self._undated:
+            at, request = self._undated.popleft()
+            self.logged.append(_of_log(at + wall - now, request))
+            self.version += 1
+
+
+def _of_log(ended: float, request: LoggedRequest) -> RequestSample:
+    processed, cached = request.prompt_tokens, request.prompt_cached
+    total = request.prompt_total_tokens
+    if total is None and processed is not None:
+        total = processed + (cached or 0)
+    return RequestSample(
+        began=ended - _duration_s(request),
+        ended=ended,
+        prompt_tokens=total,
+        cached_tokens=cached if cached is not None or total is None or processed is None else max(0, total - processed),
+        decode_tokens=request.decode_tokens,
+        drafted=request.draft_generated,
+        accepted=request.draft_accepted,
+        decode_rate=_rate(request.decode_tokens, request.decode_ms, LEAST_DECODE_TOKENS),
+        prefill_rate=_rate(processed, request.prompt_ms, LEAST_PREFILL_TOKENS),
+        ttft_s=_positive(request.prompt_ms / 1000.0 if request.prompt_ms is not None else None),
+    )
+
+
+def _of_event(event: RequestEvent, duration_s: float) -> RequestSample:
+    prompt, cached, decoded = event.prompt_tokens, event.cached_tokens, event.completion_tokens
+    processed = prompt - (cached or 0) if prompt is not None else 0
+    return RequestSample(
+        began=event.at,
+        ended=event.at + duration_s,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        decode_tokens=decoded,
+        drafted=event.draft_tokens,
+        accepted=event.accepted_tokens,
+        decode_rate=_positive(event.decode_rate) if (decoded or 0) >= LEAST_DECODE_TOKENS else None,
+        prefill_rate=_positive(event.prefill_rate) if processed >= LEAST_PREFILL_TOKENS else None,
+        ttft_s=_positive(event.ttft_s),
+    )
+
+
+def _duration_s(request: LoggedRequest) -> float:
+    if request.started_s is not None and request.at_s is not None and request.at_s >= request.started_s:
+        return request.at_s - request.started_s
+    parts = (request.prompt_ms or 0.0) + (request.decode_ms or 0.0)
+    total = request.total_ms if request.total_ms is not None else parts
+    return total / 1000.0 if isfinite(total) and total > 0 else 0.0
+
+
+def _rate(tokens: int | None, ms: float | None, least: int) -> float | None:
+    if tokens is None or ms is None or tokens < least or ms <= 0:
+        return None
+    return _positive(tokens * 1000.0 / ms)
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) and value > 0 else None
