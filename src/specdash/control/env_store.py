@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.control import safe_file
-from specdash.control.safe_file import Like, user_name
+from specdash.control.safe_file import Like, group_name, user_name
 from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 
@@ -87,9 +87,9 @@ def check_writable(snapshot: EnvSnapshot) -> None:
         directory = directory.parent
     try:
         _check_owner(snapshot)
-        if snapshot.exists and not os.access(snapshot.target, os.W_OK) and os.geteuid() == 0:
-            raise PermissionError(errno.EPERM, "protected")
         safe_file.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
+        if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
+            raise PermissionError(errno.EPERM, "immutable")
     except OSError as error:
         raise safe_file.not_written(snapshot.path, error) from None
 
@@ -150,16 +150,17 @@ def _check_owner(snapshot: EnvSnapshot) -> None:
     me = os.geteuid()
     if not snapshot.exists or me == 0:
         return
-    why = None
+    mine = user_name(me)
     if snapshot.uid != me:
-        why = f"it belongs to {user_name(snapshot.uid)}, and user {user_name(me)} cannot keep that owner"
+        owner = user_name(snapshot.uid)
+        why = f"it belongs to {owner}, whom user {mine} cannot keep as owner; run the command as {owner}, or take it"
     elif snapshot.gid not in (os.getegid(), *os.getgroups()):
-        why = f"it belongs to group {snapshot.gid}, in which user {user_name(me)} is not"
-    if why is not None:
-        raise NotWrittenError(
-            f"{snapshot.path} was not written, and is as it was: {why}; run the command as {user_name(snapshot.uid)}, "
-            f"or take the file over: sudo chown {user_name(me)}: {snapshot.target}"
-        )
+        why = f"it belongs to group {group_name(snapshot.gid)}, in which user {mine} is not; take it"
+    else:
+        return
+    raise NotWrittenError(
+        f"{snapshot.path} was not written, and is as it was: {why} over with `sudo chown {mine}: {snapshot.target}`"
+    )
 
 
 @dataclass(frozen=True, slots=True)
