@@ -65,6 +65,40 @@ async def test_without_a_limit_the_settings_one_holds() -> None:
         assert (await proxy.post("/admin/hold")).json()["limit_s"] == 33
 
 
+async def test_how_long_a_request_may_wait_is_told_and_renewed() -> None:
+    async with proxied(PROXY_HOLD_LIMIT="0.1") as (proxy, _):
+        assert (await proxy.post("/admin/hold")).json()["wait_s"] == 0.1
+        assert (await proxy.post("/admin/hold", {"wait_s": 600})).json()["wait_s"] == 600
+        request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        for _ in range(4):
+            await asyncio.sleep(0.05)
+            assert (await proxy.post("/admin/hold", {"limit_s": 30})).json()["wait_s"] == 600
+        assert (await proxy.post("/admin/resume")).json()["wait_s"] is None
+        assert (await request).status_code == 200
+
+
+async def test_what_is_still_running_is_told_while_held() -> None:
+    release = asyncio.Event()
+    async with proxied(release) as (proxy, server):
+        idle = (await proxy.get("/admin/state")).json()
+        assert (idle["active"], idle["streams"], idle["sessions"], idle["oldest_s"]) == (0, 0, 0, None)
+        bodies = [{"messages": [{"role": "user", "content": text}], "stream": text != "c"} for text in "abc"]
+        running = [asyncio.create_task(proxy.post("/v1/chat/completions", body)) for body in bodies]
+        await until(lambda: server.count("/v1/chat/completions") == 3)
+        state = (await proxy.post("/admin/hold")).json()
+        waiting = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
+        await until(lambda: proxy.proxy.gate.waiting == 1)
+        again = (await proxy.get("/admin/state")).json()
+        for one in (state, again):
+            assert (one["active"], one["streams"], one["sessions"], one["drained"]) == (3, 2, 3, False)
+            assert one["oldest_s"] >= 0
+        release.set()
+        await asyncio.gather(*running)
+        assert (await proxy.post("/admin/hold", {"drain_s": 5})).json()["active"] == 0
+        await proxy.post("/admin/resume")
+        await waiting
+
+
 async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
     async with proxied() as (proxy, _):
         proxy.proxy.window.read_at = 1.0
@@ -82,6 +116,9 @@ async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
         {"limit_s": True},
         {"limit_s": 1e9},
         {"drain_s": None},
+        {"wait_s": -1},
+        {"wait_s": 86401},
+        {"wait_s": "long"},
         {"seconds": 3},
         [],
         "x",

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from specdash.proxy.errors import ApiError
-from specdash.proxy.gate import Gate
+from specdash.proxy.gate import SETTLING_S, Gate
 
 
 async def turns(count: int = 3) -> None:
@@ -84,6 +84,79 @@ async def test_a_gate_held_again_before_the_waiting_ran_keeps_them_waiting() -> 
     assert not waiting.done()
     gate.resume()
     await waiting
+
+
+async def test_a_renewed_hold_gives_those_who_wait_its_own_time_without_waking_them() -> None:
+    gate = Gate()
+    gate.hold("apply", 60, wait_s=0.1)
+    waiting = asyncio.create_task(gate.wait(60))
+    for _ in range(6):
+        await asyncio.sleep(0.05)
+        gate.hold("apply", 60, wait_s=30)
+    assert (waiting.done(), gate.waiting, gate.wait_s) == (False, 1, 30)
+    gate.hold("apply", 60)
+    assert gate.wait_s == 30
+    gate.resume()
+    await waiting
+    assert gate.wait_s is None
+
+
+async def test_a_renewed_hold_with_less_time_ends_the_waits_that_are_over() -> None:
+    gate = Gate()
+    gate.hold("apply", 60, wait_s=30)
+    waiting = asyncio.create_task(gate.wait(60))
+    await asyncio.sleep(0.05)
+    gate.hold("apply", 60, wait_s=0.01)
+    with pytest.raises(ApiError, match="held"):
+        await asyncio.wait_for(waiting, 5)
+    gate.resume()
+
+
+async def test_a_hold_is_kept_up_by_renewing_it() -> None:
+    gate = Gate()
+    gate.hold("heartbeat", 0.15)
+    waiting = asyncio.create_task(gate.wait(60))
+    for _ in range(6):
+        await asyncio.sleep(0.05)
+        gate.hold("heartbeat", 0.15)
+    assert (gate.held, waiting.done()) == (True, False)
+    await asyncio.wait_for(waiting, 5)
+    assert not gate.held
+
+
+async def test_renewing_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    with caplog.at_level(logging.INFO, "specdash.proxy"):
+        for _ in range(5):
+            gate.hold("apply", 60)
+        gate.hold("rolling back", 60)
+    assert [line.rsplit(": ", 1)[1] for line in caplog.messages] == ["apply", "rolling back"]
+    gate.resume()
+
+
+async def test_whoever_wants_to_know_hears_of_the_end_of_a_hold_before_the_waiting_go_on() -> None:
+    gate, seen = Gate(), []
+    gate.on_open = lambda: seen.append(gate.waiting)
+    gate.hold("", 60)
+    waiting = asyncio.create_task(gate.wait(60))
+    await turns()
+    gate.resume()
+    await waiting
+    gate.hold("", 0.01)
+    await gate.wait(5)
+    assert seen == [1, 1]
+
+
+async def test_a_gate_is_settling_for_a_while_after_a_hold_and_never_before() -> None:
+    now = [0.0]
+    gate = Gate(clock=lambda: now[0])
+    seen = [gate.settling]
+    gate.hold("", 60)
+    gate.resume()
+    seen.append(gate.settling)
+    now[0] = SETTLING_S
+    seen.append(gate.settling)
+    assert seen == [False, True, False]
 
 
 async def test_resuming_what_is_not_held_says_so() -> None:

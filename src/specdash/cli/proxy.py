@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import ssl
 import urllib.error
 import urllib.request
@@ -46,17 +47,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--url", metavar="U", help="the running proxy (default: where the settings say it listens)")
     hold_parser.add_argument("--reason", metavar="R", default="", help="what clients and the log are told")
     hold_parser.add_argument("--limit", metavar="S", type=float, help="seconds after which the hold ends by itself")
+    hold_parser.add_argument("--wait", metavar="S", type=float, help="how long a request may wait in this hold")
     hold_parser.add_argument("--drain", metavar="S", type=float, default=0.0, help="wait so long for running requests")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure`."""
+    reloads: list[int] = []
+    if args.action == "run":
+        # Somebody may ask for a reload as soon as we are there: that must not end us, and not be lost.
+        signal.signal(signal.SIGHUP, lambda number, _frame: reloads.append(number))
     from specdash.proxy.configuration import load
 
     given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
     configuration = load(args.env_file, overrides={key: text for key, text in given.items() if text})
     if args.action == "run":
-        return _run(configuration)
+        return _run(configuration, reloads)
     if args.action == "show":
         rows = _rows(configuration)
         print(json.dumps(_as_json(configuration, rows), indent=1) if args.json else _as_text(configuration, rows))
@@ -65,19 +71,20 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "hold":
         body = {"reason": args.reason, "drain_s": args.drain}
         body |= {"limit_s": args.limit} if args.limit is not None else {}
+        body |= {"wait_s": args.wait} if args.wait is not None else {}
     answer = _ask(configuration, args.url, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
     print(json.dumps(answer, indent=1))
     return ExitCode.OK
 
 
-def _run(configuration: Configuration) -> int:
+def _run(configuration: Configuration, reloads: list[int]) -> int:
     try:
         from specdash.proxy import server
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("specdash"):
             raise
         raise InputError(f"the proxy needs the package {error.name}: pip install 'specdash[proxy]'") from None
-    return server.run(configuration)
+    return server.run(configuration, reloads)
 
 
 def _rows(configuration: Configuration) -> list[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from specdash.core.proxy_events import Phase
 from specdash.proxy.auth import check_local
 from specdash.proxy.body import read_body
 from specdash.proxy.errors import ApiError, InvalidRequestError
@@ -19,20 +21,30 @@ if TYPE_CHECKING:
 LONGEST_S = 86400.0
 _LARGEST_BODY = 64 << 10
 _LONGEST_REASON = 200
+_FIELDS = frozenset({"reason", "limit_s", "wait_s", "drain_s"})
 
 
 def state(proxy: Proxy) -> dict[str, Any]:
-    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none."""
+    """How it stands. `active` counts requests that are upstream now; `drained` says that there is none.
+
+    `streams` and `sessions` say how many of the turns among them stream, and how many sessions they belong to; the
+    oldest of them began `oldest_s` ago.
+    """
     gate = proxy.gate
+    turns = [one for one in proxy.telemetry.active if one.phase is not Phase.HELD] if proxy.upstream.in_flight else []
     return {
         "held": gate.held,
         "reason": gate.reason,
         "since": gate.since,
         "held_s": round(gate.held_s, 3),
         "limit_s": gate.limit_s,
+        "wait_s": gate.wait_s,
         "waiting": gate.waiting,
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,
+        "streams": sum(one.stream for one in turns),
+        "sessions": len({one.session.id for one in turns}),
+        "oldest_s": round(max(0.0, time.time() - min(one.started for one in turns)), 3) if turns else None,
     }
 
 
@@ -43,10 +55,11 @@ async def handle_state(proxy: Proxy, scope: Scope, _receive: Receive, send: Send
 
 
 async def handle_hold(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
-    """POST /admin/hold with `reason`, `limit_s` and `drain_s`, all optional.
+    """POST /admin/hold with `reason`, `limit_s`, `wait_s` and `drain_s`, all optional.
 
-    The hold ends by itself after `limit_s`. With `drain_s` the answer comes once no request is upstream any more, or
-    after that many seconds.
+    The hold ends by itself after `limit_s`; a request waits in it for at most `wait_s` in all. Said again, the hold is
+    renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
+    is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
     """
     check_local(scope)
     values = await _json_body(scope, receive)
@@ -54,10 +67,13 @@ async def handle_hold(proxy: Proxy, scope: Scope, receive: Receive, send: Send) 
     if not isinstance(reason, str):
         raise InvalidRequestError("reason", "must be a string")
     limit_s = _seconds(values, "limit_s", proxy.settings.hold_limit)
+    wait_s = _seconds(
+        values, "wait_s", proxy.gate.wait_s if proxy.gate.wait_s is not None else proxy.settings.hold_limit
+    )
     drain_s = _seconds(values, "drain_s", 0.0)
     if limit_s <= 0:
         raise InvalidRequestError("limit_s", "must be above 0")
-    proxy.gate.hold(" ".join(reason.split())[:_LONGEST_REASON], limit_s)
+    proxy.gate.hold(" ".join(reason.split())[:_LONGEST_REASON], limit_s, wait_s)
     await proxy.upstream.drained(drain_s)
     await send_json(send, state(proxy))
 
@@ -81,9 +97,9 @@ async def _json_body(scope: Scope, receive: Receive) -> dict[str, Any]:
         raise InvalidRequestError("", f"the body is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise InvalidRequestError("", "the body must be a JSON object")
-    unknown = sorted(set(values) - {"reason", "limit_s", "drain_s"})
+    unknown = sorted(set(values) - _FIELDS)
     if unknown:
-        raise ApiError(400, f"unknown field {unknown[0]!r}; known are reason, limit_s and drain_s")
+        raise ApiError(400, f"unknown field {unknown[0]!r}; known are {', '.join(sorted(_FIELDS))}")
     return values
 
 

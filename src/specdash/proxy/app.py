@@ -48,6 +48,7 @@ class Proxy:
         self.window = Window(self.upstream, settings)
         self.upstream.on_lost = self.window.forget
         self.gate = Gate()
+        self.gate.on_open = self.window.forget
         self.sessions = SessionStore(settings.session_ttl_secs, settings.max_sessions)
         self.telemetry = Telemetry(settings, self.sessions)
 

@@ -11,6 +11,7 @@ import orjson
 from specdash.proxy.answer import Answer
 from specdash.proxy.chat_stream import ChatDecoder
 from specdash.proxy.errors import ApiError
+from specdash.proxy.restarts import Patience
 from specdash.proxy.upstream import UpstreamBrokenError
 from specdash.proxy.upstream_errors import api_error
 
@@ -44,21 +45,23 @@ async def call_upstream(
     """Send `body` and feed the answer through `chain` until it ends, or until the chain wants no more of it.
 
     `on_data` is awaited after every read. Waits first while the proxy is held; a call that breaks because the upstream
-    is being restarted meanwhile, before it said anything, is sent again when the proxy is resumed. Raises `ApiError`.
+    is being restarted, before it said anything, is made again: see `Patience`. Raises `ApiError`.
     """
     gate = turn.proxy.gate
+    patience = Patience(gate)
     payload = orjson.dumps(body)
     while True:
         if gate.held:
             turn.active.held()
-            await gate.wait(turn.settings.hold_limit)
+            with turn.deadline.paused():
+                await gate.wait(turn.settings.hold_limit)
         answer = Answer(chain.head, fallback_id=turn.active.request_id)
         turn.attempt_begins(answer)
         turn.active.sent()
         try:
             await _exchange(turn, payload, chain, answer, on_data)
-        except ApiError:
-            if not gate.held or answer.started:
+        except ApiError as error:
+            if answer.started or not await patience.again(error):
                 raise
             continue
         return answer

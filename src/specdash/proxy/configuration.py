@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ class Configuration:
     env_file: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys given on the command line: they win over the file, also when it is read again."""
+    digest: str | None = None
+    """SHA-256 in hex of the bytes of `env_file` that were read last."""
 
     @property
     def source(self) -> str:
@@ -65,24 +68,27 @@ def load(
         texts = {key: value for key, value in base.items() if key.startswith("PROXY_") or key in BY_KEY}
         return Configuration(settings_from_env({**texts, **given}, _ENVIRONMENT), {**texts, **given}, None, given)
     path = Path(env_file).expanduser().absolute() if env_file is not None else installed
-    texts = {**read_env_file(path), **given}
-    return Configuration(settings_from_env(texts, str(path)), texts, path, given)
+    values, digest = read_env_file(path)
+    texts = {**values, **given}
+    return Configuration(settings_from_env(texts, str(path)), texts, path, given, digest)
 
 
-def read_env_file(path: Path) -> dict[str, str]:
-    """The values of an env file. Raises `InputError` naming the file, and the line where one is wrong."""
+def read_env_file(path: Path) -> tuple[dict[str, str], str]:
+    """The values of an env file, and its digest. Raises `InputError` naming the file, and the line that is wrong."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    return read_values(data, str(path))
+    return read_values(data, str(path)), hashlib.sha256(data).hexdigest()
 
 
 def reread(current: Configuration) -> Reload:
     """Read the env file of `current` again. Raises `InputError` when it cannot be read; nothing changes then."""
     if current.env_file is None:
         return Reload(current)
-    return reloaded(current, {**read_env_file(current.env_file), **current.overrides})
+    values, digest = read_env_file(current.env_file)
+    result = reloaded(current, {**values, **current.overrides})
+    return dataclasses.replace(result, configuration=dataclasses.replace(result.configuration, digest=digest))
 
 
 def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
@@ -111,7 +117,7 @@ def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
         for one in PARAMETERS
         if getattr(settings, one.name) != getattr(current.settings, one.name)
     )
-    fresh = Configuration(settings, kept, current.env_file, current.overrides)
+    fresh = dataclasses.replace(current, settings=settings, texts=kept)
     return Reload(fresh, changed, tuple(restart))
 
 

@@ -12,11 +12,13 @@ from specdash.proxy.errors import ApiError
 from specdash.proxy.models import upstream_model
 from specdash.proxy.parse import parse_count_tokens
 from specdash.proxy.responses import send_json
+from specdash.proxy.restarts import Patience, meet_upstream
 from specdash.proxy.translate import chat_body
 from specdash.proxy.upstream_errors import api_error
 
 if TYPE_CHECKING:
     from specdash.proxy.app import Proxy
+    from specdash.proxy.messages import MessagesRequest
     from specdash.proxy.responses import Receive, Scope, Send
     from specdash.proxy.upstream import Upstream
 
@@ -29,12 +31,24 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
     """Serve one request."""
     request = parse_count_tokens(await read_body(scope, receive, proxy.settings.max_body_mib << 20))
     async with ClientWatch(receive) as watch:
-        await proxy.gate.wait(proxy.settings.hold_limit)
-        await proxy.window.refresh()
-        body = chat_body(request, upstream_model(request.model, proxy.window))
-        tokens = await count(proxy.upstream, body, proxy.settings.read_timeout)
+        tokens = await _count(proxy, request)
         watch.answered = True
     await send_json(send, {"input_tokens": tokens})
+
+
+async def _count(proxy: Proxy, request: MessagesRequest) -> int:
+    patience = Patience(proxy.gate)
+    while True:
+        await proxy.gate.wait(proxy.settings.hold_limit)
+        await meet_upstream(proxy)
+        if proxy.gate.held:
+            continue
+        body = chat_body(request, upstream_model(request.model, proxy.window))
+        try:
+            return await count(proxy.upstream, body, proxy.settings.read_timeout)
+        except ApiError as error:
+            if not await patience.again(error):
+                raise
 
 
 async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int:

@@ -10,6 +10,7 @@ from specdash.proxy.attempt import call_upstream
 from specdash.proxy.blocks import Usage
 from specdash.proxy.builder import MessageBuilder
 from specdash.proxy.chain import Chain
+from specdash.proxy.deadline import Deadline
 from specdash.proxy.errors import ApiError, PromptTooLongError
 from specdash.proxy.filters import stop_reason_of
 from specdash.proxy.guardrails import Note
@@ -46,6 +47,7 @@ class Generation:
     ) -> None:
         self.proxy = proxy
         self.settings = proxy.settings
+        self.deadline = Deadline(self.settings.generation_timeout)
         self.session = session
         self.prepared = prepared
         self.active = active

@@ -22,6 +22,7 @@ from specdash.proxy.errors import ApiError
 from specdash.proxy.identity import chat_session_id
 from specdash.proxy.llama_stream import PING_S, Additions, Restorer, additions_to, status_of, with_fields
 from specdash.proxy.responses import client_host, send_bytes, send_json
+from specdash.proxy.restarts import Patience, meet_upstream
 from specdash.proxy.upstream import UpstreamBrokenError
 from specdash.proxy.whole_completion import WholeCompletion, streaming_body
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PATH = "/v1/chat/completions"
 HELD_COMMENT = b": held\n\n"
 _EVENT_STREAM = "text/event-stream"
+_NOT_READY = 503
 _LARGEST_WATCHED = 64 << 20
 _PASSED_HEADERS = ("content-type", "retry-after")
 _LLAMA_JSON = "application/json; charset=utf-8"
@@ -81,17 +83,17 @@ class _Exchange:
     async def run(self) -> None:
         """Send the body upstream and the answer back.
 
-        Waits while the proxy is held; a call that breaks off because the upstream is being restarted meanwhile is made
-        again when the proxy is resumed, unless a part of its answer is on its way to the client.
+        Waits while the proxy is held; a call that breaks off because the upstream is being restarted is made again, see
+        `Patience`, unless a part of its answer is on its way to the client.
         """
+        patience = Patience(self._proxy.gate)
         while True:
-            await self._pass_gate()
-            await self._proxy.window.refresh()
+            await self._admitted()
             self._active.sent()
             try:
                 await self._ask()
-            except ApiError:
-                if not self._proxy.gate.held or self._answered:
+            except ApiError as error:
+                if self._answered or not await patience.again(error):
                     raise
                 continue
             break
@@ -126,6 +128,14 @@ class _Exchange:
             stop_reason=answer.finish_reason,
             tool_calls=tuple(one.name for one in answer.tool_calls()),
         )
+
+    async def _admitted(self) -> None:
+        """Return in the moment in which the request may be sent."""
+        await self._pass_gate()
+        await meet_upstream(self._proxy)
+        while self._proxy.gate.held:
+            await self._pass_gate()
+            await meet_upstream(self._proxy)
 
     async def _pass_gate(self) -> None:
         gate, settings = self._proxy.gate, self._proxy.settings
@@ -194,6 +204,8 @@ class _Exchange:
         if self._begun and not _is_stream(reply):
             # The head says 200 and a stream since the hold: what came instead can only be an event.
             self._streams = True
+            raise await reply.error()
+        if reply.status == _NOT_READY and (self._proxy.gate.held or self._proxy.gate.settling):
             raise await reply.error()
         head = self._head(reply)
         active, answer = self._active, self._answer

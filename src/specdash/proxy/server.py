@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -16,23 +17,20 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from specdash.core.errors import ExitCode, InputError, SpecdashError
-from specdash.core.paths import proxy_records_dir
-from specdash.core.run_record import ProxyRecord
 from specdash.proxy.app import Proxy, asgi
 from specdash.proxy.configuration import reread
 from specdash.proxy.errors import ApiError
 from specdash.proxy.late_log import LateHandler
 from specdash.proxy.listen import address, client_url, listening_sockets, notify, tls_context
 from specdash.proxy.responses import new_request_id
-from specdash.proxy.telemetry.events_file import events_path
-from specdash.proxy.upstream import without_secrets
+from specdash.proxy.run_note import record_of, write_record
 
 if TYPE_CHECKING:
     import socket
     import ssl
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from specdash.core.run_record import ProxyRecord
     from specdash.proxy.configuration import Configuration
     from specdash.proxy.settings import ProxySettings
 
@@ -43,14 +41,17 @@ _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
 
-def run(configuration: Configuration) -> int:
-    """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start."""
+def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
+    """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start.
+
+    `reloads` holds a SIGHUP that came before, if one did.
+    """
     settings = configuration.settings
     context = tls_context(settings)
     sockets = listening_sockets(settings)
     set_up_log(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(configuration, sockets, context))
+        runner.run(_serve(configuration, sockets, context, reloads if reloads is not None else []))
     return ExitCode.OK
 
 
@@ -70,22 +71,32 @@ def set_up_log(settings: ProxySettings) -> None:
     _LOG.setLevel(settings.log_level)
 
 
-async def _serve(configuration: Configuration, sockets: list[socket.socket], context: ssl.SSLContext | None) -> None:
+async def _serve(
+    configuration: Configuration, sockets: list[socket.socket], context: ssl.SSLContext | None, reloads: list[int]
+) -> None:
     proxy = Proxy(configuration.settings)
-    server = _Server(proxy, configuration, context)
-    record = _write_record(configuration, sockets[0], tls=context is not None)
+    record = record_of(configuration, client_url(sockets[0], tls=context is not None))
+    server = _Server(proxy, configuration, record, context, reloads)
+    file = write_record(record)
     try:
         await server.serve(sockets)
         await server.end_requests()
     finally:
-        record.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         await proxy.close()
 
 
 class _Server(uvicorn.Server):
     """uvicorn, with the signals of a service."""
 
-    def __init__(self, proxy: Proxy, configuration: Configuration, context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        configuration: Configuration,
+        record: ProxyRecord,
+        context: ssl.SSLContext | None,
+        reloads: list[int],
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 asgi(proxy),
@@ -106,6 +117,8 @@ class _Server(uvicorn.Server):
         )
         self._proxy = proxy
         self._configuration = configuration
+        self._record = record
+        self._reloads = reloads
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
@@ -115,6 +128,8 @@ class _Server(uvicorn.Server):
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self._reload if number is signal.SIGHUP else self._stop)
+        if self._reloads:
+            loop.call_soon(self._reload)
         try:
             yield
         finally:
@@ -175,6 +190,7 @@ class _Server(uvicorn.Server):
             self._proxy.reconfigure(settings)
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
+            self._tell_version()
             for line in result.changed:
                 _LOG.info("reload: %s", line)
             for key in result.needs_restart:
@@ -184,6 +200,14 @@ class _Server(uvicorn.Server):
             if not result.changed and not result.needs_restart:
                 _LOG.info("reload: no setting changed")
         notify("READY=1")
+
+    def _tell_version(self) -> None:
+        """Say in the record which version of the env file is in force now."""
+        self._record = dataclasses.replace(self._record, env_digest=self._configuration.digest)
+        try:
+            write_record(self._record)
+        except OSError as error:
+            _LOG.error("reload: the run record cannot be written: %s", error)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -223,29 +247,3 @@ def say_settings(proxy: Proxy) -> None:
 
 def _on(value: Any) -> str:
     return "on" if value else "off"
-
-
-def _write_record(configuration: Configuration, listening: socket.socket, *, tls: bool) -> Path:
-    """Leave a note of this proxy for the dashboard, whole or not at all, mode 0600; returns its file."""
-    import psutil
-
-    settings = configuration.settings
-    pid = os.getpid()
-    events = events_path(settings.events_file)
-    record = ProxyRecord(
-        pid=pid,
-        pid_started=psutil.Process(pid).create_time(),
-        url=client_url(listening, tls=tls),
-        upstream=without_secrets(settings.upstream),
-        events=str(events.absolute()) if events is not None else None,
-        log=os.path.abspath(os.path.expanduser(settings.log_file)) if settings.log_file else None,  # noqa: PTH100, PTH111
-        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
-        api_key_env="PROXY_API_KEY" if settings.api_key else None,
-    )
-    directory = proxy_records_dir()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft, path = directory / f".{pid}.json.new", directory / f"{pid}.json"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(record.to_json())
-    return draft.replace(path)

@@ -113,7 +113,7 @@ class Upstream:
         """Called whenever the server could not be reached or broke off: it may have restarted."""
         self._slots = asyncio.Semaphore(settings.max_connections)
         self.in_flight = 0
-        """Calls of `open` whose answer has not ended, those waiting for a connection included."""
+        """Calls for clients whose answer has not ended, those waiting for a connection included."""
         self.is_llama_cpp = False
         """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._idle = asyncio.Event()
@@ -174,7 +174,19 @@ class Upstream:
             raise ApiError(502, said, retry=False) from None
 
     async def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
-        """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`."""
+        """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`.
+
+        Only a POST counts as in flight: it does a client's work.
+        """
+        counted = method == "POST"
+        self.in_flight += counted
+        try:
+            return await self._exchanged(method, path, body, limit_s)
+        finally:
+            if counted:
+                self._gone()
+
+    async def _exchanged(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
         try:
             async with asyncio.timeout(limit_s):
                 async with await self._request(method, path, body) as response:

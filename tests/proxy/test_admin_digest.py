@@ -1,0 +1,81 @@
+"""Which version of its env file a running proxy has in force: its run record says it, before and after SIGHUP."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.core.run_record import ProxyRecord
+from support.engines import write_env
+from support.fault_server import free_port
+from support.proxy_process import ProxyProcess, running_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
+    with running_proxy(f"http://127.0.0.1:{free_port()}", tmp_path) as one:
+        yield one
+
+
+def record(proxy: ProxyProcess) -> ProxyRecord:
+    (file,) = (proxy.env_file.parent / "state" / "specdash" / "run" / "proxy").glob("*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    found = ProxyRecord.from_json(file.read_text(encoding="utf-8"))
+    assert found is not None
+    return found
+
+
+def digest(proxy: ProxyProcess) -> str:
+    return hashlib.sha256(proxy.env_file.read_bytes()).hexdigest()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def test_the_digest_follows_each_reload(proxy: ProxyProcess) -> None:
+    first = record(proxy)
+    assert first.env_digest == digest(proxy)
+    for threshold in ("9", "10"):
+        write_env(proxy.env_file, {**proxy.values, "PROXY_LOOP_REPEAT_THRESHOLD": threshold})
+        assert record(proxy).env_digest != digest(proxy)
+        proxy.process.send_signal(signal.SIGHUP)
+        until(lambda: record(proxy).env_digest == digest(proxy))
+    assert (record(proxy).pid, record(proxy).url) == (first.pid, first.url)
+
+
+def test_a_refused_reload_leaves_the_digest_and_says_so(proxy: ProxyProcess) -> None:
+    before = record(proxy)
+    proxy.env_file.write_text(proxy.env_file.read_text(encoding="utf-8") + "no assignment\n", encoding="utf-8")
+    proxy.process.send_signal(signal.SIGHUP)
+    until(lambda: "nothing was changed" in proxy.stderr)
+    assert "no '=' in 'no assignment'" in proxy.stderr
+    assert record(proxy) == before
+    assert proxy.request("GET", "/health").status == 200
+
+
+def test_a_reload_that_is_asked_for_during_the_start_is_not_lost_and_ends_nothing(tmp_path: Path) -> None:
+    one = ProxyProcess(f"http://127.0.0.1:{free_port()}", tmp_path)
+    try:
+        # The signal is caught once the command runs; a process that is only Python yet could not tell it from a kill.
+        until(lambda: any("/orjson" in part.path for part in psutil.Process(one.process.pid).memory_maps()))
+        one.process.send_signal(signal.SIGHUP)
+        one.wait_ready()
+        until(lambda: "reload:" in one.stderr)
+        assert one.stop() == 0
+    finally:
+        one.close()
