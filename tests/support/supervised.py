@@ -75,7 +75,7 @@ class RunningDaemon:
         process = psutil.Process(self.pid)
         family = [process, *process.children(recursive=True)]
         process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(family, WAIT_S)
+        until(lambda: all(gone(one.pid) for one in family))
 
     def start_again(self) -> None:
         """What the next specdash does."""
@@ -97,7 +97,15 @@ def running_daemon(home: Path | None = None) -> Iterator[RunningDaemon]:
             if daemon.client.available():
                 pid = daemon.pid
                 daemon.client.shutdown()
-                until(lambda: not psutil.pid_exists(pid))
+                until(lambda: gone(pid))
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended; an orphan may be a zombie for a while, until this machine's init looks."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -349,10 +349,11 @@ def _refuse(connection: socket.socket, why: str) -> None:
 
 
 def _say_change(status: Status) -> None:
-    if status.state is State.READY or (status.state is State.STARTING and status.pid is None):
+    if status.state is State.STARTING:
         return
+    state = "started" if status.state is State.READY else status.state
     pid = f", pid {status.pid}" if status.pid is not None else ""
-    _say(f"{status.name}: {status.state}{pid}{': ' + status.detail if status.detail else ''}")
+    _say(f"{status.name}: {state}{pid}{': ' + status.detail if status.detail else ''}")
 
 
 def _say(text: str) -> None:

@@ -193,10 +193,14 @@ class Runner:
             return self._launched >= order, self.status
 
     def wait_stopped(self, order: int, timeout: float) -> tuple[bool, Status]:
-        """Wait until nothing runs that is older than `order`; False when it still does."""
+        """Wait until nothing runs or listens that is older than `order`; False when it still does."""
         with self._changed:
-            done = self._changed.wait_for(lambda: self._running is None or self._running >= order, timeout)
-            return done, self.status
+            return self._changed.wait_for(lambda: self._is_gone(order), timeout), self.status
+
+    def _is_gone(self, order: int) -> bool:
+        if self._running is None:
+            return self._wanted or not self._sockets.held
+        return self._running >= order
 
     def _at_rest(self) -> bool:
         return not self._wanted and self._running is None
@@ -265,6 +269,7 @@ class Runner:
         left = 0.0 if asked_to_stop else until - time.monotonic()
         if self._sockets.held and left <= 0:
             self._sockets.close()
+            self._changed.notify_all()
         self._changed.wait(left if self._sockets.held else None)
 
     def _run_once(self, order: int) -> None:
@@ -278,7 +283,7 @@ class Runner:
             return
         with self._changed:
             self._launched = order
-            self._set(State.STARTING, pid=child.pid)
+            self._set(State.READY if service.ready is None else State.STARTING, pid=child.pid)
         in_time = self._watch(order, child, service)
         ended_by_itself = child.exited()
         if not ended_by_itself:
@@ -316,7 +321,7 @@ class Runner:
     def _watch(self, order: int, child: Child, service: Service) -> bool:
         """Return when the process ended, when it shall stop, or, with False, when it did not become ready in time."""
         deadline = time.monotonic() + service.ready_timeout
-        ready = False
+        ready = service.ready is None
         while self._order == order:
             if not ready and _is_ready(service):
                 ready = True

@@ -84,25 +84,20 @@ def read_services(path: Path) -> tuple[ServiceEntry, ...]:
         raise InputError(f'{path}: wants {{"version": {VERSION}, "services": [...]}}')
     if content.get("version") != VERSION:
         raise InputError(f"{path}: version {content.get('version')!r} is not one this specdash reads ({VERSION})")
-    entries = tuple(_entry(item, f"{path}: service {number}") for number, item in enumerate(content["services"], 1))
-    names = [entry.name for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{path}: service {name!r} is there twice")
-    return entries
+    return _entries(content["services"], path)
 
 
 def write_services(path: Path, entries: Sequence[ServiceEntry]) -> None:
     """Replace the file, whole or not at all, mode 0600. Raises `InputError` for entries that `read_services` would
     not read, and `NotWrittenError`."""
     items = []
-    for number, entry in enumerate(entries, 1):
+    for entry in entries:
         item: dict[str, object] = {"name": entry.name, "role": str(entry.role), "env_file": str(entry.env_file)}
         item |= {"listen": entry.listen} if entry.listen is not None else {}
         item |= {"argv": list(entry.argv)} if entry.argv is not None else {}
         item |= {"stop_timeout": entry.stop_timeout} if entry.stop_timeout is not None else {}
-        _entry(item, f"{path}: service {number}")
         items.append(item)
+    _entries(items, path)
     write_private(path, json.dumps({"version": VERSION, "services": items}, indent=1) + "\n")
 
 
@@ -166,6 +161,15 @@ def describe(entry: ServiceEntry, env: Mapping[str, str], before: Service | None
 def log_file(name: str, env: Mapping[str, str]) -> Path:
     """Where the output of the service goes."""
     return state_dir(env) / "logs" / f"service-{name}.log"
+
+
+def _entries(items: Sequence[object], path: Path) -> tuple[ServiceEntry, ...]:
+    entries = tuple(_entry(item, f"{path}: service {number}") for number, item in enumerate(items, 1))
+    names = [entry.name for entry in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{path}: service {name!r} is there twice")
+    return entries
 
 
 def _entry(item: object, where: str) -> ServiceEntry:
