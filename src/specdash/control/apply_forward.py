@@ -1,0 +1,205 @@
+"""The steps that change something, in their order: hold, drain, write, restart, health, speculation, probe, resume.
+
+Each does nothing where its work is done already, so that a recovery can go through them again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.control import faults, verify
+from specdash.control.apply_logs import about_speculation
+from specdash.control.apply_services import bring_proxy, in_force, start_backend
+from specdash.control.apply_steps import StepFailedError
+from specdash.control.apply_wait import Passage
+from specdash.control.env_store import read_env, replace_env
+from specdash.core.applies import Step
+from specdash.core.changes import Role
+from specdash.core.errors import ConflictError
+
+if TYPE_CHECKING:
+    from specdash.control.apply_work import Work
+    from specdash.control.journal import JournalEdit
+
+ENGINE_LOAD = "engine load"
+"""Key in `ApplyRecord.step_seconds` of what the engine itself took to load."""
+_DIRECT_S = 5.0
+"""How long requests that did not come through a proxy of ours are waited for: nothing keeps new ones away."""
+_DRAIN_POLL_S = 0.05
+_PROBE_S = 120.0
+_LAST_WORDS_S = 0.3
+
+
+def forward(work: Work) -> None:
+    """Make the new version the one in force. Raises what stood in the way; undoing is the caller's."""
+    backend, proxy = work.journal.edit(Role.BACKEND), work.journal.edit(Role.PROXY)
+    if backend is not None:
+        _hold(work)
+        _drain(work, backend)
+    else:
+        work.steps.skip(Step.HOLD, "the backend goes on")
+        work.steps.skip(Step.DRAIN, "the backend goes on")
+    _write(work)
+    if backend is not None:
+        _backend(work, backend)
+    elif proxy is not None:
+        _proxy_alone(work, proxy)
+    _resume(work, backend, proxy)
+
+
+def write_edit(edit: JournalEdit, *, new: bool, point: str) -> bool:
+    """Put one version of an env file in the place of the other; False when it is there already.
+
+    Raises `ConflictError` when the file holds neither: somebody else changed it.
+    """
+    now = read_env(Path(edit.env_file))
+    data, other = (edit.new, edit.old) if new else (edit.old, edit.new)
+    if now.data == data and now.exists is (new or edit.existed):
+        return False
+    if now.data != other:
+        raise ConflictError(f"{edit.env_file} was changed by somebody else meanwhile; their version was left as it is")
+    with faults.at_rename(now.target, point):
+        if new or edit.existed:
+            replace_env(now, data)
+        else:
+            now.target.unlink(missing_ok=True)
+    return True
+
+
+def _hold(work: Work) -> None:
+    with work.steps.step(Step.HOLD):
+        work.note(step=Step.HOLD)
+        work.close_gate()
+        count = work.gate.count if work.gate is not None else 0
+        work.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
+
+
+def _drain(work: Work, edit: JournalEdit) -> None:
+    with work.steps.step(Step.DRAIN):
+        work.note(step=Step.DRAIN)
+        began = time.monotonic()
+        limit = work.journal.drain_timeout_s
+        while left := work.requests():
+            waited = time.monotonic() - began
+            if waited >= limit:
+                if not work.journal.force:
+                    raise StepFailedError(
+                        f"{left} requests were still running after {limit:g} s; give them more time with "
+                        "--drain-timeout, or cut them off with --force"
+                    )
+                work.warn(f"{left} requests were still running after {limit:g} s and were cut off (--force)")
+                break
+            work.steps.say(f"{left} requests running upstream", min(1.0, waited / limit) if limit else None)
+            work.steps.wait(_DRAIN_POLL_S)
+        _drain_direct(work, edit, min(_DIRECT_S, limit))
+        work.steps.say(f"after {time.monotonic() - began:.1f} s")
+
+
+def _drain_direct(work: Work, edit: JournalEdit, limit: float) -> None:
+    """Requests that were sent straight to the backend: waited for a little, and told of."""
+    engine = work.engine(edit)
+    if engine is None:
+        return
+    promise = work.promise(edit, new=False)
+    deadline = time.monotonic() + limit
+    while left := verify.busy(engine.url, promise):
+        if time.monotonic() >= deadline:
+            work.warn(f"{left} requests that did not come through a held proxy were cut off")
+            return
+        work.steps.say(f"{left} requests sent straight to the backend")
+        work.steps.wait(_DRAIN_POLL_S)
+
+
+def _write(work: Work) -> None:
+    with work.steps.step(Step.WRITE):
+        work.note(step=Step.WRITE)
+        for edit in work.journal.edits:
+            write_edit(edit, new=True, point=faults.WRITE_TEMP)
+            faults.reach(faults.WRITE_RENAMED)
+        work.steps.say(", ".join(Path(edit.env_file).name for edit in work.journal.edits))
+
+
+def _backend(work: Work, edit: JournalEdit) -> None:
+    service = work.services[Role.BACKEND]
+    was_running = edit.before.running
+    if in_force(work, edit, new=True):
+        work.steps.skip(Step.RESTART, "the new settings are in force already")
+        passage = Passage(
+            service, work.env, work.steps, edit.new_digest, work.promise(edit, new=True), work.engine(edit)
+        )
+        passage.old = None
+        passage.watch_main()
+    else:
+        with work.steps.step(Step.RESTART):
+            work.note(step=Step.RESTART, touched=_touched(work, Role.BACKEND))
+            passage = start_backend(work, edit, new=True)
+    with work.steps.step(Step.HEALTH):
+        engine = passage.until_healthy(work.journal.health_timeout_s)
+        work.downtime_s = passage.downtime_s if was_running else None
+        if passage.load_s is not None and not work.steps.seconds.get(ENGINE_LOAD) and work.downtime_s is not None:
+            work.steps.seconds[ENGINE_LOAD] = round(passage.load_s, 4)
+        work.note(step=Step.HEALTH)
+        work.steps.say(f"healthy, process {engine.pid}")
+    promise = passage.promise
+    with work.steps.step(Step.SPECULATION):
+        work.note(step=Step.SPECULATION)
+        try:
+            verdict = verify.check_speculation(engine.url, promise)
+        except StepFailedError as error:
+            raise StepFailedError(str(error), about_speculation(passage.lines()) or passage.explained()) from None
+        _take(work, verdict)
+    with work.steps.step(Step.PROBE):
+        work.note(step=Step.PROBE)
+        try:
+            verdict = verify.probe(engine.url, promise, min(_PROBE_S, work.journal.health_timeout_s))
+        except StepFailedError as error:
+            raise StepFailedError(str(error), _last_words(passage)) from None
+        if not engine.alive:
+            raise StepFailedError("it generated, and then its process ended", _last_words(passage))
+        _take(work, verdict)
+
+
+def _proxy_alone(work: Work, edit: JournalEdit) -> None:
+    with work.steps.step(Step.RESTART):
+        work.note(step=Step.RESTART, touched=_touched(work, Role.PROXY))
+        done = "in force already" if in_force(work, edit, new=True) else bring_proxy(work, edit, new=True)
+        faults.reach(faults.RESTART_ASKED)
+        work.steps.say(f"{work.services[Role.PROXY].name} {done}")
+    with work.steps.step(Step.HEALTH):
+        work.note(step=Step.HEALTH)
+        work.steps.say("the proxy answers")
+    work.steps.skip(Step.SPECULATION, "the backend goes on")
+    work.steps.skip(Step.PROBE, "the backend goes on")
+
+
+def _resume(work: Work, backend: JournalEdit | None, proxy: JournalEdit | None) -> None:
+    with work.steps.step(Step.RESUME):
+        both = backend is not None and proxy is not None
+        touched = _touched(work, Role.PROXY) if both else work.journal.touched
+        work.note(step=Step.RESUME, touched=touched)
+        if proxy is not None and both and not proxy.needs_restart and not in_force(work, proxy, new=True):
+            bring_proxy(work, proxy, new=True)
+        work.open_gate()
+        if proxy is not None and both and proxy.needs_restart and not in_force(work, proxy, new=True):
+            # Only now: requests that wait in the old process must be let through before it ends.
+            bring_proxy(work, proxy, new=True)
+        work.steps.say("everything passes again" if backend is not None else "nothing was held")
+
+
+def _touched(work: Work, role: Role) -> tuple[Role, ...]:
+    return tuple(dict.fromkeys((*work.journal.touched, role)))
+
+
+def _take(work: Work, verdict: verify.Verdict) -> None:
+    if verdict.warning is not None:
+        work.warn(verdict.warning)
+    work.steps.say(verdict.detail)
+
+
+def _last_words(passage: Passage) -> tuple[str, ...]:
+    """The log of a server that may just have died: its runner needs a moment to write the end of it."""
+    if passage.engine is None or not passage.engine.alive:
+        time.sleep(_LAST_WORDS_S)
+    return passage.explained()

@@ -1,0 +1,212 @@
+"""What an apply is about to do: which env files it will change, how, and what preflight says of that."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specdash.control.apply_engine import family, recorded_engine
+from specdash.control.env_store import Backups, read_env
+from specdash.control.preflight import PreflightContext, check
+from specdash.control.records import read_records
+from specdash.core.applies import ApplyKind, Outcome
+from specdash.core.changes import KeyChange, Role
+from specdash.core.env_edit import with_changes
+from specdash.core.envfile import read_values
+from specdash.core.errors import InputError, ServiceError, SpecdashError
+from specdash.core.findings import Finding, errors
+from specdash.core.paths import applies_file, backups_dir
+from specdash.core.proxy_parameters import NEEDS_RESTART
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.control.env_store import EnvSnapshot
+    from specdash.control.services import Deployment, ManagedService
+    from specdash.core.applies import ApplyRecord
+    from specdash.core.changes import ChangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """How patient an apply is. `force` restarts although requests are still running when the drain's time is up."""
+
+    drain_timeout_s: float = 120
+    health_timeout_s: float = 600
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One env file and its new bytes. `needs_restart` says that a running service cannot take the change over."""
+
+    role: Role
+    service: ManagedService
+    snapshot: EnvSnapshot = field(repr=False)
+    data: bytes = field(repr=False)
+    changes: tuple[KeyChange, ...]
+    needs_restart: bool
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Key to value after the change. Holds secrets."""
+        return read_values(self.data, str(self.service.env_file))
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """Everything an apply will do, and what speaks against it."""
+
+    deployment: Deployment
+    edits: tuple[Edit, ...]
+    findings: tuple[Finding, ...] = ()
+    profile: str | None = None
+    kind: ApplyKind = ApplyKind.APPLY
+
+    @property
+    def changes(self) -> tuple[KeyChange, ...]:
+        """All changed keys."""
+        return tuple(change for edit in self.edits for change in edit.changes)
+
+    @property
+    def refused(self) -> bool:
+        """Whether preflight found an error."""
+        return bool(errors(self.findings))
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is as wanted already."""
+        return not self.edits
+
+
+def plan_apply(
+    deployment: Deployment,
+    changes: ChangeSet,
+    *,
+    profile: str | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> ApplyPlan:
+    """Plan a change; services that have the wanted values already are left out. Nothing is touched.
+
+    Raises `ServiceError` for a service that is not there, `InputError` for an env file that cannot be read or edited.
+    """
+    edits = []
+    for role in changes.roles:
+        service = service_of(deployment, role)
+        snapshot = read_env(service.env_file)
+        changed = changes.changes(role, snapshot.values)
+        if changed:
+            data = with_changes(snapshot.file, changes.of(role)).encode()
+            edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
+    return ApplyPlan(deployment, tuple(edits), findings(edits, env), profile)
+
+
+def plan_rollback(
+    deployment: Deployment, number: int | None = None, *, env: Mapping[str, str] = os.environ
+) -> ApplyPlan:
+    """Plan to go back to the env as it was before apply `number`; without one, before the last apply that is in force.
+
+    Raises `InputError` when there is no such apply, and what `plan_apply` raises.
+    """
+    backups = Backups(backups_dir(env))
+    records = read_records(applies_file(env))
+    edits = []
+    for role, backup in sorted(_backups_before(records, number, backups).items()):
+        service = service_of(deployment, role)
+        snapshot = read_env(service.env_file)
+        data = backups.read(role, backup)
+        changed = _differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
+        if data != snapshot.data:
+            edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
+    return ApplyPlan(deployment, tuple(edits), findings(edits, env), None, ApplyKind.ROLLBACK)
+
+
+def service_of(deployment: Deployment, role: Role) -> ManagedService:
+    """The service of a role. Raises `ServiceError` saying why there is none."""
+    service = deployment.service(role)
+    if service is not None:
+        return service
+    why = "; ".join(one for one in deployment.problems if role in one) or "; ".join(deployment.problems)
+    raise ServiceError(f"no {role} service to change{f': {why}' if why else ''}; nothing was changed")
+
+
+def findings(edits: list[Edit] | tuple[Edit, ...], env: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What preflight says of every edit, errors first."""
+    found: list[Finding] = []
+    for edit in edits:
+        context = PreflightContext(
+            env_file=edit.service.env_file,
+            changed=frozenset(change.key for change in edit.changes),
+            service=edit.service,
+            own_pids=own_pids(edit.service, env),
+            base=env,
+            other=next((one.values for one in edits if one.role is not edit.role), None),
+        )
+        found += check(edit.role, edit.values, context)
+    refusals = errors(found)
+    return (*refusals, *(one for one in found if one not in refusals))
+
+
+def own_pids(service: ManagedService, env: Mapping[str, str]) -> frozenset[int]:
+    """The processes of a service: what they hold is free for what takes their place."""
+    try:
+        main = service.status().pid
+    except SpecdashError:
+        main = None
+    engine = recorded_engine(service, env, main) if service.role is Role.BACKEND else None
+    pids = {process.pid for process in family(main)} if main is not None else set()
+    return frozenset(pids | ({engine.pid} if engine is not None else set()))
+
+
+def undone_stack(records: tuple[ApplyRecord, ...], backups: Backups) -> list[ApplyRecord]:
+    """The applies that are in force, oldest first: those that went well and were not rolled back since."""
+    digests = {role: {one.number: one.digest for one in backups.list(role)} for role in Role}
+
+    def before(record: ApplyRecord) -> dict[str, str]:
+        return {role: digests[Role(role)].get(number, "") for role, number in record.backups.items() if role in digests}
+
+    stack: list[ApplyRecord] = []
+    for record in records:
+        if record.outcome is not Outcome.APPLIED:
+            continue
+        if record.kind is not ApplyKind.ROLLBACK:
+            stack.append(record)
+            continue
+        for index in range(len(stack) - 1, -1, -1):
+            had = before(stack[index])
+            shared = had.keys() & record.digests.keys()
+            if shared and all(had[role] == record.digests[role] for role in shared):
+                del stack[index:]
+                break
+    return stack
+
+
+def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backups: Backups) -> dict[Role, int]:
+    """Per service, the backup that holds its env as it was before apply `number`."""
+    if number is None:
+        stack = undone_stack(records, backups)
+        if not stack:
+            raise InputError("no apply is in force that could be rolled back; `specdash applies` lists them")
+        return {Role(role): backup for role, backup in stack[-1].backups.items()}
+    if all(one.number != number for one in records):
+        raise InputError(f"there is no apply {number}; `specdash applies` lists them")
+    found: dict[Role, int] = {}
+    for record in records:
+        if record.number >= number:
+            for role, backup in record.backups.items():
+                found.setdefault(Role(role), backup)
+    if not found:
+        raise InputError(f"apply {number} was refused and nothing was changed since: there is nothing to go back to")
+    return found
+
+
+def _differences(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[KeyChange, ...]:
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return tuple(KeyChange(role, key, before.get(key), after.get(key)) for key in keys)
+
+
+def _needs_restart(service: ManagedService, changed: tuple[KeyChange, ...]) -> bool:
+    if service.role is Role.BACKEND or not service.reloads:
+        return True
+    return any(change.key in NEEDS_RESTART for change in changed)

@@ -1,0 +1,141 @@
+"""Brings one version of an env file into force in the service that reads it: a swap, a reload, a restart or a stop."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from specdash.control import faults, verify
+from specdash.control.apply_engine import listening_engine, recorded_proxy
+from specdash.control.apply_http import ask
+from specdash.control.apply_logs import last_lines, telling
+from specdash.control.apply_steps import StepFailedError
+from specdash.control.apply_wait import LOOK_S, Passage, ReloadRefusedError, failure
+from specdash.control.services import ServiceState
+from specdash.core.changes import Role
+from specdash.core.errors import ServiceError
+
+if TYPE_CHECKING:
+    from specdash.control.apply_work import Work
+    from specdash.control.journal import JournalEdit
+    from specdash.control.services import ManagedService
+
+PROXY_S = 60.0
+RELOAD_S = 15.0
+_LOG_LINES = 30
+
+
+def in_force(work: Work, edit: JournalEdit, *, new: bool) -> bool:
+    """Whether the service runs this version already, by its own word."""
+    digest = edit.new_digest if new else edit.old_digest
+    service = work.services[edit.role]
+    if edit.role is Role.PROXY:
+        record = recorded_proxy(service, work.env)
+        return record is not None and record.env_digest == digest
+    engine = work.engine(edit)
+    return engine is not None and engine.digest == digest
+
+
+def start_backend(work: Work, edit: JournalEdit, *, new: bool) -> Passage:
+    """Put the engine of this version where another is, or none; returns once the other one is gone."""
+    service = work.services[edit.role]
+    status = service.status()
+    old = work.engine(edit) if status.alive else None
+    digest = edit.new_digest if new else edit.old_digest
+    passage = Passage(service, work.env, work.steps, digest, work.promise(edit, new=new), old)
+    if old is not None and old.digest is not None and service.reloads and status.state is ServiceState.RUNNING:
+        work.steps.say(f"swapping the engine of {service.name}")
+        passage.watch_main()
+        passage.told()
+        service.manager.reload(service.name)
+        faults.reach(faults.RESTART_ASKED)
+        try:
+            passage.until_old_is_gone()
+        except ReloadRefusedError:
+            # Nothing was stopped, and nothing will be.
+            work.note_if_possible(touched=tuple(role for role in work.journal.touched if role is not Role.BACKEND))
+            raise
+        return passage
+    passage.told()
+    restart(work, service, alive=status.alive)
+    faults.reach(faults.RESTART_ASKED)
+    passage.watch_main()
+    return passage
+
+
+def restart(work: Work, service: ManagedService, *, alive: bool) -> None:
+    """Restart the service, or start one that does not run. Raises `ServiceError`."""
+    work.steps.say(f"{'restarting' if alive else 'starting'} {service.name}")
+    (service.manager.restart if alive else service.manager.start)(service.name)
+
+
+def stop(work: Work, service: ManagedService) -> None:
+    """Stop a service that did not run before either."""
+    work.steps.say(f"stopping {service.name}, which did not run before")
+    service.manager.stop(service.name)
+
+
+def bring_proxy(work: Work, edit: JournalEdit, *, new: bool, may_reload: bool = True) -> str:
+    """Make the proxy take this version over: by a reload where that is enough and allowed. Returns what was done.
+
+    Raises `StepFailedError` when it does not come into force.
+    """
+    service = work.services[edit.role]
+    status = service.status()
+    digest = edit.new_digest if new else edit.old_digest
+    record = recorded_proxy(service, work.env)
+    reloads = may_reload and service.reloads and not edit.needs_restart
+    if reloads and status.state is ServiceState.RUNNING and record is not None:
+        work.steps.say(f"reloading {service.name}")
+        service.manager.reload(service.name)
+        _until_proxy(work, edit, digest, None, min(RELOAD_S, work.journal.health_timeout_s), new=new)
+        return "took its settings over, no stream dropped"
+    restart(work, service, alive=status.alive)
+    limit = min(PROXY_S, work.journal.health_timeout_s)
+    _until_proxy(work, edit, digest, status.pid, limit, new=new)
+    return "restarted" if status.alive else "started"
+
+
+def _until_proxy(work: Work, edit: JournalEdit, digest: str, not_pid: int | None, limit: float, *, new: bool) -> None:
+    """Wait until a proxy of this version answers."""
+    service = work.services[edit.role]
+    main = service.status()
+    deadline = time.monotonic() + limit
+    while not _proxy_answers(work, edit, digest, not_pid, new=new):
+        what = failure(main, service.status())
+        if what is not None or time.monotonic() > deadline:
+            lines = list(service.manager.log_tail(service.name, _LOG_LINES))
+            words = what or f"did not take its settings over within {limit:g} s"
+            raise StepFailedError(f"{service.name} {words}", telling(lines) or last_lines(lines))
+        work.steps.wait(4 * LOOK_S)
+
+
+def _proxy_answers(work: Work, edit: JournalEdit, digest: str, not_pid: int | None, *, new: bool) -> bool:
+    service = work.services[edit.role]
+    if service.reloads:
+        record = recorded_proxy(service, work.env)
+        if record is None or record.env_digest != digest or record.pid == not_pid:
+            return False
+        url = record.url
+    else:
+        status = service.status()
+        values = edit.values(new=new)
+        host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
+        if status.pid is None or status.pid == not_pid or listening_engine(status.pid, f"http://{host}:{port}") is None:
+            return False
+        url = f"http://{host}:{port}"
+    try:
+        ask(url, "/health", timeout=verify.ANSWER_S)
+    except OSError:
+        return False
+    return True
+
+
+def check_can_run(service: ManagedService) -> None:
+    """Raise `ServiceError` for a service that its manager does not know, or a manager that does not answer."""
+    status = service.status()
+    if status.state is ServiceState.MISSING:
+        raise ServiceError(
+            f"{service.name}: {status.detail or 'its manager does not know it'} ({service.origin}); nothing was changed"
+        )

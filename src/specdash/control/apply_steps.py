@@ -1,0 +1,107 @@
+"""How an apply tells where it is: one step at a time, timed, and able to end at a cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from specdash.control import faults
+from specdash.core.applies import Progress, Step, StepState
+from specdash.core.errors import ExitCode, SpecdashError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class StepFailedError(SpecdashError):
+    """A step did not come true. `log_lines` are the service's own words on it."""
+
+    exit_code = ExitCode.ROLLED_BACK
+
+    def __init__(self, reason: str, log_lines: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.log_lines = log_lines
+
+
+class CancelledApplyError(SpecdashError):
+    """Somebody asked for the end of the apply."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+class Steps:
+    """The steps of one apply. `seconds` holds how long each took; `current` the one that runs, or failed."""
+
+    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self.current: Step | None = None
+        self.undoing = False
+        """While undoing, nothing can cancel any more."""
+        self._on_progress = on_progress
+        self._cancelled = threading.Event()
+        self._began = 0.0
+        self._detail = ""
+
+    def cancel(self) -> None:
+        """Ask for the end; returns at once."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether that was asked for."""
+        return self._cancelled.is_set()
+
+    def check(self) -> None:
+        """Raise `CancelledApplyError` when the end was asked for and can still be given."""
+        if self._cancelled.is_set() and not self.undoing:
+            raise CancelledApplyError("it was interrupted")
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, and `check`."""
+        if self.undoing:
+            time.sleep(seconds)
+        else:
+            self._cancelled.wait(seconds)
+            self.check()
+
+    @contextmanager
+    def step(self, step: Step, detail: str = "") -> Iterator[None]:
+        """Do one step: reported when it begins and when it ends, however it does."""
+        self.current = step
+        self._began = began = time.monotonic()
+        self._detail = detail
+        self._report(step, StepState.RUNNING, detail)
+        try:
+            faults.reach(faults.before(step))
+            self.check()
+            yield
+            faults.reach(faults.after(step))
+        except BaseException as error:
+            self._took(step, began)
+            self._report(step, StepState.FAILED, str(error) or type(error).__name__)
+            raise
+        self._took(step, began)
+        self._report(step, StepState.DONE, self._detail)
+
+    def say(self, detail: str, fraction: float | None = None) -> None:
+        """Tell how the current step stands."""
+        self._detail = detail
+        if self.current is not None:
+            self._report(self.current, StepState.RUNNING, detail, fraction)
+
+    def skip(self, step: Step, why: str) -> None:
+        """Tell that a step is not needed."""
+        self.check()
+        self._report(step, StepState.SKIPPED, why)
+
+    def _took(self, step: Step, began: float) -> None:
+        self.seconds[str(step)] = round(self.seconds.get(str(step), 0.0) + time.monotonic() - began, 4)
+
+    def _report(self, step: Step, state: StepState, detail: str, fraction: float | None = None) -> None:
+        seconds = 0.0 if state is StepState.SKIPPED else time.monotonic() - self._began
+        # Whoever looks on must not be able to harm what is under way: a closed terminal is no reason to stop.
+        with contextlib.suppress(Exception):
+            self._on_progress(Progress(step, state, detail, fraction, seconds))
