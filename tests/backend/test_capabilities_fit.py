@@ -91,6 +91,12 @@ def test_the_chain_and_the_knob_are_written_as_the_build_wants_them(build: str, 
     assert refused(build, LLAMA_DRAFT_MODEL="d.gguf", LLAMA_SPEC_TYPE=chain, LLAMA_DRAFT_MAX="20") == []
 
 
+def test_a_default_that_had_to_be_lowered_is_lowered_in_older_builds_where_theirs_is_above_it() -> None:
+    found = rendered("2026-02", LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6")
+    assert found.endswith("--spec-ngram-size-n 6 --spec-ngram-size-m 6 --draft-max 6 --spec-type ngram-simple")
+    assert "--draft-min" not in rendered("2026-02", LLAMA_SPEC_TYPE="ngram-mod", LLAMA_DRAFT_MAX="6")
+
+
 @pytest.mark.parametrize(
     ("build", "env", "line"),
     [

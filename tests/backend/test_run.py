@@ -198,11 +198,23 @@ def test_an_engine_that_was_killed_is_reported(models: dict[str, Path], tmp_path
 
 
 @pytest.mark.llama_server
-def test_an_argument_the_binary_does_not_know_is_reported_in_one_line(models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_argument_the_binary_does_not_know_is_refused_before_it_starts(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
     backend = RunningBackend(speculating(models, "llama-server", LLAMA_EXTRA_ARGS="--no-such-flag"), tmp_path)
+    assert backend.process.wait(30) == ExitCode.BAD_INPUT
+    (line,) = backend.stderr.read_text().splitlines()
+    assert line.startswith("specdash: LLAMA_EXTRA_ARGS: llama-server ")
+    assert line.endswith(" has no --no-such-flag; remove it, or use a newer llama.cpp")
+    assert not backend.log.exists()
+
+
+@pytest.mark.llama_server
+def test_a_value_the_binary_refuses_is_reported_in_one_line(models: dict[str, Path], tmp_path: Path) -> None:
+    backend = RunningBackend(speculating(models, "llama-server", LLAMA_EXTRA_ARGS="--numa nowhere"), tmp_path)
     assert backend.process.wait(30) == ExitCode.FAILED
     last = backend.stderr.read_text().splitlines()[-1]
-    assert "llama-server ended with exit code 1: error: invalid argument: --no-such-flag" in last
+    assert "llama-server ended with exit code 1: error while handling argument" in last
 
 
 @pytest.mark.slow

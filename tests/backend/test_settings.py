@@ -53,7 +53,7 @@ def test_metrics_and_slots_are_on_unless_the_operator_says_otherwise() -> None:
     [
         ("draft-simple", {"spec-draft-n-max": 9, "spec-draft-n-min": 2, "spec-draft-p-min": 0.5}),
         ("ngram-mod", {"spec-ngram-mod-n-max": 9, "spec-ngram-mod-n-min": 2}),
-        ("ngram-simple", {"spec-ngram-simple-size-m": 9}),
+        ("ngram-simple", {"spec-ngram-simple-size-m": 9, "spec-ngram-simple-size-n": 9}),
         ("ngram-map-k4v", {"spec-ngram-map-k4v-size-m": 9}),
         ("ngram-cache", {}),
         (
@@ -94,6 +94,21 @@ def test_spec_types_in_extra_args_replace_the_key_instead_of_being_appended() ->
 def test_an_unset_minimum_never_exceeds_the_maximum() -> None:
     config = settings(LLAMA_SPEC_TYPE="ngram-mod", LLAMA_DRAFT_MAX="12")
     assert value(config, "spec-ngram-mod-n-min") == (12, "default 48, lowered to LLAMA_DRAFT_MAX")
+
+
+def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
+    """llama.cpp drops every draft of ngram-simple that is shorter than the n-gram it matched."""
+    config = settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6")
+    assert value(config, "spec-ngram-simple-size-n") == (6, "default 12, lowered to LLAMA_DRAFT_MAX")
+    assert config.warnings == (
+        (
+            "--spec-ngram-simple-size-n is lowered from its default 12 to 6: "
+            "otherwise ngram-simple would discard every draft"
+        ),
+    )
+    assert "spec-ngram-simple-size-n" not in settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="12").parameters
+    with pytest.raises(InputError, match="LLAMA_EXTRA_ARGS=7 is above LLAMA_DRAFT_MAX=6: ngram-simple would discard"):
+        settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6", LLAMA_EXTRA_ARGS="--spec-ngram-simple-size-n 7")
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class _Fitter:
         if former is None:
             self._lack(parameter, assigned, parameter.flags[0])
             return []
-        if not on_purpose(assigned):
+        if not on_purpose(assigned) and not self._must_be_lowered(former, assigned):
             return []
         if former in self.former:
             given, other = self.former[former]
@@ -158,6 +158,11 @@ class _Fitter:
             return [former, text]
         self.former[limit] = self.former[former]
         return [former, text, limit, text]
+
+    def _must_be_lowered(self, former: str, assigned: Assigned) -> bool:
+        """Whether a default was lowered for the sake of another value, and this build's own default is above it."""
+        stated = self.known.stated_default(former) if self.known is not None else None
+        return stated is not None and stated.isdecimal() and int(stated) > float(assigned.value)
 
     def _default_differs(self, parameter: Parameter, assigned: Assigned, flag: str) -> bool:
         said = self.known.texts.get(flag) if self.known is not None else None

@@ -250,17 +250,18 @@ class _Reader:
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
         for one in types:
-            if one.max_parameter is None or one.min_parameter is None:
+            least = one.min_parameter or one.floor_parameter
+            if one.max_parameter is None or least is None:
                 continue
-            longest, shortest = self._held(one.max_parameter), self._held(one.min_parameter)
+            longest, shortest = self._held(one.max_parameter), self._held(least)
             high, low = int(longest.value), int(shortest.value)
             if low <= high:
                 continue
             if shortest.source == DEFAULT:
                 source = f"default {low}, lowered to {longest.source}"
-                self.assigned[one.min_parameter] = Assigned(value=high, source=source)
+                self.assigned[least] = Assigned(value=high, source=source)
                 self.warnings.append(
-                    f"--{one.min_parameter} is lowered from its default {low} to {high}: "
+                    f"--{least} is lowered from its default {low} to {high}: "
                     f"otherwise {one.name} would discard every draft"
                 )
                 continue

@@ -304,9 +304,9 @@ SPECULATION: tuple[Parameter, ...] = (
     *_ngram_map("ngram-map-k"),
     *_ngram_map("ngram-map-k4v"),
     _row(_P, "--lookup-cache-static -lcs", "", "speculative.ngram_cache.lookup_cache_static",
-         "lookup cache that is only read"),
+         "lookup cache that is only read; the file must exist"),
     _row(_P, "--lookup-cache-dynamic -lcd", "", "speculative.ngram_cache.lookup_cache_dynamic",
-         "lookup cache that generation updates"),
+         "lookup cache that generation updates; the file must exist"),
 )
 # fmt: on
 

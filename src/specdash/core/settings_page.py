@@ -36,7 +36,9 @@ _KNOBS = """\
 `LLAMA_SPEC_TYPE` is one chain, as `ngram-mod,draft-simple`, passed as one `--spec-type`. The table is in the engine's
 fixed priority: whatever order the chain has, the first type that yields a draft wins the step. Each knob sets the
 parameter that the types in the chain read; where one reads none, a warning says so. **`ngram-cache` has no knob: its
-draft length is always 8 tokens.** Nothing here can be set per request: llama.cpp ignores such fields."""
+draft length is always 8 tokens.** `ngram-simple` discards drafts shorter than the n-gram it looks up, so a shorter
+`LLAMA_DRAFT_MAX` lowers `--spec-ngram-simple-size-n` too. Nothing here can be set per request: llama.cpp ignores such
+fields."""
 
 _FLAGS = """\
 ### Flags without a key

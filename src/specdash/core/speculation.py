@@ -34,6 +34,8 @@ class SpecType:
     max_parameter: str | None = None
     min_parameter: str | None = None
     p_min_parameter: str | None = None
+    floor_parameter: str | None = None
+    """The engine parameter below whose value, in tokens, the type discards its drafts, where no knob sets that."""
     detected_from: tuple[str, ...] = ()
     fixed_draft_length: int | None = None
     """Draft length in tokens where the engine offers no knob for it."""
@@ -53,8 +55,8 @@ class SpecType:
         return dict(zip(KNOBS, (self.max_parameter, self.min_parameter, self.p_min_parameter), strict=True)).get(key)
 
 
-def _ngram_map(name: str, meaning: str) -> SpecType:
-    return SpecType(name, meaning, max_parameter=f"spec-{name}-size-m")
+def _ngram_map(name: str, meaning: str, *, floor: str | None = None) -> SpecType:
+    return SpecType(name, meaning, max_parameter=f"spec-{name}-size-m", floor_parameter=floor)
 
 
 def _drafted(
@@ -79,7 +81,11 @@ def _drafted(
 
 
 SPEC_TYPES: tuple[SpecType, ...] = (
-    _ngram_map("ngram-simple", "repeats what followed the last occurrence of the current n-gram"),
+    _ngram_map(
+        "ngram-simple",
+        "repeats what followed the last occurrence of the current n-gram",
+        floor="spec-ngram-simple-size-n",
+    ),
     _ngram_map("ngram-map-k", "a map of n-grams in the context to one continuation each"),
     _ngram_map("ngram-map-k4v", "a map of n-grams in the context to up to four continuations each"),
     SpecType(
