@@ -65,10 +65,10 @@ class Systemctl:
         """What the tools are started with."""
         return dict(self._env)
 
-    def run(self, *arguments: str, timeout: float = ASK_S) -> Answer:
+    def run(self, *arguments: str, timeout: float | None = None) -> Answer:
         """`systemctl --user ARGUMENTS`. Raises `ServiceError` when the manager cannot be reached."""
         command = ["systemctl", "--user", "--no-pager", "--no-ask-password", *arguments]
-        answer = self._run(command, timeout)
+        answer = self._run(command, ASK_S if timeout is None else timeout)
         if not answer.done and _GONE.search(answer.err):
             raise ServiceError(self.out_of_reach(answer.reason))
         return answer

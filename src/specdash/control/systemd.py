@@ -110,7 +110,7 @@ class SystemdManager:
         facts = self._known(name)
         sockets = _sockets(facts)
         self._forget_failures(name, sockets)
-        if sockets and any(unit.get("ActiveState") != "active" for unit in self._systemctl.show(sockets, _STATUS[:3])):
+        if any(one.get("ActiveState") != "active" for one in self._of_sockets(sockets)):
             # A socket that gave up, or was stopped by hand, cannot come back while its service runs.
             self._stop(name, facts, [name])
             self.start(name)
@@ -147,6 +147,9 @@ class SystemdManager:
         """The file that its output goes to; None where the journal has it."""
         return log_file(self._show(name))
 
+    def _of_sockets(self, sockets: list[str]) -> list[dict[str, str]]:
+        return self._systemctl.show(sockets, ("Id", "ActiveState", "Listen")) if sockets else []
+
     def _show(self, name: str) -> dict[str, str]:
         return self._systemctl.show([name], _STATUS)[0]
 
@@ -179,9 +182,12 @@ class SystemdManager:
                 raise ServiceError(_still_stopping(name, _stop_bound(facts)))
             raise ServiceError(f"{name}: did not {verb} in time ({now.state}); see `systemctl --user status {name}`")
         said = _refusal(verb, name, answer)
-        failed = [unit for unit in sockets if unit in answer.err]
-        if failed:
-            raise ServiceError(f"{failed[0]}: cannot listen: is its port in use? `systemctl --user status {failed[0]}`")
+        closed = [one for one in self._of_sockets(sockets) if one.get("ActiveState") == "failed"]
+        if closed:
+            where = closed[0].get("Listen", "").replace("\n", ", ")
+            raise ServiceError(
+                f"{name}: {closed[0]['Id']} cannot listen on {where}: is that in use by another program?"
+            )
         if "Job for" in answer.err and "cancel" not in answer.err:
             last = self.log_tail(name, 1)
             why = ": ".join(filter(None, (now.detail, *last))) or answer.reason

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+\Z")
+_NO_PROGRAM = re.compile(r"[\"'\\\x00-\x1f\x7f]")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "s": " "}
 _WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
 _FILE_OUTPUT = ("append:", "truncate:", "file:")
@@ -25,10 +26,13 @@ _CODED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9
 def word(text: str, *, program: bool = False) -> str:
     """`text` as one word of a command line, so that systemd hands over exactly it.
 
-    `program` marks the first word: there alone `$` is nothing special. Raises `InputError` for what cannot be written.
+    `program` marks the first word: `$` is nothing special there, and systemd takes no quotes, backslashes or control
+    characters. Raises `InputError` for what cannot be written.
     """
     if not text or "\0" in text:
         raise InputError(f"{text!r} cannot be a word of a unit file")
+    if program and _NO_PROGRAM.search(text):
+        raise InputError(f"systemd runs no program whose path has quotes or backslashes: {text!r}; move it")
     written = "".join(_written(char) for char in text)
     if not program:
         written = written.replace("$", "$$")
@@ -72,32 +76,28 @@ def directives(text: str) -> list[tuple[str, str, str]]:
 def split_words(text: str) -> list[str] | None:
     """The words of a command line with quotes and escapes taken out; None when a quote is never closed."""
     words: list[str] = []
-    at, current, quote = 0, "", ""
-    started = False
+    word_so_far: str | None = None
+    at, quote = 0, ""
     while at < len(text):
         char = text[at]
-        if char == "\\" and quote != "":
-            at, piece = _unescape(text, at)
-            current += piece
-            continue
         if char == "\\":
             at, piece = _unescape(text, at)
-            current, started = current + piece, True
+            word_so_far = (word_so_far or "") + piece
             continue
-        if quote:
-            quote, current = ("", current) if char == quote else (quote, current + char)
-        elif char in "\"'" and not current:
-            quote, started = char, True
-        elif char.isspace():
-            if started:
-                words.append(current)
-            current, started = "", False
-        else:
-            current, started = current + char, True
         at += 1
+        if quote == char:
+            quote = ""
+        elif not quote and char in "\"'":
+            quote, word_so_far = char, word_so_far or ""
+        elif quote or not char.isspace():
+            word_so_far = (word_so_far or "") + char
+        elif word_so_far is not None:
+            words.append(word_so_far)
+            word_so_far = None
     if quote:
         return None
-    return [*words, current] if started else words
+    # Bytes that were written one by one are text together.
+    return [os.fsdecode(os.fsencode(one)) for one in ([*words, word_so_far] if word_so_far is not None else words)]
 
 
 def expand(text: str, env: Mapping[str, str] = os.environ) -> str | None:
@@ -169,4 +169,6 @@ def _unescape(text: str, at: int) -> tuple[int, str]:
     two, octal, four, eight, plain = found.groups()
     if plain is not None:
         return found.end(), _ESCAPES.get(plain, plain if plain in "\\\"'" else f"\\{plain}")
-    return found.end(), chr(int(two or four or eight, 16) if octal is None else int(octal, 8))
+    if four or eight:
+        return found.end(), chr(int(four or eight, 16))
+    return found.end(), os.fsdecode(bytes([int(two, 16) if octal is None else int(octal, 8) & 255]))

@@ -1,0 +1,186 @@
+"""`specdash services install|uninstall|status|start|stop|restart|reload|logs`: the backend and proxy as services."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from specdash.cli.options import add_settings, resolved_settings
+from specdash.core.changes import Role
+from specdash.core.config import SERVICE_SETTINGS
+from specdash.core.errors import ExitCode, ServiceError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.control.services import Deployment, ManagedService, ServiceStatus
+
+_ACTIONS = {
+    "install": "set the services up: systemd units, or entries of the built-in supervisor",
+    "uninstall": "stop the services and remove what install has written; env files stay",
+    "status": "say how the services stand; exit code 0 when all run",
+    "start": "start them",
+    "stop": "stop them, the proxy first",
+    "restart": "restart them (requests that run are cut off: `specdash apply` drains them)",
+    "reload": "let them read their env files again",
+    "logs": "print the last lines of what they wrote",
+}
+_DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "told to read its env file again"}
+_SETTLE_S = 1.0
+_POLL_S = 0.1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(_ACTIONS) + "}")
+    parsers = {name: actions.add_parser(name, help=text, allow_abbrev=False) for name, text in _ACTIONS.items()}
+    for name, one in parsers.items():
+        add_settings(one, ("manager",) if name in ("install", "uninstall") else SERVICE_SETTINGS)
+        if name not in ("uninstall", "status"):
+            one.add_argument("role", nargs="?", choices=[str(role) for role in Role], help="only this one of the two")
+    install = parsers["install"]
+    install.add_argument("--dry-run", action="store_true", help="print what would be written, and change nothing")
+    for role in Role:
+        install.add_argument(f"--{role}-env", metavar="F", help=f"the {role}'s env file (default: specdash's own)")
+    install.add_argument("--start", action="store_true", help="start the services too")
+    parsers["status"].add_argument("--json", action="store_true", help="print one JSON object")
+    parsers["logs"].add_argument("-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (20)")
+    parsers["logs"].add_argument("--follow", "-f", action="store_true", help="go on with what comes, until Ctrl-C")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `args.action` says; see `configure`."""
+    if args.action in ("install", "uninstall"):
+        from specdash.cli import services_install
+
+        return services_install.install(args) if args.action == "install" else services_install.uninstall(args)
+    from specdash.control.deployment import find_deployment
+
+    deployment = find_deployment(resolved_settings(args))
+    if args.action == "status":
+        return _status(deployment, as_json=args.json)
+    services = chosen(deployment, args.role)
+    if args.action == "logs":
+        from specdash.cli import services_logs
+
+        return services_logs.show(services, max(0, args.lines), follow=args.follow)
+    return act(args.action, services)
+
+
+def chosen(deployment: Deployment, role: str | None) -> list[ManagedService]:
+    """The services of that role, or all, the backend first. Raises `ServiceError` when there is none."""
+    roles = [Role(role)] if role is not None else list(Role)
+    found = [service for one in roles if (service := deployment.service(one)) is not None]
+    if not found:
+        about = [line for line in deployment.problems if role is None or line.startswith(f"{role}:")]
+        raise ServiceError("; ".join(about) or "no service is known; `specdash services install` sets them up")
+    return found
+
+
+def act(action: str, services: list[ManagedService]) -> int:
+    """Start, stop, restart or reload the services, one after the other, and say so."""
+    if action in ("start", "restart"):
+        _ensure_manager(services)
+    code = ExitCode.OK
+    for service in reversed(services) if action == "stop" else services:
+        match action:
+            case "start":
+                service.manager.start(service.name)
+            case "stop":
+                service.manager.stop(service.name)
+            case "restart":
+                service.manager.restart(service.name)
+            case _:
+                service.manager.reload(service.name)
+        failed = _failed_at_once(service) if action in ("start", "restart") else None
+        if failed is None:
+            print(f"{service.name}: {_DONE[action]}")
+            continue
+        code = ExitCode.FAILED
+        print(f"specdash: {service.name}: {failed.state}: {failed.detail}", file=sys.stderr)
+        for line in service.manager.log_tail(service.name, 3):
+            print(f"  {line}", file=sys.stderr)
+    return code
+
+
+def _ensure_manager(services: list[ManagedService]) -> None:
+    """The built-in supervisor is started by whoever needs it; systemd is there, or is not."""
+    if any(service.manager.kind == "supervisor" for service in services):
+        from specdash.control.supervisor_client import SupervisorClient
+
+        SupervisorClient.ensure_running(os.environ)
+
+
+def _failed_at_once(service: ManagedService) -> ServiceStatus | None:
+    """What became of a service that did not outlive its first moment; None for one that did."""
+    deadline = time.monotonic() + _SETTLE_S
+    while time.monotonic() < deadline:
+        status = service.status()
+        if not status.alive or status.state == "waiting to restart":
+            return status
+        time.sleep(_POLL_S)
+    return None
+
+
+def _status(deployment: Deployment, *, as_json: bool) -> int:
+    rows = [_row(service) for role in Role if (service := deployment.service(role)) is not None]
+    if as_json:
+        print(json.dumps({"services": rows, "problems": list(deployment.problems)}, indent=1))
+    else:
+        print(_table(rows, deployment.problems))
+    if not rows or any(row["error"] is not None for row in rows):
+        return ExitCode.SERVICE
+    return ExitCode.OK if all(row["state"] == "running" for row in rows) else ExitCode.FAILED
+
+
+def _row(service: ManagedService) -> dict[str, Any]:
+    status, error = None, None
+    try:
+        status = service.status()
+    except ServiceError as failure:
+        error = str(failure)
+    return {
+        "role": str(service.role),
+        "name": service.name,
+        "manager": service.manager.kind,
+        "origin": service.origin,
+        "env_file": str(service.env_file),
+        "env_file_exists": service.env_file.is_file(),
+        "reloads": service.reloads,
+        "socket": service.socket,
+        "state": str(status.state) if status is not None else None,
+        "pid": status.pid if status is not None else None,
+        "since": status.since if status is not None else None,
+        "restarts": status.restarts if status is not None else None,
+        "exit_code": status.exit_code if status is not None else None,
+        "detail": status.detail if status is not None else "",
+        "error": error,
+    }
+
+
+def _table(rows: list[dict[str, Any]], problems: tuple[str, ...]) -> str:
+    head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "MANAGER", "ORIGIN", "ENV FILE")
+    cells = [head] + [
+        (
+            row["name"],
+            row["state"] or "--",
+            _shown(row["pid"]),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["since"])) if row["since"] else "--",
+            _shown(row["restarts"]),
+            row["manager"],
+            row["origin"],
+            row["env_file"] + ("" if row["env_file_exists"] else " (missing)"),
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    lines = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    said = [f"{row['name']}: {row['error'] or row['detail']}" for row in rows if row["error"] or row["detail"]]
+    return "\n".join([*(lines if rows else []), *said, *problems])
+
+
+def _shown(value: object) -> str:
+    return "--" if value is None else str(value)
