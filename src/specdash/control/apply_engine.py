@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from specdash.control.services import ManagedService, ServiceStatus
     from specdash.core.speculation import SpecType
 
+_START_TIME = 19
+"""Place of `starttime` in /proc/PID/stat after the name, see proc(5)."""
 _DEFAULT_URL = "http://127.0.0.1:8080"
 
 
@@ -123,6 +126,18 @@ def same_process(pid: int, started: float) -> bool:
         return abs(process.create_time() - started) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError, OverflowError):
         return False
+
+
+def age_s(pid: int) -> float | None:
+    """How long ago the process was started, in seconds and to a hundredth; None where the system does not tell.
+
+    psutil's create_time is no help: it counts from a boot time that is known to a second only.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
 
 
 def recorded_engine(service: ManagedService, env: Mapping[str, str], main_pid: int | None = None) -> Engine | None:

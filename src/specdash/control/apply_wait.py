@@ -10,7 +10,7 @@ import psutil
 
 from specdash.collect.discover import place
 from specdash.control import verify
-from specdash.control.apply_engine import Engine, listening_engine, recorded_engine
+from specdash.control.apply_engine import Engine, age_s, listening_engine, recorded_engine
 from specdash.control.apply_logs import LogMark, last_line, last_lines, lines_since, mark, telling
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.services import ServiceState
@@ -118,10 +118,10 @@ class Passage:
     @property
     def load_s(self) -> float | None:
         """What the new engine itself took, from its start to its first healthy answer."""
-        if self.engine is None or self.first_ok is None:
+        age = age_s(self.engine.pid) if self.engine is not None else None
+        if age is None or self.first_ok is None:
             return None
-        wall = time.time() - (time.monotonic() - self.first_ok)
-        return max(0.0, wall - self.engine.started)
+        return max(0.0, age - (time.monotonic() - self.first_ok))
 
     def lines(self) -> list[str]:
         """What the service's engine has logged since this began."""

@@ -1,0 +1,37 @@
+"""`specdash rollback [N]`: back to the settings before the last apply that is in force, or before apply N."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    from specdash.cli.apply_run import add_options
+
+    parser.add_argument(
+        "number", nargs="?", type=int, metavar="N", help="go back to before apply N (default: undo the last one)"
+    )
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, show, ask, go back. An apply that was cut short is rolled back first; without N, that is all then."""
+    from specdash.cli.apply_run import carry_out, deployment_of, settle_unfinished
+    from specdash.cli.apply_view import StepPrinter, report
+    from specdash.control.apply import plan_rollback
+    from specdash.core.applies import Outcome
+
+    deployment, options = deployment_of(args)
+    printer = StepPrinter()
+    if not args.dry_run:
+        settled = settle_unfinished(deployment, allowed=True, printer=printer)
+        if settled is not None and args.number is None and settled.outcome is Outcome.ROLLED_BACK:
+            report(settled, as_json=args.json)
+            return 0
+    plan = plan_rollback(deployment, args.number, env=os.environ)
+    return carry_out(args, plan, options, printer)

@@ -1,0 +1,121 @@
+"""A plan as an operator wants to see it before saying yes: the diff, the engine's arguments, what will be done."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend.launch import make_plan
+from specdash.control.apply_engine import recorded_engine
+from specdash.control.services import ServiceState
+from specdash.core.changes import Role
+from specdash.core.env_edit import masked_diff
+from specdash.core.errors import SpecdashError
+from specdash.core.key_help import key_help
+from specdash.core.masking import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.control.apply_plan import ApplyPlan, Edit
+
+
+@dataclass(frozen=True, slots=True)
+class EditPreview:
+    """One service's part of a plan. All texts are without secrets.
+
+    `arguments` are the engine's arguments that go (`-`) and come (`+`); `readers` say per changed key which spec types
+    read it.
+    """
+
+    role: Role
+    service: str
+    env_file: str
+    diff: tuple[str, ...]
+    action: str
+    arguments: tuple[str, ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For `specdash apply --dry-run --json`."""
+        return {
+            "service": self.service,
+            "role": str(self.role),
+            "env_file": self.env_file,
+            "diff": list(self.diff),
+            "action": self.action,
+            "arguments": list(self.arguments),
+            "readers": dict(self.readers),
+        }
+
+
+def preview(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> tuple[EditPreview, ...]:
+    """What the plan will do to each service. Asks the managers how the services stand; touches nothing."""
+    return tuple(_edit(edit, env) for edit in plan.edits)
+
+
+def _edit(edit: Edit, env: Mapping[str, str]) -> EditPreview:
+    before, after = (data.decode("utf-8", "replace") for data in (edit.snapshot.data, edit.data))
+    backend = edit.role is Role.BACKEND
+    return EditPreview(
+        role=edit.role,
+        service=edit.service.name,
+        env_file=str(edit.service.env_file),
+        diff=tuple(masked_diff(before, after, str(edit.service.env_file))),
+        action=_action(edit, env),
+        arguments=_arguments(edit, env) if backend else (),
+        readers=tuple((change.key, _readers(change.key)) for change in edit.changes) if backend else (),
+    )
+
+
+def _action(edit: Edit, env: Mapping[str, str]) -> str:
+    try:
+        status = edit.service.status()
+    except SpecdashError as error:
+        return f"cannot be told: {error}"
+    if not status.alive:
+        return f"start {edit.service.name}, which does not run now"
+    if edit.role is Role.PROXY:
+        if not edit.needs_restart:
+            return f"reload {edit.service.name}, without dropping a stream"
+        kept = "; its listening socket stays open" if edit.service.socket else ""
+        return f"restart {edit.service.name}{kept}"
+    engine = recorded_engine(edit.service, env, status.pid)
+    if edit.service.reloads and status.state is ServiceState.RUNNING and engine is not None and engine.digest:
+        return f"swap the engine of {edit.service.name}, while the proxies hold their clients"
+    return f"restart {edit.service.name}, while the proxies hold their clients"
+
+
+def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
+    before = _rendered(edit.snapshot.file.values, env)
+    after = _rendered(edit.values, env)
+    lines = difflib.ndiff(before, after)
+    return tuple(without_secrets(line) for line in lines if line.startswith(("- ", "+ ")))
+
+
+def _rendered(values: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """The engine's arguments one a line, or why there are none."""
+    try:
+        plan = make_plan(values, base=env)
+    except SpecdashError as error:
+        return [f"({error})"]
+    if plan.engine.kind == "xllamacpp":
+        return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
+    lines = [f"{plan.engine.path} {plan.engine.version}"]
+    for word in plan.rendered:
+        if word.startswith("-") or len(lines) == 1:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+def _readers(key: str) -> str:
+    found = key_help(key)
+    if found is None:
+        return "no key that specdash knows"
+    if found.readers:
+        return f"read by {', '.join(found.readers)}"
+    return f"becomes {found.flags[0]}" if found.flags else found.meaning
