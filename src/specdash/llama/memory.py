@@ -119,10 +119,13 @@ def slots_of(parallel: int, *, unified: bool = False) -> Slots:
     return Slots(AUTOMATIC_SLOTS, unified=True) if parallel < 0 else Slots(max(1, parallel), unified)
 
 
-def cells_of(context: int, slots: Slots, trained: int | None) -> int:
-    """Length of one cache in tokens, as the engine rounds it; 0 as context: each slot as the model was trained."""
-    shared = context if slots.unified else context // slots.sequences
-    one = shared if context else (trained or CELLS_STEP)
+def cells_of(context: int, slots: Slots, trained: int | None, *, fitted: bool = True) -> int:
+    """Length of one cache in tokens, as the engine rounds it.
+
+    0 as context stands for the trained one: of each slot with `--fit on`, the default, and of all together with `off`.
+    """
+    each = 1 if slots.unified else slots.sequences
+    one = context // each if context else (trained or CELLS_STEP) // (1 if fitted else each)
     return max(CELLS_STEP, math.ceil(one / CELLS_STEP) * CELLS_STEP)
 
 

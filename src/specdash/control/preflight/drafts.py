@@ -61,6 +61,8 @@ def _simple(subject: Subject, draft: GgufFacts, out: Findings) -> None:
     if differs is not None:
         said = f"{named}: {differs}; the server would run without speculation"
         out.error("vocabulary", said, key=key, fix="use a draft of the model's family")
+    else:
+        _lengths(subject.model.vocabulary_size, draft.vocabulary_size, named, key, out)
     model, small = shape_of(subject.model), shape_of(draft)
     if model is not None and small is not None and small.recurrent and not model.recurrent:
         said = (
@@ -68,6 +70,19 @@ def _simple(subject: Subject, draft: GgufFacts, out: Findings) -> None:
             "aborts the server at the first rejected token"
         )
         out.error("recurrent-draft", said, key=key, fix="use a draft without recurrent layers")
+
+
+def _lengths(model: int | None, draft: int | None, named: str, key: str, out: Findings) -> None:
+    """b11434 lets vocabularies differ by 128 tokens, and aborts when one of those is drafted, or sampled."""
+    if model is None or draft is None or model == draft:
+        return
+    many = abs(draft - model)
+    if draft > model:
+        said = f"{named}: it knows {many} tokens more than the model; the server aborts if it drafts one of them"
+        out.warning("vocabulary", said, key=key, fix="use a draft of the model's family")
+    else:
+        said = f"{named}: the model knows {many} tokens more; the server aborts if one is sampled (padding never is)"
+        out.info("vocabulary", said, key=key)
 
 
 def _reading_layers(subject: Subject, name: str, draft: GgufFacts, out: Findings) -> None:

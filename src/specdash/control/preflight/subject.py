@@ -69,4 +69,5 @@ class Subject:
     def cells(self) -> int:
         """Length of one cache in tokens."""
         trained = self.model.context_length if self.model is not None else None
-        return cells_of(self.number("ctx-size"), self.slots, trained)
+        fitted = self.settings.value("fit") != "off"
+        return cells_of(self.number("ctx-size"), self.slots, trained, fitted=fitted)

@@ -1,0 +1,111 @@
+"""Real model files, an env file of its own, and a check that needs no GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.launch import free_port
+from specdash.control.preflight import PreflightContext, check
+from specdash.core.changes import Role
+from support import tiny_models as tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from specdash.core.findings import Finding
+
+    Check = Callable[..., "Found"]
+
+
+class Found:
+    """Findings, to be asked by rule."""
+
+    def __init__(self, rows: tuple[Finding, ...]) -> None:
+        self.rows = rows
+
+    def of(self, rule: str) -> list[Finding]:
+        return [row for row in self.rows if row.rule == rule]
+
+    def one(self, rule: str) -> Finding:
+        rows = self.of(rule)
+        assert len(rows) == 1, [row.line for row in self.rows]
+        return rows[0]
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [row for row in self.rows if row.severity == "error"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [row for row in self.rows if row.severity == "warning"]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of tiny models by name."""
+    folder = tmp_path_factory.mktemp("models")
+    texts = list(tiny.TOKENS)
+    texts[280] = "▁zebra"
+    first = list(tiny.TOKENS)
+    first[3] = "<other>"
+    made: dict[str, Path] = {
+        "llama": tiny.write_llama(folder / "llama.gguf", layers=3),
+        "draft": tiny.write_llama(folder / "draft.gguf", wrong_every=8),
+        "mamba": tiny.write_mamba(folder / "mamba.gguf", layers=3),
+        "mamba-draft": tiny.write_mamba(folder / "mamba-draft.gguf", wrong_every=8),
+        "lfm2": tiny.write_lfm2(folder / "lfm2.gguf"),
+        "lfm2-draft": tiny.write_lfm2(folder / "lfm2-draft.gguf", wrong_every=8),
+        "qwen35": tiny.write_qwen35(folder / "qwen35.gguf", heads_too=False),
+        "qwen35-mtp": tiny.write_qwen35(folder / "qwen35-mtp.gguf", heads_too=True),
+        "dflash": tiny.write_dflash(folder / "dflash.gguf"),
+        "dflash-deep": tiny.write_dflash(folder / "dflash-deep.gguf", reads=(0, 5)),
+        "eagle3": tiny.write_eagle3(folder / "eagle3.gguf"),
+        "eagle3-wide": tiny.write_eagle3(folder / "eagle3-wide.gguf", target_width=256),
+        "other-word": tiny.write_variant(folder / "other-word.gguf", tokens=texts),
+        "other-start": tiny.write_variant(folder / "other-start.gguf", tokens=first),
+        "longer": tiny.write_variant(folder / "longer.gguf", tokens=[*tiny.TOKENS, *(f"<x{n}>" for n in range(64))]),
+        "too-long": tiny.write_variant(
+            folder / "too-long.gguf", tokens=[*tiny.TOKENS, *(f"<x{n}>" for n in range(160))]
+        ),
+        "no-bos": tiny.write_variant(folder / "no-bos.gguf", add_bos=False),
+        "adds-eos": tiny.write_variant(folder / "adds-eos.gguf", add_eos=True),
+        "bos-2": tiny.write_variant(folder / "bos-2.gguf", bos=2),
+        "no-vocabulary": tiny.write_variant(folder / "no-vocabulary.gguf", tokenizer="none"),
+        "heads-of-16": tiny.write_variant(folder / "heads-of-16.gguf", heads=8),
+        "short": tiny.write_variant(folder / "short.gguf", context=1024),
+    }
+    return {name: str(path) for name, path in made.items()}
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> PreflightContext:
+    """An env file that is not there yet, no service, no GPU, and no question to the engine."""
+    home = str(tmp_path)
+    return PreflightContext(tmp_path / "x.env", base={"HOME": home}, gpus=lambda: None, probe_engine=False)
+
+
+@pytest.fixture
+def backend(context: PreflightContext, models: dict[str, str]) -> Check:
+    """Check a backend: the llama model on a free port, with changes; keyword arguments go to the context."""
+
+    def run(wanted: dict[str, str] | None = None, **more: Any) -> Found:
+        values = {"LLAMA_MODEL": models["llama"], "LLAMA_CTX_SIZE": "4096", "LLAMA_PORT": str(free_port("127.0.0.1"))}
+        values |= wanted or {}
+        return Found(check(Role.BACKEND, values, replace(context, **more)))
+
+    return run
+
+
+@pytest.fixture
+def proxy(context: PreflightContext) -> Check:
+    """Check a proxy on a free port, with changes; keyword arguments go to the context."""
+
+    def run(wanted: dict[str, str] | None = None, **more: Any) -> Found:
+        values = {"PROXY_PORT": str(free_port("127.0.0.1")), **(wanted or {})}
+        return Found(check(Role.PROXY, values, replace(context, **more)))
+
+    return run

@@ -1,0 +1,163 @@
+"""The memory estimate as arithmetic: what moves to the GPU, what grows with what. test_memory_real has the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.llama.gguf import GgufFacts, Tensor, read_facts
+from specdash.llama.memory import ALL_LAYERS, Estimate, Load, cells_of, estimate, row_bytes, slots_of, snapshots_of
+from specdash.llama.model_shape import shape_of
+from support import tiny_models as tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = slots_of(1)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> GgufFacts:
+    return read_facts(tiny.write_llama(tmp_path_factory.mktemp("m") / "llama.gguf", layers=3))
+
+
+def _of(facts: GgufFacts, load: Load) -> Estimate:
+    found = estimate(facts, load)
+    assert found is not None
+    return found
+
+
+def _gpu(found: Estimate, what: str) -> int:
+    return sum(part.gpu for part in found.parts if part.what == what)
+
+
+def test_without_a_gpu_nothing_is_on_it_and_the_weights_are_the_whole_file(llama: GgufFacts) -> None:
+    found = _of(llama, Load(4096, ONE))
+    assert found.gpu == 0
+    weights = sum(part.host for part in found.parts if part.what == "weights")
+    assert weights == sum(tensor.size for tensor in llama.tensors)
+
+
+def test_with_all_layers_on_the_gpu_only_the_input_embedding_stays(llama: GgufFacts) -> None:
+    found = _of(llama, Load(4096, ONE, gpu_layers=ALL_LAYERS))
+    kept = sum(tensor.size for tensor in llama.tensors if tensor.name.startswith("token_embd"))
+    assert [(part.what, part.host) for part in found.parts if part.host] == [("weights", kept)]
+    assert found.gpu_certain == found.gpu - _gpu(found, "compute")
+
+
+def test_the_output_layer_is_offloaded_first_then_layers_from_the_end(llama: GgufFacts) -> None:
+    sizes = [_of(llama, Load(4096, ONE, gpu_layers=count)) for count in range(6)]
+    output = sum(t.size for t in llama.tensors if t.name.startswith("output"))
+    layer = sum(t.size for t in llama.tensors if t.name.startswith("blk.2."))
+    assert [_gpu(one, "weights") for one in sizes] == [0, *(output + layer * n for n in (0, 1, 2, 3, 3))]
+    whole = _gpu(sizes[4], "KV cache")
+    assert [_gpu(one, "KV cache") for one in sizes] == [0, 0, whole // 3, whole // 3 * 2, whole, whole]
+
+
+def test_a_model_without_an_output_layer_keeps_its_embedding_on_both_sides(llama: GgufFacts) -> None:
+    tied = replace(llama, tensors=tuple(t for t in llama.tensors if t.name != "output.weight"))
+    embedding = next(t.size for t in tied.tensors if t.name == "token_embd.weight")
+    found = _of(tied, Load(4096, ONE, gpu_layers=ALL_LAYERS))
+    parts = [part for part in found.parts if part.what == "weights"]
+    assert parts[0].host == embedding
+    assert parts[0].gpu == sum(t.size for t in tied.tensors)
+
+
+def test_experts_kept_on_the_cpu_leave_the_gpu(llama: GgufFacts) -> None:
+    experts = tuple(Tensor(f"blk.{n}.ffn_up_exps.weight", 1000) for n in range(3))
+    mixed = replace(llama, tensors=(*llama.tensors, *experts))
+    loads = [Load(4096, ONE, gpu_layers=ALL_LAYERS, cpu_experts=count) for count in (0, 1, ALL_LAYERS)]
+    weights = [_gpu(_of(mixed, load), "weights") for load in loads]
+    assert weights == [weights[0], weights[0] - 1000, weights[0] - 3000]
+
+
+def test_a_cache_kept_off_the_gpu_takes_none_of_it(llama: GgufFacts) -> None:
+    assert _gpu(_of(llama, Load(4096, ONE, gpu_layers=ALL_LAYERS, cache_on_gpu=False)), "KV cache") == 0
+
+
+def _with(facts: GgufFacts, architecture: str, **values: int) -> GgufFacts:
+    renamed = {key.replace("llama.", f"{architecture}."): value for key, value in facts.values.items()}
+    more = {f"{architecture}.{key.replace('__', '.')}": value for key, value in values.items()}
+    return replace(facts, architecture=architecture, values={**renamed, **more})
+
+
+def test_sliding_windows_keep_no_more_than_the_window_and_a_batch(llama: GgufFacts) -> None:
+    facts = _with(llama, "gpt-oss", attention__sliding_window=128)
+    shape = shape_of(facts)
+    assert shape is not None
+    assert [layer.window for layer in shape.layers] == [128, None, 128]
+    row = 2 * row_bytes("f16", 128)
+    full, window = 32768 * row, 768 * row
+    assert sum(p.host for p in _of(facts, Load(32768, ONE)).parts if p.what == "KV cache") == full + 2 * window
+    whole = _of(facts, Load(32768, ONE, full_window=True))
+    assert sum(p.host for p in whole.parts if p.what == "KV cache") == 3 * full
+
+
+def test_a_pattern_in_the_header_wins_over_the_architectures_own(llama: GgufFacts) -> None:
+    facts = _with(llama, "gemma3", attention__sliding_window=512)
+    listed = replace(facts, arrays={"gemma3.attention.sliding_window_pattern": (True, False, True)})
+    shape = shape_of(listed)
+    assert shape is not None
+    assert [layer.window for layer in shape.layers] == [512, None, 512]
+
+
+def test_an_unknown_architecture_counts_in_full_and_is_not_exact(llama: GgufFacts) -> None:
+    facts = _with(llama, "brandnew")
+    known, unknown = _of(llama, Load(4096, ONE)), _of(facts, Load(4096, ONE))
+    assert known.exact
+    assert not unknown.exact
+    assert unknown.host == known.host
+
+
+def test_multi_head_latent_attention_has_no_value_cache(llama: GgufFacts) -> None:
+    values = {"attention__key_length_mla": 192, "attention__key_length": 576, "attention__head_count_kv": 1}
+    shape = shape_of(_with(llama, "deepseek2", **values))
+    assert shape is not None
+    assert {(layer.key, layer.value) for layer in shape.layers} == {(576, 0)}
+
+
+def test_snapshots_are_kept_only_where_model_and_type_can_use_them() -> None:
+    assert snapshots_of("qwen35", ["draft-mtp"], 6) == 6
+    assert snapshots_of("qwen35", ["draft-simple", "ngram-mod"], 6) == 0
+    assert snapshots_of("mamba", ["draft-eagle3"], 6) == 0
+
+
+@pytest.mark.parametrize(
+    ("context", "parallel", "unified", "cells"),
+    [
+        (4096, 1, False, 4096),
+        (5000, 3, False, 1792),
+        (100, 1, False, 256),
+        (3, 16, False, 256),
+        (8192, -1, False, 8192),
+    ],
+)
+def test_a_cache_is_shared_out_and_rounded_up(context: int, parallel: int, unified: bool, cells: int) -> None:
+    assert cells_of(context, slots_of(parallel, unified=unified), 32768) == cells
+
+
+def test_a_header_without_layers_gives_no_estimate(llama: GgufFacts) -> None:
+    assert estimate(replace(llama, values={}), Load(4096, ONE)) is None
+
+
+@given(st.integers(0, 200_000), st.integers(1, 64), st.booleans())
+def test_more_context_never_takes_less_memory(context: int, parallel: int, unified: bool) -> None:
+    slots = slots_of(parallel, unified=unified)
+    assert cells_of(context + 1, slots, 4096) >= cells_of(max(context, 1), slots, 4096) >= 256
+
+
+def test_a_file_of_every_kind_has_a_shape(tmp_path: Path) -> None:
+    lfm2 = shape_of(read_facts(tiny.write_lfm2(tmp_path / "a.gguf")))
+    qwen = shape_of(read_facts(tiny.write_qwen35(tmp_path / "b.gguf", heads_too=True)))
+    mamba = shape_of(read_facts(tiny.write_mamba(tmp_path / "c.gguf")))
+    assert lfm2 is not None
+    assert [(layer.key > 0, layer.state_bytes > 0) for layer in lfm2.layers] == [(False, True)] * 2 + [(True, False)]
+    assert qwen is not None
+    assert ([layer.key > 0 for layer in qwen.layers], len(qwen.heads)) == ([False] * 3 + [True], 1)
+    assert mamba is not None
+    assert mamba.recurrent
+    assert not any(layer.key for layer in mamba.layers)

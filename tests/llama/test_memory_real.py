@@ -1,0 +1,106 @@
+"""The memory estimate against what the real llama-server says it allocates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.llama.gguf import read_facts
+from specdash.llama.memory import Estimate, Load, cells_of, estimate, heads_estimate, slots_of, snapshots_of
+from support import tiny_models as tiny
+from support.native_server import try_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
+MIB = 1024**2
+ROUNDING = 0.006
+"""The log has two decimals."""
+
+CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
+    "one slot": ("llama", None, "none", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
+    "three slots, rounded up": ("llama", None, "none", {"N_PARALLEL": "3", "CTX_SIZE": "5000"}),
+    "automatic slots": ("llama", None, "none", {"N_PARALLEL": "-1", "CTX_SIZE": "8192"}),
+    "context as trained, for each slot": ("llama", None, "none", {"N_PARALLEL": "2", "CTX_SIZE": "0", "FIT": "on"}),
+    "context as trained, shared out": ("llama", None, "none", {"N_PARALLEL": "2", "CTX_SIZE": "0"}),
+    "one cache for all": ("llama", None, "none", {"N_PARALLEL": "2", "CTX_SIZE": "4096", "KV_UNIFIED": "1"}),
+    "quantised caches": (
+        *("llama", "draft", "draft-simple"),
+        {"N_PARALLEL": "2", "CTX_SIZE": "4096", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q4_0"},
+    ),
+    "recurrent": ("mamba", None, "ngram-mod", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
+    "hybrid with rollback": ("lfm2", "eagle3", "draft-eagle3", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
+    "prediction layers": ("qwen35", None, "draft-mtp", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
+    "prediction layers unused": ("qwen35", None, "none", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
+    "block draft": ("llama", "dflash", "draft-dflash", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
+    "without flash attention": (
+        *("llama", None, "none"),
+        {"N_PARALLEL": "1", "CTX_SIZE": "16384", "FLASH_ATTN": "off"},
+    ),
+    "the demo's models": ("demo", "demo-draft", "draft-simple", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "llama": tiny.write_llama(folder / "llama.gguf", layers=3),
+        "draft": tiny.write_llama(folder / "draft.gguf"),
+        "mamba": tiny.write_mamba(folder / "mamba.gguf", layers=2),
+        "lfm2": tiny.write_lfm2(folder / "lfm2.gguf"),
+        "qwen35": tiny.write_qwen35(folder / "qwen35.gguf", heads_too=True),
+        "dflash": tiny.write_dflash(folder / "dflash.gguf"),
+        "eagle3": tiny.write_eagle3(folder / "eagle3.gguf"),
+        "demo": bundled_model(TARGET_MODEL),
+        "demo-draft": bundled_model(DRAFT_MODEL),
+    }
+
+
+def _estimates(model: Path, draft: Path | None, kind: str, settings: dict[str, str]) -> Estimate:
+    facts = read_facts(model)
+    slots = slots_of(int(settings["N_PARALLEL"]), unified="KV_UNIFIED" in settings)
+    cells = cells_of(int(settings["CTX_SIZE"]), slots, facts.context_length, fitted=settings.get("FIT") == "on")
+    flash = settings.get("FLASH_ATTN") != "off"
+    key_type, value_type = settings.get("CACHE_TYPE_K", "f16"), settings.get("CACHE_TYPE_V", "f16")
+    own_heads = kind == "draft-mtp"
+    snapshots = snapshots_of(facts.architecture, [kind], 3)
+    load = Load(cells, slots, key_type, value_type, flash_attention=flash, heads=own_heads, snapshots=snapshots)
+    parts = [estimate(facts, load)]
+    plain = Load(cells, slots, flash_attention=flash)
+    if own_heads:
+        parts.append(heads_estimate(facts, plain))
+    if draft is not None:
+        parts.append(estimate(read_facts(draft), plain, "draft"))
+    known = [one for one in parts if one is not None]
+    assert len(known) == len(parts)
+    return Estimate(tuple(part for one in known for part in one.parts), all(one.exact for one in known))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_reckoned_is_what_llama_server_allocates(case: str, files: dict[str, Path], tmp_path: Path) -> None:
+    model, draft, kind, settings = CASES[case]
+    asked = {"LLAMA_ARG_MODEL": str(files[model]), "LLAMA_ARG_SPEC_TYPE": kind, "LLAMA_ARG_LOG_VERBOSITY": "4"}
+    asked |= {f"LLAMA_ARG_{name}": text for name, text in {"FIT": "off", **settings}.items()}
+    if draft is not None:
+        asked["LLAMA_ARG_SPEC_DRAFT_MODEL"] = str(files[draft])
+    outcome = try_out(asked, tmp_path)
+    assert outcome.started, outcome.log[-2000:]
+    # --fit measures first, in a context of its own, and ends with a table.
+    loaded = outcome.log.rpartition("memory breakdown")[2]
+    outcome = replace(outcome, log=loaded)
+    wanted = _estimates(files[model], files[draft] if draft is not None else None, kind, settings)
+    assert wanted.exact
+    for what, name in (("weights", "model"), ("KV cache", "KV"), ("recurrent state", "RS")):
+        told = outcome.buffers(name)
+        ours = sum(part.host + part.gpu for part in wanted.parts if part.what == what) / MIB
+        assert abs(ours - sum(told)) <= ROUNDING * max(1, len(told)), (what, ours, told)
+    compute = sum(part.host for part in wanted.parts if part.what == "compute") / MIB
+    # A draft's context is reserved twice, and the log tells of both; the larger one stays.
+    told = outcome.buffers("compute")
+    real = told[0] + (max(told[1:]) if len(told) > 1 else 0.0)
+    assert 0.9 * real <= compute <= 1.5 * real, (compute, told)

@@ -1,0 +1,79 @@
+"""The real llama-server with `LLAMA_ARG_*` variables alone: what llama.cpp itself makes of settings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend.launch import free_port
+from support.engines import llama_server_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_START_S = 30.0
+_PROMPT = "the speculative decoder drafts several tokens with a"
+_BUFFER = re.compile(r"(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went. `answered`: a completion came back; `drafted`: tokens it drafted."""
+
+    started: bool
+    speculative: bool
+    answered: bool
+    drafted: int
+    log: str
+
+    def buffers(self, kind: str) -> list[float]:
+        """Sizes of the buffers of a kind (model, KV, RS, compute) in MiB, in the order of the log."""
+        return [float(size) for name, size in _BUFFER.findall(self.log) if name == kind]
+
+
+def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
+    """Start llama-server with the settings, ask one completion, and stop it."""
+    port = free_port("127.0.0.1")
+    log = directory / "native.log"
+    env = {**os.environ, "LLAMA_ARG_HOST": "127.0.0.1", "LLAMA_ARG_PORT": str(port), **settings}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [llama_server_binary(), "--no-warmup"], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        started = _wait(process, port)
+        speculative, drafted, answered = False, 0, False
+        if started:
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+                speculative = bool(_get(port, "/slots")[0]["speculative"])
+                body = json.dumps({"prompt": _PROMPT, "n_predict": 48, "temperature": 0}).encode()
+                timings = _get(port, "/completion", body)["timings"]
+                answered, drafted = True, int(timings.get("draft_n") or 0)
+    finally:
+        process.kill()
+        process.wait(10)
+    return Outcome(started, speculative, answered, drafted, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError, ValueError):
+            if _get(port, "/health")["status"] == "ok":
+                return True
+        time.sleep(0.02)
+    return False
+
+
+def _get(port: int, path: str, body: bytes | None = None) -> Any:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
