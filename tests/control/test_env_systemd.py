@@ -1,7 +1,7 @@
 """A real systemd and `core.envfile` read the same values, from files made by hand, by chance, and by our edits.
 
 Every file is one instance of a oneshot template unit that dumps its environment, and one `systemctl start` starts them
-all. Before systemd 254 a comment that ends in a backslash goes on in the next line; `Systemd.comments_continue` tells which is here.
+all. Before systemd 254 a comment that ends in a backslash goes on in the next line: see `Systemd.comments_continue`.
 """
 
 from __future__ import annotations

@@ -49,13 +49,22 @@ def masked_diff(before: str, after: str, name: str) -> list[str]:
     comments and unreadable lines; a changed secret still shows as a change."""
     old, new = _masked_lines(before), _masked_lines(after)
     lines = difflib.unified_diff(old, new, name, name, "before", "after", n=_CONTEXT_LINES, lineterm="")
-    return [_printable(line.split(_MARK)[0]) for line in lines]
+    return [printable(line.split(_MARK)[0]) for line in lines]
 
 
 def shown_text(key: str, value: str | None) -> str | None:
     """A value as it may be printed: a secret masked, and secrets inside it (`--api-key`, a password in a URL) too."""
     shown = shown_value(key, value)
     return None if shown is None else without_secrets(shown)
+
+
+def printable(text: str, *, newlines: bool = False) -> str:
+    """`text` with control characters written out, so that none reaches the terminal; `newlines` may stay."""
+
+    def written(found: re.Match[str]) -> str:
+        return found[0] if newlines and found[0] == "\n" else f"\\x{ord(found[0]):02x}"
+
+    return _UNPRINTABLE.sub(written, text)
 
 
 def _check(key: str, value: str) -> None:
@@ -130,7 +139,8 @@ def _masked(entry: Entry) -> list[str]:
         shown = _masked_words(text)
     else:
         value, (start, stop) = shown_text(entry.key, entry.value) or "", entry.span
-        shown = text if value == entry.value else f"{text[:start]}{value}{text[stop:]}"
+        written = value if value == MASK else quote(value)
+        shown = text if value == entry.value else f"{text[:start]}{written}{text[stop:]}"
     if shown == text:
         return text.split("\n")
     return [line + _MARK + _digest(text) for line in shown.split("\n")]
@@ -146,7 +156,3 @@ def _masked_words(text: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _printable(line: str) -> str:
-    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
