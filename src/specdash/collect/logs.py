@@ -109,24 +109,41 @@ class LogCollector:
 def dated(batches: Sequence[LogBatch], age_s: float | None) -> tuple[LogBatch, ...]:
     """The batches of one read with the age of the newest line of each; `age_s` is that of the last one.
 
-    Of several, each ends where the next server began: so long ago as that one's newest line is old and its clock high.
+    A server that another one followed ended when that one began: so long ago as the newer one's clock is high.
     """
     with_age: list[LogBatch] = []
+    later: LogBatch | None = None
     for batch in reversed(batches):
+        if later is not None and age_s is not None:
+            age_s += _span_s(batch, later)
         with_age.append(replace(batch, age_s=age_s))
-        if age_s is not None:
-            age_s += lifetime_s(batch.facts)
+        later = batch
     return tuple(reversed(with_age))
 
 
-def lifetime_s(facts: Sequence[LogFact]) -> float:
-    """How long the servers that began to write within these facts had run at the last one, each by its own clock."""
-    own = [fact for fact in facts if fact.origin is None]
-    starts = [at for at, fact in enumerate(own) if isinstance(fact, ServerEvent) and fact.name == "restarted"] or [0]
-    lives = zip(starts, [*starts[1:], len(own)], strict=True)
-    return sum(
-        next((fact.at_s for fact in reversed(own[start:end]) if fact.at_s is not None), 0.0) for start, end in lives
-    )
+def _span_s(batch: LogBatch, later: LogBatch) -> float:
+    """How long it took from the newest line of a batch to that of the next one, in which a server began."""
+    *_, ended = _lives(batch)
+    own_tail, *begun = _lives(later)
+    if not begun:
+        return _newest_s(own_tail)
+    return max(0.0, _newest_s(own_tail) - _newest_s(ended)) + sum(_newest_s(life) for life in begun)
+
+
+def _lives(batch: LogBatch) -> list[list[LogFact]]:
+    """The facts by the server that wrote them; of a router, without its children's."""
+    found: list[list[LogFact]] = [[]]
+    for fact in batch.facts:
+        if fact.origin is not None:
+            continue
+        if isinstance(fact, ServerEvent) and fact.name == "restarted":
+            found.append([])
+        found[-1].append(fact)
+    return found
+
+
+def _newest_s(facts: Sequence[LogFact]) -> float:
+    return next((fact.at_s for fact in reversed(facts) if fact.at_s is not None), 0.0)
 
 
 def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:

@@ -1,0 +1,342 @@
+"""Before and after an apply: which requests count, and what may be said of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insight.experiment_data import CHANGE, T, record, requests, sides
+from specdash.core.applies import ApplyKind, Outcome, StoredChange
+from specdash.core.proxy_events import Outcome as Ended
+from specdash.core.proxy_events import RequestEvent
+from specdash.insight.experiment_picture import ENOUGH, ExperimentCard, Measure, MeasureName, Verdict
+from specdash.insight.experiments import Experiments, compare, restarted_at, short_text
+from specdash.insight.requests import LoggedRequest
+from specdash.insight.samples import KEPT, RequestSample, Samples
+
+NONE = sides((), ())
+OFFSET = T - 5000.0
+"""Unix time less the monotonic clock of these tests."""
+
+
+def logged(ended: float, **fields: object) -> tuple[float, LoggedRequest]:
+    """A finished request of 2 s, by the monotonic clock of these tests."""
+    request = LoggedRequest(0, 1, prompt_ms=100.0, prompt_tokens=200, decode_ms=1900.0, decode_tokens=95, finished=True)
+    request.draft_generated, request.draft_accepted = 100, 60
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return ended - OFFSET, request
+
+
+def told(experiments: Experiments, wall: float = T + 3600) -> ExperimentCard:
+    marks = experiments.marks(wall - OFFSET, wall)
+    card = experiments.card(marks, wall - OFFSET, wall)
+    assert card is not None
+    return card
+
+
+def counts(experiments: Experiments, name: MeasureName = MeasureName.DECODE) -> tuple[int, int]:
+    measure = of(told(experiments).measures, name)
+    return measure.before.count, measure.after.count
+
+
+def of(measures: tuple[Measure, ...], name: MeasureName) -> Measure:
+    return next(measure for measure in measures if measure.name is name)
+
+
+def with_requests(*ends: float) -> Experiments:
+    experiments = Experiments()
+    for end in ends:
+        experiments.samples.add_logged(*logged(end))
+    return experiments
+
+
+def test_requests_before_the_restart_and_after_the_end_count_but_for_the_first_and_the_probe() -> None:
+    # The last before ends while the proxy drains; the probe runs within the apply; then comes a cold one.
+    experiments = with_requests(T - 60, T - 30, T + 3.9, T + 8, T + 10.1, T + 13, T + 16, T + 19)
+    experiments.set_records((record(),))
+    assert counts(experiments) == (3, 2)
+
+
+def test_only_half_an_hour_back_and_only_since_the_apply_before() -> None:
+    experiments = with_requests(T - 1900, T - 1700, T - 300, T - 200, T - 100)
+    experiments.set_records((record(2),))
+    assert counts(experiments) == (4, 0)
+    experiments.set_records((record(1, T - 400), record(2)))
+    assert counts(experiments) == (2, 0), "and the first after it was cold"
+
+
+def test_an_apply_that_was_rolled_back_is_cut_out_and_the_one_before_stays_the_subject() -> None:
+    experiments = with_requests(T - 30, T + 13, T + 20, T + 104.5, T + 108, T + 115, T + 120)
+    failed = record(2, T + 100, outcome=Outcome.ROLLED_BACK)
+    refused = record(3, T + 117, outcome=Outcome.REFUSED)
+    experiments.set_records((record(1), failed, refused))
+    card = told(experiments)
+    assert card.mark.number == 1
+    # T+104.5 ran into the restart, T+108 was of the bad settings, T+115 the first after it, T+13 the first of all.
+    assert counts(experiments) == (1, 2)
+
+
+def test_after_a_rollback_that_failed_nobody_knows_what_runs() -> None:
+    experiments = with_requests(T + 13, T + 20, T + 130, T + 140)
+    experiments.set_records((record(1), record(2, T + 100, outcome=Outcome.ROLLBACK_FAILED)))
+    assert counts(experiments) == (0, 1)
+
+
+def test_a_rollback_is_an_experiment_too_and_an_apply_without_a_change_is_none() -> None:
+    experiments = Experiments()
+    experiments.set_records((record(1), record(2, T + 100, kind=ApplyKind.ROLLBACK), record(3, T + 200, changes=())))
+    assert told(experiments).mark.number == 2
+    experiments.set_records((record(1, outcome=Outcome.REFUSED),))
+    assert experiments.card(experiments.marks(0.0, T), 0.0, T) is None
+
+
+def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
+    experiments = Experiments()
+    for fields in ({"cancelled": True}, {"error": "x"}, {"finished": False}, {}):
+        experiments.samples.add_logged(*logged(T - 10, **fields))
+    experiments.set_records((record(),))
+    assert counts(experiments) == (1, 0)
+
+
+def test_what_is_too_short_has_no_speed_and_without_drafts_there_is_no_acceptance() -> None:
+    experiments = Experiments()
+    experiments.samples.add_logged(*logged(T - 10, prompt_tokens=31, decode_tokens=7))
+    experiments.samples.add_logged(*logged(T - 10, draft_generated=None))
+    experiments.samples.add_logged(*logged(T - 10, prompt_ms=0.0, decode_ms=float("inf")))
+    experiments.set_records((record(),))
+    by_name = {measure.name: measure.before.count for measure in told(experiments).measures}
+    assert by_name == {
+        MeasureName.ACCEPTANCE: 2,
+        MeasureName.DECODE: 1,
+        MeasureName.PREFILL: 1,
+        MeasureName.TTFT: 2,
+    }
+
+
+def event(at: float, name: str, **fields: object) -> RequestEvent:
+    figures = {"duration_s": 2.0, "ttft_s": 0.3, "decode_rate": 40.0, "prefill_rate": 900.0, "prompt_tokens": 400}
+    return RequestEvent(at, "s", name, completion_tokens=80, **{**figures, **fields})  # type: ignore[arg-type]
+
+
+def test_the_proxys_events_give_the_first_token_and_the_log_does_where_there_are_none() -> None:
+    experiments = with_requests(*(T - 100 + second for second in range(20)))
+    experiments.set_records((record(),))
+    assert of(told(experiments).measures, MeasureName.TTFT).source == "log: prompt time"
+    assert of(told(experiments).measures, MeasureName.TTFT).before.value == pytest.approx(0.1)
+    experiments.samples.add_event(event(T - 50, "a"))
+    experiments.samples.add_event(event(T - 40, "b"))
+    measure = of(told(experiments).measures, MeasureName.TTFT)
+    assert (measure.source, measure.before.value, measure.before.count) == ("proxy events", 0.3, 2)
+    assert of(told(experiments).measures, MeasureName.DECODE).source == "log"
+
+
+def test_the_source_that_suffices_comes_before_the_one_that_is_preferred() -> None:
+    experiments = with_requests(*(T - 100 + second for second in range(20)), *(T + 20 + i for i in range(20)))
+    experiments.set_records((record(),))
+    experiments.samples.add_event(event(T - 50, "a"))
+    assert of(told(experiments).measures, MeasureName.TTFT).source == "log: prompt time"
+
+
+def test_without_a_log_the_proxy_tells_everything() -> None:
+    experiments = Experiments()
+    for number in range(20):
+        experiments.samples.add_event(event(T - 100 + number, f"b{number}", draft_tokens=10, accepted_tokens=5))
+        experiments.samples.add_event(event(T + 20 + number, f"a{number}", draft_tokens=10, accepted_tokens=5))
+    experiments.set_records((record(),))
+    measures = told(experiments).measures
+    assert {measure.source for measure in measures} == {"proxy events"}
+    assert {measure.verdict for measure in measures} == {Verdict.UNCLEAR}
+    assert of(measures, MeasureName.ACCEPTANCE).before.value == 0.5
+
+
+def test_events_that_tell_of_something_else_do_not_count_and_none_counts_twice() -> None:
+    samples = Samples()
+    for bad in ({"outcome": Ended.ERROR}, {"retries": 1}, {"held_s": 3.0}, {"duration_s": None}):
+        samples.add_event(event(T, "x", **bad))
+    assert not samples.told
+    for _ in range(3):
+        samples.add_event(event(T, "x"))
+    assert len(samples.told) == 1
+
+
+def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None:
+    experiments = with_requests(*(T - 500 + number for number in range(300)))
+    experiments.set_records((record(),))
+    assert counts(experiments) == (200, 0)
+    for number in range(KEPT + 500):
+        experiments.samples.add_logged(*logged(T + 20 + number))
+        experiments.samples.add_event(event(T + 20 + number, str(number)))
+    first = told(experiments).measures
+    assert counts(experiments) == (200, 200)
+    assert len(experiments.samples.logged) == KEPT
+    assert len(experiments.samples.told) == KEPT
+    experiments.samples.add_logged(*logged(T + 9000, decode_ms=1.0))
+    assert told(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
+
+
+def test_nothing_is_computed_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = with_requests(T - 10)
+    experiments.set_records((record(),))
+    first = told(experiments)
+    monkeypatch.setattr(Experiments, "_compare", None)
+    later = told(experiments, T + 3700)
+    assert later.measures is first.measures
+    assert later.mark.age_s == pytest.approx(first.mark.age_s + 100)
+
+
+def test_a_marker_stands_still_on_the_monotonic_clock_when_the_wall_clock_is_set() -> None:
+    experiments = Experiments()
+    experiments.set_records((record(),))
+    (before,) = experiments.marks(5000.0, T + 60)
+    (after,) = experiments.marks(5010.0, T + 7270)
+    assert before.age_s == pytest.approx(56.0)
+    assert after.age_s == pytest.approx(66.0)
+    assert (before.number, before.outcome, before.text) == (1, Outcome.APPLIED, "DRAFT_MAX 4→12")
+
+
+def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
+    experiments = with_requests(T - 10)
+    experiments.set_records((record(),))
+    assert counts(experiments) == (1, 0)
+    wall = T + 9000
+    experiments.card(experiments.marks(100.0, wall), 100.0, wall)
+    assert counts(experiments) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ((CHANGE,), "DRAFT_MAX 4→12"),
+        ((StoredChange("backend", "LLAMA_DRAFT_MIN", None, "2"),), "DRAFT_MIN unset→2"),
+        ((StoredChange("proxy", "PROXY_X", "", "a" * 40), CHANGE), 'X ""→aaaaaaaaaaaaaaa… +1'),
+        ((StoredChange("backend", "LLAMA_MODEL", "/models/a.gguf", "/models/b.gguf"),), "MODEL a.gguf→b.gguf"),
+        ((), "apply"),
+    ],
+)
+def test_the_short_text_says_what_changed(changes: tuple[StoredChange, ...], text: str) -> None:
+    assert short_text(record(changes=changes)) == text
+
+
+def test_the_restart_is_where_its_step_began_and_else_the_begin() -> None:
+    assert restarted_at(record()) == T + 4.0
+    assert restarted_at(record(step_seconds={})) == T
+    assert restarted_at(record(step_seconds={"drain": 900.0, "restart": 1.0})) == T + 10.0
+
+
+# What may be said -----------------------------------------------------------------------------------------------------
+
+
+def measured(before: list[RequestSample], after: list[RequestSample]) -> dict[MeasureName, Measure]:
+    return {measure.name: measure for measure in compare(sides(before, after), NONE)}
+
+
+def test_few_requests_are_not_enough_and_it_is_said_how_many_there_are() -> None:
+    rng = random.Random(1)
+    found = measured(requests(rng, T, 40), requests(rng, T, 7, speed=500.0))[MeasureName.DECODE]
+    assert found.words == "not enough data (7 of 12 requests)"
+    assert (found.low, found.high) == (None, None)
+    assert measured([], [])[MeasureName.DECODE].words == "not enough data (0 of 12 requests)"
+
+
+def test_a_real_change_is_found_with_its_direction_and_size() -> None:
+    rng = random.Random(2)
+    found = measured(requests(rng, T, 60), requests(rng, T, 60, speed=70.0, rate=0.4))
+    assert found[MeasureName.ACCEPTANCE].verdict is Verdict.WORSE
+    assert found[MeasureName.ACCEPTANCE].change == pytest.approx(-0.2, abs=0.06)
+    assert found[MeasureName.DECODE].verdict is Verdict.BETTER
+    assert found[MeasureName.DECODE].change == pytest.approx(0.4, abs=0.12)
+    assert found[MeasureName.TTFT].verdict is Verdict.BETTER, "less is better"
+    assert (found[MeasureName.TTFT].change or 0) < 0
+
+
+def test_a_difference_that_two_starts_of_one_configuration_have_is_none() -> None:
+    before = [replace(one, decode_rate=50.0) for one in requests(random.Random(3), T, 30)]
+    after = [replace(one, decode_rate=50.9) for one in before]
+    found = measured(before, after)[MeasureName.DECODE]
+    assert found.verdict is Verdict.UNCLEAR
+    assert found.change == pytest.approx(0.018)
+    faster = [replace(one, decode_rate=51.1) for one in before]
+    assert measured(before, faster)[MeasureName.DECODE].verdict is Verdict.BETTER
+
+
+samples = st.builds(
+    requests,
+    st.integers(0, 10**6).map(random.Random),
+    st.just(T),
+    st.integers(ENOUGH, 60),
+    speed=st.floats(5.0, 200.0),
+    rate=st.floats(0.2, 0.9),
+    noise=st.floats(0.01, 0.6),
+)
+OPPOSITE = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER, Verdict.UNCLEAR: Verdict.UNCLEAR}
+
+
+@settings(max_examples=30, deadline=None)
+@given(samples, samples)
+def test_the_interval_holds_the_change_and_exchanging_the_sides_turns_the_verdict(
+    before: list[RequestSample], after: list[RequestSample]
+) -> None:
+    there, back = measured(before, after), measured(after, before)
+    for name, one in there.items():
+        other = back[name]
+        assert one.change is not None
+        assert one.low is not None
+        assert one.high is not None
+        assert other.change is not None
+        assert one.low <= one.change <= one.high
+        assert other.verdict is OPPOSITE[one.verdict]
+        if one.is_relative:
+            assert (1 + one.change) * (1 + other.change) == pytest.approx(1.0)
+        else:
+            assert one.change == pytest.approx(-other.change)
+
+
+@settings(max_examples=30, deadline=None)
+@given(samples, samples)
+def test_the_same_requests_once_more_do_not_turn_a_verdict(
+    before: list[RequestSample], after: list[RequestSample]
+) -> None:
+    once, twice = measured(before, after), measured(before * 2, after * 2)
+    for name, one in once.items():
+        assert twice[name].change == pytest.approx(one.change)
+        assert {one.verdict, twice[name].verdict} != {Verdict.BETTER, Verdict.WORSE}
+
+
+def fairness(before: list[RequestSample], after: list[RequestSample]) -> str:
+    experiments = Experiments()
+    experiments.samples.logged.extend([*before, *after])
+    experiments.samples.version += 1
+    experiments.set_records((record(),))
+    return "; ".join(told(experiments).caveats)
+
+
+def test_an_unfair_comparison_says_why() -> None:
+    rng = random.Random(4)
+    before, after = requests(rng, T - 300, 30), requests(rng, T + 20, 30)
+    plain = [replace(one, decode_tokens=100) for one in (*before, *after)]
+    before, after = plain[:30], plain[30:]
+    assert fairness(before, after) == ""
+    assert "prompts are 3.0x longer after (500, then 1500 tokens)" in fairness(
+        before, [replace(one, prompt_tokens=1500) for one in after]
+    )
+    assert "answers are 4.0x shorter after" in fairness(before, [replace(one, decode_tokens=25) for one in after])
+    assert "the prompt cache gave 20% of the prompt tokens before, 0% after" not in fairness(
+        before, [replace(one, cached_tokens=0) for one in after]
+    )
+    assert "the prompt cache gave 80% of the prompt tokens before, 20% after" in fairness(
+        [replace(one, cached_tokens=400) for one in before], after
+    )
+    crowd = [replace(one, began=T + 30 + 0.01 * index, ended=T + 40) for index, one in enumerate(after)]
+    assert "1.0 requests ran at a time before, 2" in fairness(before, crowd)
+
+
+def test_acceptance_that_rises_while_decode_slows_is_explained() -> None:
+    rng = random.Random(5)
+    before = requests(rng, T - 300, 60, speed=60.0, rate=0.5)
+    after = requests(rng, T + 20, 60, speed=40.0, rate=0.9)
+    assert "acceptance got better and decode worse" in fairness(before, after)

@@ -1,0 +1,199 @@
+"""Requests of a log are dated by the file's own time: those of an idle server and of the ones before it too."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from insight.experiment_data import T, record
+from specdash.collect.logs import LogCollector
+from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
+from specdash.insight.experiment_picture import MeasureName
+from specdash.insight.state import TargetState
+from specdash.llama.log_parser import LogParser
+from specdash.llama.log_prefix import own_seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = b"%s I srv  llama_server: initializing ...\n"
+REQUEST = b"""%(at)s I slot launch_slot_: id  0 | task %(task)d | processing task, is_child = 0
+%(end)s I slot print_timing: id  0 | task %(task)d | prompt eval time =      19.23 ms /   122 tokens (    0.16 ms per token,  6344.25 tokens per second)
+%(end)s I slot print_timing: id  0 | task %(task)d |        eval time =     900.00 ms /   120 tokens (    7.50 ms per token,   133.33 tokens per second)
+%(end)s I slot print_timing: id  0 | task %(task)d |       total time =     919.23 ms /   242 tokens
+%(end)s I slot print_timing: id  0 | task %(task)d | draft acceptance = 0.71631 (  101 accepted /   141 generated)
+%(end)s I slot      release: id  0 | task %(task)d | stop processing: n_tokens = 241, truncated = 0
+"""  # noqa: E501  as the server prints them
+
+
+def stamp(seconds: float) -> bytes:
+    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
+    return b"%d.%02d.%03d.%03d" % (whole // 60, whole % 60, micro // 1000, micro % 1000)
+
+
+def request(start: float, task: int) -> bytes:
+    return REQUEST % {b"at": stamp(start), b"end": stamp(start + 1), b"task": task}
+
+
+class Watched:
+    """A log file, its collector and the state, on clocks of this test."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 5000.0
+        self.state = TargetState(Target("http://127.0.0.1:8080", log=str(path)))
+        self.collector = LogCollector(str(path), self.take, clock=lambda: self.now, wall=lambda: self.wall)
+
+    @property
+    def wall(self) -> float:
+        return T - 5000.0 + self.now
+
+    def take(self, reading: Reading[Any]) -> None:
+        self.state.apply(reading)
+
+    def write(self, data: bytes, ago: float = 0.0, *, path: Path | None = None) -> None:
+        """Append what was written so long ago."""
+        with (path or self.path).open("ab") as file:
+            file.write(data)
+        os.utime(path or self.path, (self.wall - ago, self.wall - ago))
+
+    def look(self) -> list[float]:
+        """When the requests ended, as seconds before now, oldest first."""
+        self.collector.step()
+        self.state.picture(self.now, self.wall)
+        return [round(self.wall - one.ended, 2) for one in self.state.experiments.samples.logged]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "server.log")
+
+
+def test_a_log_of_an_idle_server_is_as_old_as_its_file(watched: Watched) -> None:
+    watched.write(START % stamp(0.1) + request(10, 1) + request(100, 2), ago=600)
+    assert watched.look() == [690, 600]
+    (first, _) = watched.state.experiments.samples.logged
+    assert first.ended - first.began == pytest.approx(1.0)
+
+
+def test_lines_that_say_nothing_at_the_end_make_the_requests_older(watched: Watched) -> None:
+    watched.write(
+        START % stamp(0.1) + request(10, 1) + stamp(311) + b" I srv  log_server_r: done request: GET /health\n"
+    )
+    assert watched.look() == [300]
+
+
+def test_a_line_that_comes_is_of_now(watched: Watched) -> None:
+    watched.write(START % stamp(0.1))
+    watched.look()
+    watched.now += 3000
+    watched.write(request(2998, 1), ago=0.1)
+    assert watched.look() == [0.1]
+
+
+def test_the_servers_of_one_file_follow_one_another(watched: Watched) -> None:
+    old = START % stamp(0.1) + request(10, 1) + request(500, 2)
+    new = START % stamp(0.1) + request(20, 1)
+    watched.write(old + new + request(29, 2), ago=5)
+    # The new server ran for 30 s; the old one ended before that, 490 s after its first request.
+    assert watched.look() == [525, 35, 14, 5]
+
+
+def test_however_long_the_log_is_the_servers_follow_one_another(watched: Watched) -> None:
+    old = START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(400))
+    assert len(old) > 4 * 64 * 1024, "several reads"
+    new = START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(200))
+    watched.write(old + new, ago=0)
+    ages = watched.look()
+    newest = 10 + 2 * 199 + 1
+    assert ages[-1] == 0
+    assert ages[400] == newest - 11
+    assert ages[399] == pytest.approx(newest, abs=0.3)
+    assert ages[0] == pytest.approx(newest + 2 * 399, abs=0.3)
+
+
+def test_a_rotated_log_is_read_to_its_end_and_the_new_servers_requests_are_of_now(watched: Watched) -> None:
+    watched.write(START % stamp(0.1) + request(10, 1))
+    assert watched.look() == [0]
+    watched.now += 100
+    watched.write(request(108, 2), ago=1)
+    watched.path.rename(watched.path.with_suffix(".1"))
+    watched.write(START % stamp(0.1) + request(1, 1), ago=0)
+    watched.look()
+    watched.now += 0.2
+    assert watched.look()[-1] == pytest.approx(0.2, abs=0.3)
+    assert len(watched.state.experiments.samples.logged) == 3
+
+
+def test_a_log_without_time_stamps_dates_only_what_comes_while_it_is_watched(watched: Watched) -> None:
+    def bare(task: int) -> bytes:
+        return b"\n".join(line.partition(b" I ")[2] for line in request(0, task).splitlines()) + b"\n"
+
+    watched.write(bare(1), ago=300)
+    assert watched.look() == []
+    watched.now += 60
+    watched.write(bare(2))
+    assert watched.look() == [0]
+
+
+def test_a_restart_in_the_middle_loses_no_request_and_both_sides_are_compared(watched: Watched) -> None:
+    watched.write(START % stamp(0.1))
+    watched.look()
+    for task in range(14):
+        watched.now += 2
+        watched.write(request(10 + 2 * task, task))
+        watched.look()
+    watched.now += 1
+    apply = record(at=watched.wall, url=None)
+    watched.now += 10
+    watched.write(START % stamp(0.1))
+    watched.look()
+    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (apply,)))
+    for task in range(15):
+        watched.now += 2
+        watched.write(request(1 + 2 * task, task))
+        watched.look()
+    card = watched.state.picture(watched.now, watched.wall).experiment
+    assert card is not None
+    decode = next(one for one in card.measures if one.name is MeasureName.DECODE)
+    assert (decode.before.count, decode.after.count) == (14, 14)
+    assert decode.before.value == pytest.approx(133.33, abs=0.01)
+
+
+def test_what_it_costs_to_forget_a_process_is_not_the_samples(watched: Watched) -> None:
+    watched.write(START % stamp(0.1) + request(10, 1))
+    watched.look()
+    watched.state._forget_process()
+    assert len(watched.look()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("0.00.005.202 I cmn  common_param: x", 0.005202),
+        ("12.03.000.001 W srv  x", 723.000001),
+        ("Oct 05 10:00:00 host llama-server[123]: 1.02.000.000 I srv x", 62.0),
+        ('{"type":"log","time":2500000,"level":"info","msg":"x"}', 2.5),
+        ("[8081] 0.00.005.202 I srv x", None),
+        ("I srv x", None),
+        ("", None),
+        ("no 1.2.3 stamp", None),
+    ],
+)
+def test_a_whole_line_tells_its_own_servers_time(line: str, seconds: float | None) -> None:
+    assert own_seconds(line) == seconds
+
+
+def test_a_router_child_that_began_later_is_dated_by_its_own_clock() -> None:
+    lines = b"500.00.000.000 I srv  x: y\n" + b"".join(b"[8090] " + line + b"\n" for line in request(5, 1).splitlines())
+    state = TargetState(Target("http://127.0.0.1:8080"))
+    batch = LogParser().feed(lines)
+    from dataclasses import replace
+
+    state.apply(Reading.known(Source.LOG, 100.0, replace(batch, age_s=2.0)))
+    state.picture(100.0, T)
+    (sample,) = state.experiments.samples.logged
+    assert T - sample.ended == pytest.approx(2.0)

@@ -1,0 +1,159 @@
+"""Applies on charts: at the right column, told apart, and never over a value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.applies import ApplyKind, Outcome
+from specdash.core.series import Series
+from specdash.insight.charts import Metric
+from specdash.insight.experiment_picture import ApplyMark
+from specdash.tui import plot
+from specdash.tui.marks import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, look_of, marks_of, overlay
+from specdash.tui.spans import ASCII, UNICODE, to_strip
+from specdash.tui.themes import PALETTES
+from specdash.tui.view import View
+from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
+from tui.drawn import block, text
+from tui.fake_state import FakeState
+
+NOW = 10_000.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded() -> None:
+    """The library is there."""
+    plot.load()
+
+
+def mark(
+    age_s: float, outcome: Outcome = Outcome.APPLIED, kind: ApplyKind = ApplyKind.APPLY, number: int = 7
+) -> ApplyMark:
+    return ApplyMark(number, age_s, 1.79e9 - age_s, outcome, kind, "DRAFT_MAX 4→12")
+
+
+def view(*marks: ApplyMark, scene: str = "busy", ascii_only: bool = False, now: float = NOW) -> View:
+    state = FakeState(scene)
+    picture = replace(state.picture(now, 0.0, 300.0), applies=marks)
+    return View(picture, state, ASCII if ascii_only else UNICODE)
+
+
+def test_the_cell_of_a_column_is_where_the_chart_draws_it() -> None:
+    for width, count in ((30, 60), (30, 45), (30, 30), (75, 150)):
+        for column in range(count):
+            levels = [1 if index == column else None for index in range(count)]
+            (drawn,) = plot.plot(levels, width, 1, "decode", ascii_only=False)
+            assert text(drawn).rstrip() != ""
+            assert len(text(drawn).rstrip()) - 1 == cell_of(column, count, width)
+
+
+@given(st.floats(0, 299), st.integers(2, 300), st.floats(5000, 6000))
+def test_a_mark_stands_in_the_column_that_a_sample_of_that_moment_falls_into(
+    age: float, count: int, now: float
+) -> None:
+    series = Series()
+    series.append(now - age, 1.0)
+    columns = series.columns(now, 300.0, count)
+    found = marks_of(view(mark(age), now=now).picture, count)
+    assert [one.column for one in found] == [index for index, value in enumerate(columns) if value is not None]
+
+
+def test_what_is_outside_of_the_window_or_was_refused_has_no_mark() -> None:
+    applies = mark(301), mark(10, Outcome.REFUSED), mark(-20)
+    assert marks_of(view(*applies).picture, 60) == ()
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 31)), min_size=2, max_size=80),
+    st.integers(8, 60),
+    st.integers(1, 8),
+    st.lists(st.tuples(st.floats(0, 1), st.sampled_from(LOOKS)), max_size=6),
+    st.booleans(),
+)
+def test_marks_never_hide_a_value_and_the_chart_keeps_its_size(
+    columns: list[int | None],
+    width: int,
+    height: int,
+    where: list[tuple[float, object]],
+    ascii_only: bool,
+) -> None:
+    levels = [None if value is None else min(value, height * 4 - 1) for value in columns]
+    plain = plot.plot(levels, width, height, "decode", ascii_only=ascii_only)
+    marks = [Mark(int(share * (len(columns) - 1)), look, ("DRAFT_MAX 4→12", "#7")) for share, look in where]  # type: ignore[arg-type]
+    drawn = overlay(plain, marks, len(columns), "decode", ascii_only=ascii_only)
+    assert len(drawn) == len(plain)
+    for before, after in zip(plain, drawn, strict=True):
+        cells_before = [(char, role) for part, role in before for char in part]
+        cells_after = [(char, role) for part, role in after for char in part]
+        assert len(cells_after) == width
+        for old, new in zip(cells_before, cells_after, strict=True):
+            if old[1] == "decode":
+                assert new == old
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_applied_rolled_back_and_rollback_are_told_apart_without_colour(ascii_only: bool) -> None:
+    kinds = {
+        look_of(mark(1)): APPLIED,
+        look_of(mark(1, Outcome.ROLLED_BACK)): FAILED,
+        look_of(mark(1, Outcome.ROLLBACK_FAILED)): FAILED,
+        look_of(mark(1, kind=ApplyKind.ROLLBACK)): UNDONE,
+    }
+    assert all(found is wanted for found, wanted in kinds.items())
+    shapes = {(one.ascii_line, one.ascii_head) if ascii_only else (one.line, one.head) for one in LOOKS}
+    assert len(shapes) == len({shape for pair in shapes for shape in pair}) / 2 == 3
+    assert len({one.role for one in LOOKS}) == 3
+    palette = next(iter(PALETTES.values()))
+    assert all(one.role in palette.colors for one in LOOKS)
+    assert not ascii_only or all("".join(shape).isascii() for shape in shapes)
+
+
+def test_the_newest_says_in_short_what_it_changed_where_there_is_room() -> None:
+    chart = Chart(Metric.ACCEPTANCE, "acceptance")
+    lines = chart.lines(view(mark(200, number=6), mark(150), scene="loading"), 80, 8)
+    assert text(lines[0]).count("▼") == 2
+    assert text(lines[0]).count("DRAFT_MAX 4→12") == 1
+    assert "▼DRAFT_MAX 4→12" in text(lines[0])
+    narrow = Chart(Metric.ACCEPTANCE, "acceptance").lines(view(mark(40), scene="loading"), 30, 8)
+    assert "DRAFT_MAX 4→12▼" in text(narrow[0]), "at the left where there is none at the right"
+    least = Chart(Metric.ACCEPTANCE, "acceptance").lines(view(mark(150), scene="loading"), 17, 8)
+    assert "#7" in text(least[0])
+    assert "DRAFT" not in text(least[0])
+
+
+def test_a_chart_with_a_mark_looks_like_this() -> None:
+    chart = Chart(Metric.ACCEPTANCE, "acceptance")
+    drawn = block(chart.lines(view(mark(250, Outcome.ROLLED_BACK, number=6), mark(100), ascii_only=True), 60, 6))
+    assert drawn.splitlines()[0].count("v") == 1
+    assert drawn.splitlines()[0].count("x") == 1
+    column = drawn.splitlines()[0].index("v")
+    assert {line[column] for line in drawn.splitlines()[1:]} <= {"|", "*"}
+    assert column - SCALE_WIDTH == cell_of(100, 150, 55) or abs(column - SCALE_WIDTH - 55 * 2 // 3) <= 1
+
+
+def test_marks_are_ascii_in_a_terminal_without_unicode() -> None:
+    chart = Chart(Metric.DECODE, "decode")
+    palette = next(iter(PALETTES.values()))
+    for line in chart.lines(view(mark(250), mark(100, kind=ApplyKind.ROLLBACK), ascii_only=True), 70, 8):
+        assert to_strip(line, 70, palette, ascii_only=True).text.isascii()
+        assert "?" not in to_strip(line, 70, palette, ascii_only=True).text
+
+
+def test_a_chart_is_drawn_again_when_a_mark_comes_and_not_while_it_stands() -> None:
+    chart = Chart(Metric.DECODE, "decode")
+    state = FakeState()
+    plain = chart.lines(View(state.picture(NOW, 0.0), state), 60, 8)
+    marked = chart.lines(View(replace(state.picture(NOW, 0.0), applies=(mark(100),)), state), 60, 8)
+    again = chart.lines(View(replace(state.picture(NOW + 0.1, 0.0), applies=(mark(100.1),)), state), 60, 8)
+    assert marked is not plain
+    assert again is marked
+
+
+def test_hostile_text_of_a_change_cannot_break_a_chart() -> None:
+    bad = replace(mark(150), text="\x1b[31mタブ\u202e" + "x" * 500)
+    lines = Chart(Metric.DECODE, "decode").lines(view(bad), 60, 8)
+    assert all(len(text(line)) == 60 for line in lines)
