@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from specdash.backend.launch import Plan
 
 
-def write_run_record(plan: Plan, pid: int, digest: str | None) -> Path:
-    """Leave a note that the server `pid` runs `plan`, made from the env file with this `digest`; returns the file.
-
-    Written whole or not at all, mode 0600.
-    """
+def write_run_record(plan: Plan, pid: int) -> Path:
+    """Leave a note that the server `pid` runs `plan`; returns the file. Written whole or not at all, mode 0600."""
     directory = run_records_dir()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     directory.chmod(0o700)
@@ -34,7 +31,7 @@ def write_run_record(plan: Plan, pid: int, digest: str | None) -> Path:
         api_key_env="LLAMA_API_KEY" if "api-key" in plan.settings.secrets else None,
         parameters=plan.speculation,
         runner_pid=os.getpid(),
-        env_digest=digest,
+        env_digest=plan.env_digest,
     )
     path = directory / f"{pid}.json"
     draft = directory / f".{pid}.json.new"

@@ -52,8 +52,6 @@ class Session:
         self, plan: Plan, child: Child, log: LogFile, replan: Callable[[Plan], Plan], received: list[int]
     ) -> None:
         self.plan = plan
-        self.digest = file_digest(plan.env_file)
-        """Of the env file that `plan` was made from."""
         self.child = child
         self.log = log
         self.replan = replan
@@ -67,7 +65,6 @@ class Session:
         self.planning: _Planning | None = None
         self.next: Plan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
-        self.next_digest: str | None = None
         self.asked_again = False
 
     def run(self) -> int:
@@ -122,7 +119,7 @@ class Session:
                 return
             self._plan_is_made()
             if self.record is None and self.next is None and is_listening(self.plan.settings):
-                self.record = write_run_record(self.plan, self.child.pid, self.digest)
+                self.record = write_run_record(self.plan, self.child.pid)
 
     def _wait(self) -> float:
         wait = _IDLE_S if self.record is not None or self.next is not None else _PROBE_S
@@ -187,7 +184,7 @@ class Session:
             return
         if self.planning is not None or self.next is not None:
             self.asked_again = True
-        elif self.record is not None or file_digest(self.plan.env_file) != self.digest:
+        elif self.record is not None or file_digest(self.plan.env_file) != self.plan.env_digest:
             self.planning = _Planning(self.replan, self.plan)
 
     def _plan_is_made(self) -> None:
@@ -207,7 +204,7 @@ class Session:
             return
         for warning in plan.warnings:
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
-        self.next, self.next_digest = plan, made.digest
+        self.next = plan
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
     def _take_log(self, plan: Plan) -> None:
@@ -223,10 +220,10 @@ class Session:
     def _start_next(self, plan: Plan) -> None:
         """Put the next engine where the last one was."""
         self._clear_away()
-        self._say(f"engine swapped: {difference(self.plan, plan, self.next_digest)}")
+        self._say(f"engine swapped: {difference(self.plan, plan)}")
         clear_stale_socket(plan.settings)
         self.child = Child.start(plan.argv, plan.environment())
-        self.plan, self.digest, self.next = plan, self.next_digest, None
+        self.plan, self.next = plan, None
         self.tail = Tail()
         self.signals_sent, self.deadline = 0, None
         if self.asked_again:
@@ -256,7 +253,7 @@ class _Planning:
     """A plan in the making, in a thread that nobody waits for at the end."""
 
     def __init__(self, replan: Callable[[Plan], Plan], current: Plan) -> None:
-        self.digest = file_digest(current.env_file)
+        self._read = file_digest(current.env_file)
         self._plan: Plan | None = None
         self._error: SpecdashError | None = None
         self._thread = threading.Thread(target=self._work, args=(replan, current), name="swap-plan", daemon=True)
@@ -266,6 +263,11 @@ class _Planning:
     def done(self) -> bool:
         """Whether there is a result."""
         return not self._thread.is_alive()
+
+    @property
+    def digest(self) -> str | None:
+        """That of the env file that was planned."""
+        return self._plan.env_digest if self._plan is not None else self._read
 
     def result(self) -> Plan:
         """The plan. Raises `SpecdashError` when none could be made."""
@@ -287,9 +289,9 @@ def short(digest: str | None) -> str:
     return digest[:12] if digest is not None else "unreadable"
 
 
-def difference(before: Plan, after: Plan, digest: str | None) -> str:
+def difference(before: Plan, after: Plan) -> str:
     """What the next engine speculates with that the last one did not, and what it is, in a line."""
     old, new = dict(before.speculation), dict(after.speculation)
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     changed = ", ".join(f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}" for name in names)
-    return f"{after.engine.words}, env {short(digest)}, {changed or 'speculation unchanged'}"
+    return f"{after.engine.words}, env {short(after.env_digest)}, {changed or 'speculation unchanged'}"
