@@ -65,9 +65,12 @@ class _Search:
         if missing and self.wanted != "systemd":
             found |= self._in_supervisor(missing)
         for role in missing:
-            if found[role] is None and not any(line.startswith(f"{role}: ") for line in self.problems):
+            if found[role] is None and not self._told(role):
                 self.problems.append(f"{role}: no service found{self._where()}; {INSTALL}")
         return Deployment(found[Role.BACKEND], found[Role.PROXY], tuple(self.problems))
+
+    def _told(self, role: Role) -> bool:
+        return any(line.startswith(f"{role}: ") for line in self.problems)
 
     def _where(self) -> str:
         if self.wanted == "supervisor":
@@ -180,7 +183,7 @@ class _Search:
             fitting = [one for one in entries if one.role is role and named.value in (None, one.name)]
             if fitting:
                 found[role] = self._supervised(fitting[0], client)
-            elif named.value is not None:
+            elif named.value is not None and not self._told(role):
                 self.problems.append(
                     f"{role}: {role}_service = {named.value} ({_short(named.origin)}): no such service{self._where()}"
                 )
