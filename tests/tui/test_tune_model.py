@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.changes import MASK, Role
+from specdash.core.changes import Role
+from specdash.core.masking import MASK
 from specdash.tui.arming import Arming
 from specdash.tui.tune_model import TuneModel
 from tui.fake_console import BACKEND_ENV, FakeConsole

@@ -19,6 +19,7 @@ from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_fr
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
+from specdash.core.masking import MASK
 from specdash.core.paths import backend_env_file, state_dir
 from specdash.core.speculation import KNOBS, spec_type
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from specdash.backend.engine_facts import Capabilities, Lack
 
-MASK = "***"
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings
-from specdash.core.changes import MASK, Role, role_of
+from specdash.core.changes import Role, role_of
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, UsageError
+from specdash.core.masking import MASK
 
 if TYPE_CHECKING:
     import argparse

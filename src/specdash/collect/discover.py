@@ -58,6 +58,13 @@ def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = 
     return Target(url, origin=origin)
 
 
+def recorded_target(url: str, env: Mapping[str, str] = os.environ) -> Target | None:
+    """The server at a local address as its own run record has it; None when it left none."""
+    if local_port(url) is None:
+        return None
+    return next((target for target in _recorded(env) if place(target.url) == place(url)), None)
+
+
 def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
     """Whether GET /health on a local port is answered as llama-server does, loading or not."""
     deadline = time.monotonic() + timeout_s

@@ -7,11 +7,13 @@ import logging
 import os
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.collect.bus import Bus
 from specdash.collect.proxy_watch import ProxyWatch
+from specdash.collect.record_watch import RecordWatch
 from specdash.collect.worker import RETRY_S, Worker
 from specdash.core.readings import FailureKind, Reading, Source
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
+"""What the proxy's watch knows of a target."""
+RECORD_FIELDS = ("pid", "engine", "parameters")
+"""What the run record's watch knows of it."""
 STOP_S = 0.9
 """How long `stop` may take in all."""
 
@@ -47,8 +53,8 @@ class Hub:
         on_target: Callable[[Target], None] = lambda _: None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
-        """`on_target` is told, on another thread, of the target with a proxy that was found for it by `env`, which also
-        says where the records of applies are."""
+        """`on_target` is told, on another thread, of the target as it is known by now: with a proxy that was found for
+        it, or with the parameters of another engine. `env` says where records are."""
         self.bus = Bus(sinks)
         self._target = target
         self._interval_s = interval_s
@@ -57,7 +63,11 @@ class Hub:
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
         self._http = _HttpThread(target, self.bus.publish, interval_s)
-        self._proxy = ProxyWatch(target, self.bus.publish, poll=self._http.watch_proxy, on_target=on_target, env=env)
+        self._on_target = on_target
+        self._knowing = threading.Lock()
+        self._proxy = ProxyWatch(
+            target, self.bus.publish, poll=self._http.watch_proxy, on_target=partial(self._learn, PROXY_FIELDS), env=env
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -71,6 +81,7 @@ class Hub:
         self._http.start()
         self._watch_log()
         self._watch_applies()
+        self._watch_record()
         self._proxy.start()
         if self._with_host:
             self._watch_host()
@@ -113,6 +124,16 @@ class Hub:
         from specdash.collect.applies import ApplyCollector
 
         self._work("applies", ApplyCollector(self._target.url, self.bus.publish, self._env).step, Source.APPLIES)
+
+    def _watch_record(self) -> None:
+        watch = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), self._env)
+        self._work("record", watch.step, Source.PROCESS)
+
+    def _learn(self, fields: tuple[str, ...], target: Target) -> None:
+        """Take what `target` says in `fields`: two watches each know a part."""
+        with self._knowing:
+            self._target = replace(self._target, **{name: getattr(target, name) for name in fields})
+            self._on_target(self._target)
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector

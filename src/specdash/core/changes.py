@@ -7,14 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specdash.core.errors import UsageError
+from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MASK = "***"
-"""What is shown of a secret."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEYS", "TOKENS", "CREDENTIALS")
 _NOT_SECRET_ENDINGS = ("_FILE", "_ENV", "_MAX_TOKENS")
 
@@ -88,8 +87,10 @@ def is_secret(key: str) -> bool:
 
 
 def shown_value(key: str, value: str | None) -> str | None:
-    """The value as it may be printed and stored."""
-    return MASK if value and is_secret(key) else value
+    """The value as it may be printed and stored: a secret masked, also one inside a value that is none itself."""
+    if not value:
+        return value
+    return MASK if is_secret(key) else without_secrets(value)
 
 
 def parse_assignments(words: list[str], role: Role | None = None) -> ChangeSet:

@@ -7,9 +7,9 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from specdash.core.changes import MASK, is_secret, shown_value
+from specdash.core.changes import is_secret, shown_value
 from specdash.core.envfile import EnvFile, EnvFileError, control_character, name_problem, parse, quote, value_problem
-from specdash.core.masking import without_secrets
+from specdash.core.masking import MASK, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

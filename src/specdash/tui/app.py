@@ -138,9 +138,12 @@ class Dashboard(TuneActions, LogActions):
         return self._clock()
 
     def on_key(self, event: events.Key) -> None:
-        """Whoever presses keys is there: an armed dashboard stays so."""
-        del event
+        """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
+        prompt belong to the prompt."""
         self.arming.touch(self._clock())
+        prompt = self.shown.prompt
+        if prompt is not None and prompt is self.focused and prompt.pass_on(event):
+            event.prevent_default()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action makes sense now."""
@@ -349,11 +352,11 @@ class Dashboard(TuneActions, LogActions):
         self.push_screen(self.proxy)
         self.call_after_refresh(self.show_now)
 
-    def action_open(self) -> None:
+    async def action_open(self) -> None:
         """On the tune screen: edit the selected setting. On the proxy screen: filter by the selected session, or show
         the selected request in detail."""
         if self.tune is not None:
-            self.edit_setting()
+            await self.edit_setting()
             return
         if self.proxy is None or self.proxy.view is None:
             return

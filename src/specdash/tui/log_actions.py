@@ -25,17 +25,19 @@ class LogActions(App[None]):
         """Show the log panel."""
         raise NotImplementedError
 
-    def action_log_find(self) -> None:
+    async def action_log_find(self) -> None:
         """Ask what to find."""
         log = self.overview.board.log_panel
         self.reveal_log()
-        self.overview.ask("find in the log", log.buffer.needle, lambda text: None if text is None else log.find(text))
+        await self.overview.ask(
+            "find in the log", log.buffer.needle, lambda text: None if text is None else log.find(text)
+        )
 
-    def action_log_filter(self) -> None:
+    async def action_log_filter(self) -> None:
         """Ask what to filter by."""
         log = self.overview.board.log_panel
         self.reveal_log()
-        self.overview.ask(
+        await self.overview.ask(
             "show only lines with this text; empty shows all",
             log.buffer.filter,
             lambda text: None if text is None else log.filter_by(text),

@@ -112,7 +112,7 @@ class TuneActions(App[None]):
             lambda e: checked(None, e),
         )
 
-    def edit_setting(self) -> None:
+    async def edit_setting(self) -> None:
         """Ask for the value of the selected setting."""
         screen, model = self.tune, self.tune_model
         row = screen.board.keys.selected if screen is not None else None
@@ -133,7 +133,7 @@ class TuneActions(App[None]):
             self._redraw()
 
         values = row.help.values if row.help is not None else ""
-        screen.ask(f"{row.key}  {values}", "" if secret else text or "", answer, secret=secret)
+        await screen.ask(f"{row.key}  {values}", "" if secret else text or "", answer, secret=secret)
 
     def action_unset_key(self) -> None:
         """Remove the selected setting."""

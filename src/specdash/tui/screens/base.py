@@ -41,7 +41,8 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def __init__(self, *, place: Place = Place.OVERVIEW) -> None:
         super().__init__()
         self.place = place
-        self._prompt: Prompt | None = None
+        self.prompt: Prompt | None = None
+        """The line that is asked for now."""
         self.header = Header(id="header")
         self.footer = Footer(id="footer", place=place)
         self.notice = SmallNotice(id="notice")
@@ -98,23 +99,26 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         if self.view is not None:
             self.show(self.view, self._situation)
 
-    def ask(self, label: str, text: str, answer: Callable[[str | None], None], *, secret: bool = False) -> None:
-        """Ask for one line at the bottom; `answer` gets it, or None when it was called off. A secret is not shown."""
+    async def ask(self, label: str, text: str, answer: Callable[[str | None], None], *, secret: bool = False) -> None:
+        """Ask for one line at the bottom, and return once it takes keys.
+
+        `answer` gets it, or None when it was called off. A secret is not shown.
+        """
         from specdash.tui.widgets.prompt import Prompt
 
-        if self._prompt is not None:
+        if self.prompt is not None:
             return
         focused = self.focused
 
         def done(value: str | None) -> None:
-            prompt, self._prompt = self._prompt, None
+            prompt, self.prompt = self.prompt, None
             if prompt is not None:
                 prompt.remove()
             self.footer.display = True
             self.set_focus(focused)
             answer(value)
 
-        self._prompt = Prompt(label, text, done, secret=secret)
+        self.prompt = Prompt(label, text, done, secret=secret)
         self.footer.display = False
-        self.mount(self._prompt)
-        self._prompt.focus()
+        await self.mount(self.prompt)
+        self.set_focus(self.prompt)

@@ -163,7 +163,7 @@ def _short(key: str) -> str:
 def _tags(view: View, situation: Situation) -> list[Span]:
     spans: list[Span] = []
     if situation.armed_left_s is not None:
-        spans += [(f" ARMED {age(situation.armed_left_s)} ", "banner.bad"), ("  ", "text")]
+        spans += [(f" ARMED {situation.armed_left_s:.0f}s ", "banner.bad"), ("  ", "text")]
     if situation.paused_s is not None:
         spans += [(f" PAUSED {age(situation.paused_s)} ", "banner.warn"), ("  ", "text")]
     if situation.demo:

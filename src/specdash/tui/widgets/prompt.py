@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.binding import Binding
 from textual.widgets import Input
 
@@ -25,6 +26,21 @@ class Prompt(Input):
         )
         self.cursor_blink = False
         self._done = done
+        self.last_key: events.Key | None = None
+
+    def on_key(self, event: events.Key) -> None:
+        """Remember the keys that came here."""
+        self.last_key = event
+
+    def pass_on(self, event: events.Key) -> bool:
+        """Take a key that was typed before this had the focus; whether it was one."""
+        if self.last_key is event:
+            return False
+        if event.is_printable:
+            self.post_message(events.Key(event.key, event.character))
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            self.call_later(self.run_action, binding.action)
+        return True
 
     async def action_submit(self) -> None:
         """Enter: answer at once, so that a key typed right behind it is not taken for part of the text."""
