@@ -135,7 +135,7 @@ class TestInSystemd:
         ("name", "text", "said"),
         [
             ("none", None, "backend_service = none (command line --backend-service): no such service"),
-            ("bad", "[Service]\nExecStart=relative\n", "bad unit file setting"),
+            ("bad", "[Service]\nExecStart=not/absolute\n", "bad unit file setting"),
             ("bare", f"[Service]\nExecStart={SLEEP} 1\n", "names no EnvironmentFile=; say which env file it reads"),
         ],
     )

@@ -343,5 +343,21 @@ class TestSockets:
             rig.manager.start(name)
 
 
+@pytest.mark.systemd
+def test_a_unit_without_a_file_is_read_from_the_users_journal(rig: Rig) -> None:
+    """No journald runs here: its reader is a stand-in that says what it was asked."""
+    reader = rig.directory / "bin" / "journalctl"
+    reader.parent.mkdir()
+    reader.write_text('#!/bin/sh\nfor one; do echo "$one"; done\n', encoding="utf-8")
+    reader.chmod(0o755)
+    (rig.user.units / "a.service").write_text(f"[Service]\n{SLEEP}", encoding="utf-8")
+    rig.user.systemctl("daemon-reload")
+    manager = SystemdManager({**rig.env, "PATH": f"{reader.parent}:{os.environ['PATH']}"})
+    asked = ("--user", "-u", "a.service", "-n", "20", "-o", "cat", "-q", "--no-pager")
+    assert manager.log_tail("a.service") == asked
+    assert manager.log_tail("a.service", 2) == ("-q", "--no-pager")
+    assert manager.log_file("a.service") is None
+
+
 def test_a_journal_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     assert systemctl.Systemctl({"PATH": str(tmp_path)}).journal("a.service", 5) == []

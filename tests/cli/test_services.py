@@ -1,0 +1,244 @@
+"""`specdash services` where systemd is absent: the built-in supervisor takes the services, by the same commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.demo import proxy_env_text
+from specdash.backend.launch import free_port
+from specdash.cli.main import main
+from specdash.control.supervisor_client import SupervisorClient
+from specdash.core.errors import ExitCode
+from specdash.core.paths import backend_env_file, proxy_env_file, services_file, supervisor_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def no_systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def daemon_ends() -> Iterator[None]:
+    yield
+    client = SupervisorClient(supervisor_socket(os.environ))
+    if client.available():
+        client.shutdown()
+
+
+def services(*arguments: str) -> int:
+    return main(["services", *arguments])
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def listed() -> list[dict[str, Any]]:
+    content: dict[str, list[dict[str, Any]]] = json.loads(services_file(os.environ).read_text(encoding="utf-8"))
+    return content["services"]
+
+
+class TestNothingThere:
+    def test_status_says_so_with_the_way_out(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("status") == ExitCode.SERVICE
+        out = capsys.readouterr().out
+        assert "backend: no service found (systemd's user manager does not answer" in out
+        assert "`specdash services install`" in out
+
+    def test_status_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("status", "--json") == ExitCode.SERVICE
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["services"] == []
+        assert len(shown["problems"]) == 2
+
+    @pytest.mark.parametrize("action", ["start", "stop", "restart", "reload", "logs"])
+    def test_every_order_is_refused_in_one_line(self, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services(action, "proxy") == ExitCode.SERVICE
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("specdash: proxy: no service found")
+
+    def test_uninstall_has_nothing_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("uninstall") == ExitCode.SERVICE
+        assert "nothing of specdash's is installed" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("arguments", [(), ("begin",), ("start", "both"), ("status", "backend")])
+    def test_what_cannot_be_meant(self, arguments: tuple[str, ...]) -> None:
+        assert services(*arguments) == ExitCode.USAGE
+
+    def test_systemd_alone_is_refused_and_nothing_written(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("install", "--manager", "systemd") == ExitCode.SERVICE
+        assert "--manager supervisor" in capsys.readouterr().err
+        assert not services_file(os.environ).exists()
+
+    def test_systemd_units_can_be_looked_at_without_systemd(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
+        assert "ExecStart=" in capsys.readouterr().out
+
+    def test_an_env_file_that_cannot_be_read_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
+        write(proxy_env_file(), "PROXY_PORT=many\n")
+        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.BAD_INPUT
+        assert "PROXY_PORT=many" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("text", "listens"),
+        [
+            ("PROXY_HOST=::1\nPROXY_PORT=5000\n", "ListenStream=[::1]:5000\n"),
+            ("PROXY_HOST=0.0.0.0\n", "ListenStream=0.0.0.0:4000\n"),
+            ("PROXY_HOST=localhost\n", "ListenStream=127.0.0.1:4000\n"),
+            ("", "ListenStream=127.0.0.1:4000\n"),
+        ],
+    )
+    def test_the_socket_listens_where_the_env_file_says(
+        self, text: str, listens: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(proxy_env_file(), text)
+        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
+        assert listens in capsys.readouterr().out
+
+    def test_places_and_engine_of_the_caller_reach_the_services(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        engine = tmp_path / "bin" / "llama-server"
+        engine.parent.mkdir()
+        engine.write_text("#!/bin/sh\n", encoding="utf-8")
+        engine.chmod(0o755)
+        monkeypatch.delenv("LLAMA_BIN", raising=False)
+        monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st ate"))
+        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
+        out = capsys.readouterr().out
+        assert f'Environment="XDG_STATE_HOME={tmp_path}/st ate"' in out
+        assert f"Environment=LLAMA_BIN={engine}" in out
+        write(backend_env_file(), "LLAMA_BIN=/opt/llama-server\nLLAMA_STOP_TIMEOUT=100\n")
+        services("install", "--manager", "systemd", "--dry-run")
+        out = capsys.readouterr().out
+        assert "Environment=LLAMA_BIN" not in out
+        assert "TimeoutStopSec=116" in out
+
+
+class TestSupervisor:
+    def test_dry_run_writes_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("install", "--dry-run") == ExitCode.OK
+        out = capsys.readouterr().out
+        assert f"# would write {services_file(os.environ)}" in out
+        assert "specdash-backend: the backend of" in out
+        assert not services_file(os.environ).exists()
+
+    def test_install_keeps_what_others_wrote(self, tmp_path: Path) -> None:
+        sleep = shutil.which("sleep")
+        theirs = {"name": "mine", "role": "backend", "env_file": "/m.env", "argv": [sleep, "1"]}
+        write(services_file(os.environ), json.dumps({"version": 1, "services": [theirs]}))
+        write(proxy_env_file(), "PROXY_PORT=4000\n")
+        assert services("install", "proxy") == ExitCode.OK
+        assert [one["name"] for one in listed()] == ["mine", "specdash-proxy"]
+        assert listed()[1] == {
+            "name": "specdash-proxy",
+            "role": "proxy",
+            "env_file": str(proxy_env_file()),
+            "listen": "env",
+        }
+        assert services("uninstall") == ExitCode.OK
+        assert listed() == [theirs]
+        assert proxy_env_file().exists()
+
+    def test_a_missing_env_file_is_named_with_an_example(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert services("install") == ExitCode.FAILED
+        captured = capsys.readouterr()
+        assert "the built-in supervisor takes the services: systemd's user manager does not answer" in captured.err
+        assert f"backend: not enabled, there is no env file {backend_env_file()}" in captured.err
+        assert not backend_env_file().exists()
+
+    def test_known_but_not_running_is_a_supervisor_that_does_not_answer(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(proxy_env_file(), "PROXY_PORT=4000\n")
+        services("install", "proxy")
+        capsys.readouterr()
+        assert services("status") == ExitCode.SERVICE
+        assert "specdash-proxy: the built-in supervisor is not running" in capsys.readouterr().out
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("daemon_ends")
+    def test_the_proxy_is_installed_started_restarted_stopped_and_removed(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        port = free_port("127.0.0.1")
+        text = proxy_env_text(port=port, upstream="http://127.0.0.1:9", events=tmp_path / "events.jsonl")
+        write(proxy_env_file(), text)
+        assert services("install", "proxy", "--start") == ExitCode.OK
+        assert "specdash-proxy: started" in capsys.readouterr().out
+        assert services("status", "--json") == ExitCode.OK
+        (row,) = json.loads(capsys.readouterr().out)["services"]
+        assert (row["manager"], row["state"], row["reloads"], row["socket"]) == ("supervisor", "running", True, True)
+        assert services("restart", "proxy") == ExitCode.OK
+        self.until_said("Proxy started", capsys)
+        assert services("stop") == ExitCode.OK
+        assert services("status") == ExitCode.FAILED
+        assert services("uninstall") == ExitCode.OK
+        assert not services_file(os.environ).exists()
+        assert not SupervisorClient(supervisor_socket(os.environ)).available()
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("daemon_ends")
+    def test_a_service_that_ends_at_once_is_a_failure_with_its_last_words(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(backend_env_file(), "LLAMA_MODEL=/nowhere.gguf\n")
+        assert services("install", "backend", "--start") == ExitCode.FAILED
+        err = capsys.readouterr().err
+        assert "specdash-backend: failed: exit code 3" in err
+        assert "LLAMA_MODEL" in err
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("daemon_ends")
+    def test_the_log_is_followed_until_ctrl_c(self, tmp_path: Path) -> None:
+        port = free_port("127.0.0.1")
+        text = proxy_env_text(port=port, upstream="http://127.0.0.1:9", events=tmp_path / "events.jsonl")
+        write(proxy_env_file(), text)
+        services("install", "proxy", "--start")
+        command = [sys.executable, "-m", "specdash", "services", "logs", "proxy", "--follow"]
+        out = tmp_path / "out"
+        with out.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, env=os.environ.copy())
+        try:
+            self.until_in(out, "Proxy started")
+            services("reload")
+            self.until_in(out, "reload: no setting changed")
+            process.send_signal(2)
+            assert process.wait(20) == ExitCode.INTERRUPTED
+        finally:
+            process.kill()
+            process.wait(5)
+
+    @staticmethod
+    def until_in(file: Path, text: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in file.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.05)
+
+    @staticmethod
+    def until_said(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            capsys.readouterr()
+            services("logs", "proxy", "-n", "200")
+            if text in capsys.readouterr().out:
+                return
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.05)
