@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings, PreflightContext
 
 MIB = 1024**2
+_GOOD_FOR_S = 5.0
+_answers: dict[Path, tuple[tuple[int, ...], float, str | None]] = {}
 LITTLE = 64 * MIB
 TOO_LITTLE = MIB
 
@@ -75,12 +78,37 @@ def _existing(folder: Path) -> Path:
 
 
 def _replaceable(context: PreflightContext, out: Findings) -> None:
+    said = _rehearsed(context.env_file)
+    if said is not None:
+        what, _, fix = said.partition("; ")
+        out.error("env-file", what, fix=fix)
+
+
+def _rehearsed(path: Path) -> str | None:
+    """Why the env file cannot be replaced, None when it can. Rehearsing it writes to the disk, so that the answer is
+    kept for a while, as long as the file is the same."""
     from specdash.control.env_store import check_writable, read_env
 
+    state = _state(path)
+    known = _answers.get(path)
+    if known is not None and known[0] == state and time.monotonic() < known[1]:
+        return known[2]
+    answer = None
     try:
-        check_writable(read_env(context.env_file))
-    except SpecdashError as error:
-        said, _, fix = str(error).partition("; ")
-        out.error("env-file", said, fix=fix)
-    except ValueError as error:
-        out.error("env-file", f"{context.env_file!s}: {error}")
+        check_writable(read_env(path))
+    except (SpecdashError, ValueError) as error:
+        answer = str(error)
+    _answers.clear()
+    _answers[path] = (state, time.monotonic() + _GOOD_FOR_S, answer)
+    return answer
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found: list[int] = []
+    for one in (path, path.parent):
+        try:
+            stat = one.stat()
+            found += [stat.st_ino, stat.st_mode, stat.st_uid, stat.st_mtime_ns if one == path else 0]
+        except (OSError, ValueError):
+            found.append(0)
+    return tuple(found)

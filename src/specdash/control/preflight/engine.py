@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.engines import BINARY, Engine, find_engine
+from specdash.backend.settings import MACHINE_KEYS
 from specdash.control.preflight.context import blamed, parted
 from specdash.core.errors import SpecdashError
 
@@ -33,19 +34,22 @@ def check(subject: Subject, out: Findings) -> None:
     try:
         engine = cached_engine(settings)
     except (SpecdashError, ValueError, OSError) as error:
-        said, fix = parted(str(error))
-        out.error("engine", said, key=blamed(said, subject.values), fix=fix)
+        _say(error, out)
         return
     from specdash.backend.capabilities import lacking, probe
 
     try:
         lacks = lacking(settings, probe(engine, subject.context.base))
     except SpecdashError as error:
-        said, fix = parted(str(error))
-        out.error("engine", said, key=blamed(said, subject.values), fix=fix)
+        _say(error, out)
         return
     for lack in lacks:
         (out.error if lack.refused else out.warning)("engine-lacks", lack.message, key=lack.key, fix=lack.fix)
+
+
+def _say(error: Exception, out: Findings) -> None:
+    said, fix = parted(str(error))
+    out.error("engine", said, key=blamed(str(error), MACHINE_KEYS), fix=fix)
 
 
 def cached_engine(settings: BackendSettings) -> Engine:

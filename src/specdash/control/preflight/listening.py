@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from specdash.control.preflight.processes import Own, collides, listeners, owner_of
+from specdash.control.preflight.processes import Own, owner_of
+from specdash.control.preflight.sockets import collides, listeners
 
 if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings, PreflightContext

@@ -1,10 +1,8 @@
-"""Which processes are this service's own, and who listens where: from /proc, without opening a socket."""
+"""Which processes are this service's own, and which of all holds a socket."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from specdash.control.preflight.context import PreflightContext
-
-_LISTEN = "0A"
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening socket: its address and inode."""
-
-    address: str
-    port: int
-    inode: str
 
 
 class Own:
@@ -100,35 +87,6 @@ def ancestors(pid: int) -> Iterator[int]:
         yield pid
 
 
-def listeners(port: int) -> list[Listener]:
-    """Everything of this network namespace that listens on a TCP port."""
-    found = []
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            words = line.split()
-            if len(words) > 9 and words[3] == _LISTEN and words[1].endswith(f":{port:04X}"):
-                found.append(Listener(_address(words[1].partition(":")[0]), port, words[9]))
-    return found
-
-
-def collides(host: str, listener: Listener) -> bool:
-    """Whether a server on `host` would want the listener's address."""
-    try:
-        wanted = ipaddress.ip_address({"localhost": "127.0.0.1", "": "0.0.0.0"}.get(host, host.strip("[]")))  # noqa: S104
-    except ValueError:
-        return True
-    theirs = ipaddress.ip_address(listener.address)
-    mapped = theirs.ipv4_mapped if isinstance(theirs, ipaddress.IPv6Address) else None
-    theirs = mapped if mapped is not None else theirs
-    if theirs.is_unspecified:
-        return theirs.version == 6 or wanted.version == 4
-    return wanted.is_unspecified or wanted == theirs
-
-
 def owner_of(inode: str, own: Own) -> tuple[int | None, str | None]:
     """Pid and name of the process that holds a socket; the service's own processes are looked at first."""
     first = [pid for known in own.pids() for pid in (known, *_children(known))]
@@ -199,9 +157,3 @@ def _name(pid: int) -> str | None:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
-
-
-def _address(text: str) -> str:
-    """The address that /proc/net writes as words of the machine's own byte order."""
-    words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
-    return str(ipaddress.ip_address(b"".join(words)))

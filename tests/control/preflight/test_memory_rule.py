@@ -1,0 +1,130 @@
+"""GPU memory against what NVML says is free. The GPUs are injected; tests/llama holds the reckoning itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.core.observations import Gpu, GpuProcess, Gpus
+from specdash.llama.gguf import read_facts
+from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, Load, estimate, slots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from control.preflight.conftest import Check
+
+GIB = 1024**3
+ALL = {"LLAMA_GPU_LAYERS": "all"}
+
+
+def _free(*sizes: int, used: int = 0, processes: tuple[GpuProcess, ...] | None = ()) -> dict[str, Any]:
+    gpus = Gpus(tuple(Gpu(n, None, f"GPU-{n}", None, None, used, size + used, processes=processes)
+                      for n, size in enumerate(sizes)))  # fmt: skip
+    observe: Callable[[], Gpus] = lambda: gpus  # noqa: E731 - a keyword argument of the context
+    return {"gpus": observe}
+
+
+@pytest.fixture(scope="session")
+def needed(models: dict[str, str]) -> int:
+    """Bytes that the model of these tests certainly takes."""
+    found = estimate(read_facts(models["llama"]), Load(4096, slots_of(1), gpu_layers=ALL_LAYERS))
+    assert found is not None
+    return found.gpu_certain
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process of this one that lives as long as the test."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.kill()
+    process.communicate(timeout=10)
+
+
+def test_what_cannot_fit_is_an_error_with_its_parts(backend: Check, needed: int) -> None:
+    row = backend(ALL, **_free(needed - 1)).one("gpu-memory")
+    assert (row.severity, row.key) == ("error", "LLAMA_GPU_LAYERS")
+    assert "model weights" in row.message
+    assert "model KV cache 6.0 MiB" in row.message
+
+
+def test_what_is_narrow_is_a_warning(backend: Check, needed: int) -> None:
+    for free in (needed, needed + GPU_OVERHEAD):
+        assert backend(ALL, **_free(free)).one("gpu-memory").severity == "warning"
+
+
+def test_what_fits_is_told_with_its_parts(backend: Check) -> None:
+    row = backend(ALL, **_free(8 * GIB)).one("gpu-memory")
+    assert row.severity == "info"
+    assert "of 8.00 GiB of GPU memory" in row.message
+
+
+def test_what_the_running_service_holds_will_be_free(backend: Check, needed: int, child: int) -> None:
+    held = (GpuProcess(child, needed + 2 * GPU_OVERHEAD),)
+    others = _free(0, used=8 * GIB, processes=held)
+    assert backend(ALL, **others).one("gpu-memory").severity == "error"
+    assert backend(ALL, **others, own_pids=frozenset({child})).one("gpu-memory").severity == "info"
+    # The process that the manager knows is the parent of the one on the GPU.
+    assert backend(ALL, **others, own_pids=frozenset({os.getpid()})).one("gpu-memory").severity == "info"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_nvml_does_not_tell_of_the_own_process_is_no_error(seen: bool, backend: Check, child: int) -> None:
+    held = (GpuProcess(child, None),) if seen else None
+    rows = backend(ALL, **_free(0, used=GIB, processes=held), own_pids=frozenset({child}))
+    assert rows.one("gpu-memory").severity == "warning"
+
+
+@pytest.mark.parametrize("wanted", [{}, {"LLAMA_GPU_LAYERS": "auto"}, {**ALL, "LLAMA_CTX_SIZE": "0"}])
+def test_what_the_engine_fits_by_itself_is_a_warning(wanted: dict[str, str], backend: Check) -> None:
+    row = backend(wanted, **_free(1000)).one("gpu-memory")
+    assert row.severity == "warning"
+    assert "--fit" in row.message
+    assert backend({**wanted, "LLAMA_ARG_FIT": "off"}, **_free(1000)).one("gpu-memory").severity == "error"
+
+
+def test_several_gpus_share_unless_told_otherwise(backend: Check, needed: int) -> None:
+    halves = _free(needed // 2 + 1, needed // 2 + 1)
+    assert backend(ALL, **halves).one("gpu-memory").severity == "warning"
+    for more in ({"LLAMA_ARG_SPLIT_MODE": "none"}, {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "GPU-0"}):
+        assert backend({**ALL, **more}, **halves).one("gpu-memory").severity == "error", more
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"LLAMA_GPU_LAYERS": "0", "LLAMA_ARG_N_GPU_LAYERS_DRAFT": "0"},
+        {**ALL, "CUDA_VISIBLE_DEVICES": ""},
+        {**ALL, "CUDA_VISIBLE_DEVICES": "-1"},
+        {**ALL, "LLAMA_ARG_DEVICE": "none"},
+    ],
+)
+def test_without_a_gpu_in_use_main_memory_counts(wanted: dict[str, str], backend: Check, tmp_path: Path) -> None:
+    base = {"CUDA_VISIBLE_DEVICES": ""} if wanted.get("CUDA_VISIBLE_DEVICES") == "" else {}
+    found = backend(wanted, **_free(1), base={**base, "HOME": str(tmp_path)})
+    assert not found.of("gpu-memory")
+    assert found.one("host-memory").severity == "info"
+
+
+def test_main_memory_that_is_too_small_is_a_warning(backend: Check, models: dict[str, str]) -> None:
+    row = backend({"LLAMA_CTX_SIZE": str(2**31 - 256), "LLAMA_MODEL": models["llama"]}).one("host-memory")
+    assert row.severity == "warning"
+
+
+def test_the_draft_counts_too(backend: Check, models: dict[str, str], needed: int) -> None:
+    wanted = {**ALL, "LLAMA_DRAFT_MODEL": models["draft"], "LLAMA_SPEC_TYPE": "draft-simple"}
+    row = backend(wanted, **_free(needed)).one("gpu-memory")
+    assert row.severity == "error"
+    assert "draft weights" in row.message
+    assert "draft KV cache" in row.message
+
+
+def test_arguments_that_move_tensors_make_it_a_guess(backend: Check) -> None:
+    row = backend({**ALL, "LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}, **_free(1000)).one("gpu-memory")
+    assert (row.severity, row.message.endswith("as far as can be told")) == ("warning", True)

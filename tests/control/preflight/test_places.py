@@ -1,0 +1,222 @@
+"""Ports and their owners, addresses, disks, and the engine: real sockets, real processes, real disks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.control.preflight import sockets
+from specdash.control.services import ManagedService, ServiceState, ServiceStatus
+from specdash.core.changes import Role
+from specdash.core.paths import run_records_dir
+from specdash.core.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from control.preflight.conftest import Check
+    from specdash.control.preflight import PreflightContext
+
+_LISTEN = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+s = socket.create_server((sys.argv[1], 0), family=family); print(s.getsockname()[1], flush=True); input()
+"""
+
+
+class Listening:
+    """Another process that listens."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _LISTEN, host], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.port = self.process.stdout.readline().strip()
+        self.pid = self.process.pid
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def listening() -> Iterator[Listening]:
+    found = Listening()
+    yield found
+    found.stop()
+
+
+class Manager:
+    """A manager that knows one running service."""
+
+    kind = "supervisor"
+
+    def __init__(self, pid: int | None) -> None:
+        self.pid = pid
+
+    def status(self, name: str) -> ServiceStatus:
+        return ServiceStatus(name, ServiceState.RUNNING, pid=self.pid)
+
+
+def _service(role: Role, env_file: Path, pid: int | None = None, *, socket_unit: bool = False) -> ManagedService:
+    return ManagedService(role, f"specdash-{role}", Manager(pid), env_file, True, "test", socket_unit)  # type: ignore[arg-type]
+
+
+def test_a_port_of_somebody_else_names_them(backend: Check, proxy: Check, listening: Listening) -> None:
+    name = psutil.Process(listening.pid).name()
+    for check, key in ((backend, "LLAMA_PORT"), (proxy, "PROXY_PORT")):
+        row = check({key: listening.port}).one("port-owner")
+        assert (row.severity, row.key) == ("error", key)
+        assert f"in use by {name} (pid {listening.pid})" in row.message
+
+
+def test_a_port_of_the_own_service_is_fine(backend: Check, context: PreflightContext, listening: Listening) -> None:
+    wanted = {"LLAMA_PORT": listening.port}
+    assert not backend(wanted, own_pids=frozenset({listening.pid})).errors
+    # The listener is a child of the process that the manager started.
+    assert not backend(wanted, own_pids=frozenset({os.getpid()})).errors
+    service = _service(Role.BACKEND, context.env_file, listening.pid)
+    assert not backend(wanted, service=service).errors
+    assert backend(wanted, service=_service(Role.BACKEND, context.env_file)).of("port-owner")
+
+
+def test_a_foreground_server_of_the_same_env_file_is_its_own(
+    backend: Check, context: PreflightContext, listening: Listening
+) -> None:
+    folder = run_records_dir(context.base)
+    folder.mkdir(parents=True)
+    for file, found in ((context.env_file, 0), (context.env_file.with_name("other.env"), 1)):
+        record = RunRecord(listening.pid, 0.0, "http://x", "e", env_file=str(file))
+        (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
+        assert len(backend({"LLAMA_PORT": listening.port}).of("port-owner")) == found
+
+
+@pytest.mark.parametrize(
+    ("listens", "wanted", "taken"),
+    [
+        ("0.0.0.0", "127.0.0.1", True),
+        ("127.0.0.1", "0.0.0.0", True),
+        ("127.0.0.2", "127.0.0.1", False),
+        ("127.0.0.1", "::1", False),
+        ("::1", "127.0.0.1", False),
+        ("127.0.0.1", "localhost", True),
+    ],
+)
+def test_only_addresses_that_collide_count(listens: str, wanted: str, taken: bool, backend: Check) -> None:
+    other = Listening(listens)
+    try:
+        found = backend({"LLAMA_PORT": other.port, "LLAMA_HOST": wanted, "LLAMA_API_KEY": "key"})
+    finally:
+        other.stop()
+    assert bool(found.of("port-owner")) == taken
+
+
+def test_the_check_leaves_ports_alone(backend: Check) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    before = sockets.listeners(port)
+    backend({"LLAMA_PORT": str(port)})
+    assert sockets.listeners(port) == before == []
+
+
+def test_the_kernel_and_proc_tell_the_same_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("127.0.0.1", "::1", "0.0.0.0"):
+        other = Listening(host)
+        try:
+            port = int(other.port)
+            told = sockets.listeners(port)
+            read = [one for name in ("tcp", "tcp6") for one in sockets._read(name, port)]
+            assert told == read
+            assert [one.address for one in told] == [host]
+        finally:
+            other.stop()
+
+
+def test_any_free_port_is_fine(backend: Check) -> None:
+    assert not backend({"LLAMA_PORT": "0"}).errors
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "999.1.1.1"])
+def test_an_address_of_another_machine_is_an_error(host: str, backend: Check, proxy: Check) -> None:
+    assert backend({"LLAMA_HOST": host, "LLAMA_API_KEY": "key"}).one("host").key == "LLAMA_HOST"
+    assert proxy({"PROXY_HOST": host, "PROXY_API_KEY": "key"}).one("host").key == "PROXY_HOST"
+
+
+def test_letting_others_in_without_a_key(backend: Check, proxy: Check, tmp_path: Path) -> None:
+    assert backend({"LLAMA_HOST": "0.0.0.0"}).one("api-key").severity == "warning"
+    keys = tmp_path / "keys"
+    keys.write_text("k\n", encoding="utf-8")
+    for key in ({"LLAMA_API_KEY": "k"}, {"LLAMA_API_KEY_FILE": str(keys)}):
+        assert not backend({"LLAMA_HOST": "0.0.0.0", **key}).of("api-key")
+    assert proxy({"PROXY_HOST": "0.0.0.0"}).one("api-key").severity == "error"
+
+
+def test_a_socket_file_needs_a_directory(backend: Check, tmp_path: Path) -> None:
+    assert not backend({"LLAMA_HOST": str(tmp_path / "x.sock")}).errors
+    assert backend({"LLAMA_HOST": str(tmp_path / "absent" / "x.sock")}).one("host").severity == "error"
+
+
+def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdash.control.preflight import listening as rules
+
+    monkeypatch.setattr(rules, "_may_bind", lambda port: port > 1023)
+    assert backend({"LLAMA_PORT": "81"}).one("privileged-port").fix == "set LLAMA_PORT above 1023"
+
+
+def test_a_socket_unit_decides_where_the_proxy_listens(
+    proxy: Check, context: PreflightContext, listening: Listening
+) -> None:
+    service = _service(Role.PROXY, context.env_file, socket_unit=True)
+    assert not proxy({"PROXY_PORT": listening.port}, service=service).errors
+    found = proxy({"PROXY_PORT": listening.port}, service=service, changed=frozenset({"PROXY_PORT"}))
+    assert "specdash services install" in found.one("socket-unit").fix
+
+
+@pytest.mark.parametrize(
+    ("free", "rule", "severity"), [(10, "disk-space", "error"), (30 << 20, "disk-space", "warning"), (1 << 40, "", "")]
+)
+def test_little_room_on_a_disk(
+    free: int, rule: str, severity: str, backend: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs("/")
+    values = list(real)
+    values[4] = free // real.f_frsize
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
+    rows = [row for row in backend().rows if row.rule == "disk-space"]
+    assert [(row.rule, row.severity) for row in rows] == ([(rule, severity)] if rule else [])
+
+
+def test_a_read_only_disk_is_an_error(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = list(os.statvfs("/"))
+    values[8] |= os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
+    assert "is on a read-only disk" in backend().of("read-only")[0].message
+
+
+def test_an_env_file_that_cannot_be_replaced_is_an_error(backend: Check, context: PreflightContext) -> None:
+    context.env_file.mkdir()
+    assert backend().of("env-file")[0].severity == "error"
+
+
+def test_a_binary_that_is_no_engine_is_an_error(backend: Check, tmp_path: Path) -> None:
+    for path in ("/absent/llama-server", "/bin/false"):
+        row = backend({"LLAMA_BIN": path}, probe_engine=True).one("engine")
+        assert (row.severity, row.key) == ("error", "LLAMA_BIN")
+        assert path in row.message
+
+
+def test_what_an_engine_lacks_is_told(backend: Check, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    wanted = {"LLAMA_ENGINE": "xllamacpp", "LLAMA_EXTRA_ARGS": "--no-such-flag"}
+    found = backend(wanted, probe_engine=True)
+    assert [row.severity for row in found.of("engine-lacks")] == ["error"]
+    assert json.dumps([row.as_json() for row in found.rows])

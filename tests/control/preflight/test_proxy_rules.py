@@ -1,0 +1,184 @@
+"""The proxy's settings: what would stop it is an error, what it would quietly ignore is told."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdash.control.preflight import PreflightContext, check
+from specdash.core.changes import Role
+from specdash.core.errors import InputError
+from specdash.core.findings import errors
+from specdash.core.proxy_parameters import BY_KEY
+from specdash.core.run_record import RunRecord
+from specdash.proxy.listen import tls_context
+from specdash.proxy.settings import settings_from_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from control.preflight.conftest import Check
+
+
+def test_the_defaults_have_no_findings_but_notes(proxy: Check) -> None:
+    found = proxy()
+    assert not found.errors
+    assert not found.warnings
+
+
+def test_a_bad_value_is_an_error_where_it_is_changed_and_told_where_it_was_there(proxy: Check) -> None:
+    wanted = {"PROXY_LOOP_WINDOW": "1"}
+    told = proxy(wanted).one("value")
+    assert told.severity == "warning"
+    assert "the default, 6, is in force" in told.message
+    assert proxy(wanted, changed=frozenset(wanted)).one("value").severity == "error"
+    assert proxy({"PROXY_MAX_CONNECTIONS": "0"}).one("value").severity == "error"
+
+
+def test_every_bad_value_is_found(proxy: Check) -> None:
+    wanted = {"PROXY_PORT": "0", "PROXY_READ_TIMEOUT": "x", "PROXY_REPETITION_CUT": "2", "PROXY_LOG_LEVEL": "LOUD"}
+    assert {row.key for row in proxy(wanted, changed=frozenset(wanted)).of("value")} == set(wanted)
+
+
+def test_unknown_keys_name_the_one_that_may_be_meant(proxy: Check) -> None:
+    row = proxy({"PROXY_LOOP_BREAKR": "1"}).one("unknown-key")
+    assert (row.severity, row.fix) == ("warning", "did you mean PROXY_LOOP_BREAKER?")
+
+
+def test_a_prune_target_above_its_threshold_names_both(proxy: Check) -> None:
+    wanted = {"PROXY_CONTEXT_PRUNE_TARGET_FRACTION": "0.8", "PROXY_CONTEXT_PRUNE_THRESHOLD": "0.7"}
+    assert proxy(wanted).one("relation").severity == "warning"
+    row = proxy(wanted, changed=frozenset({"PROXY_CONTEXT_PRUNE_THRESHOLD"})).one("relation")
+    assert (row.severity, row.key) == ("error", "PROXY_CONTEXT_PRUNE_THRESHOLD")
+    assert all(f"{key}={text}" in row.message for key, text in wanted.items())
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"PROXY_HOLD_LIMIT": "0"},
+        {"PROXY_PING_INTERVAL": "600", "PROXY_READ_TIMEOUT": "600"},
+        {"PROXY_GENERATION_TIMEOUT": "5", "PROXY_CONNECT_TIMEOUT": "10"},
+        {"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "12"},
+    ],
+)
+def test_settings_that_defeat_each_other_are_warnings(wanted: dict[str, str], proxy: Check) -> None:
+    assert proxy(wanted).one("relation").severity == "warning"
+
+
+@pytest.mark.parametrize("base", ["localhost:8080", "ftp://x/v1", "http://", "http://[::"])
+def test_an_upstream_that_is_no_url_is_an_error(base: str, proxy: Check) -> None:
+    assert proxy({"LLAMA_CPP_BASE": base}).one("upstream").severity == "error"
+
+
+def test_a_proxy_that_would_ask_itself_is_an_error(proxy: Check) -> None:
+    wanted = {"PROXY_PORT": "4555", "LLAMA_CPP_BASE": "http://localhost:4555/v1"}
+    assert "ask itself" in proxy(wanted).one("upstream").message
+
+
+def test_an_upstream_other_than_the_backend_is_a_warning(proxy: Check) -> None:
+    other = {"LLAMA_PORT": "9001"}
+    row = proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000/v1"}, other=other).one("upstream")
+    assert (row.severity, row.fix) == ("warning", "set LLAMA_CPP_BASE=http://127.0.0.1:9001/v1")
+    assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001/v1"}, other=other).of("upstream")
+    assert not proxy({"LLAMA_CPP_BASE": "http://gpu-box:9000/v1"}, other=other).of("upstream")
+
+
+def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: PreflightContext) -> None:
+    from os import getpid
+
+    from specdash.core.paths import run_records_dir
+
+    folder = run_records_dir(context.base)
+    folder.mkdir(parents=True)
+    record = RunRecord(getpid(), 0.0, "http://127.0.0.1:9001", "engine")
+    (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
+    assert "127.0.0.1:9001 does" in proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000"}).one("upstream").message
+    assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")
+
+
+def test_a_key_that_the_backend_would_not_take_is_a_warning(proxy: Check) -> None:
+    other = {"LLAMA_API_KEY": "right,also"}
+    for sent, count in (("", 1), ("wrong", 1), ("also", 0)):
+        rows = proxy({"PROXY_UPSTREAM_API_KEY": sent}, other=other).of("upstream")
+        assert [row.key for row in rows] == ["PROXY_UPSTREAM_API_KEY"] * count
+
+
+def test_a_backend_that_moves_away_from_the_proxy_is_a_warning(backend: Check) -> None:
+    other = {"LLAMA_CPP_BASE": "http://127.0.0.1:8080/v1"}
+    wanted = {"LLAMA_PORT": "8081"}
+    assert "LLAMA_CPP_BASE" in backend(wanted, other=other, changed=frozenset(wanted)).one("upstream").fix
+    assert not backend(wanted, other=other).of("upstream")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two certificates with their keys, and an encrypted key."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("a", "b"):
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", "/CN=localhost", "-days", "2"]
+        subprocess.run([*command, *files], check=True, capture_output=True, cwd=folder, timeout=30)
+    encrypt = ["openssl", "ec", "-in", "a.key", "-aes128", "-passout", "pass:word", "-out", "locked.key"]
+    subprocess.run(encrypt, check=True, capture_output=True, cwd=folder, timeout=30)
+    (folder / "text").write_text("no key", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "keys"),
+    [
+        ("a.pem", "a.key", []),
+        ("a.pem", "b.key", ["PROXY_TLS_KEY_FILE"]),
+        ("a.pem", "locked.key", ["PROXY_TLS_KEY_FILE"]),
+        ("a.pem", None, ["PROXY_TLS_KEY_FILE"]),
+        (None, "a.key", ["PROXY_TLS_CERT_FILE"]),
+        ("absent", "text", ["PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"]),
+    ],
+)
+def test_tls_files_are_judged_as_the_proxy_judges_them(
+    certificate: str | None, key: str | None, keys: list[str], proxy: Check, pairs: Path
+) -> None:
+    named = {"PROXY_TLS_CERT_FILE": certificate, "PROXY_TLS_KEY_FILE": key}
+    wanted = {name: str(pairs / file) for name, file in named.items() if file is not None}
+    assert [row.key for row in proxy(wanted).of("tls")] == keys
+    try:
+        tls_context(settings_from_env(wanted))
+        refused = False
+    except InputError:
+        refused = True
+    assert refused == bool(keys)
+
+
+def test_files_the_proxy_cannot_write_are_errors(proxy: Check, tmp_path: Path) -> None:
+    assert proxy({"PROXY_LOG_FILE": str(tmp_path / "absent" / "x.log")}).one("file").severity == "error"
+    assert proxy({"PROXY_EVENTS_FILE": str(tmp_path)}).one("file").key == "PROXY_EVENTS_FILE"
+    for fine in ({"PROXY_EVENTS_FILE": "off"}, {"PROXY_EVENTS_FILE": str(tmp_path / "new" / "events")}):
+        assert not proxy(fine).of("file")
+
+
+_KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS", "PROXY_EVENTS_MAX_MIB")
+_TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "http://127.0.0.1:8/v1", "https://h", "//")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_TEXTS), max_size=5))
+def test_whatever_the_proxy_refuses_to_start_with_is_an_error(
+    values: dict[str, str], context: PreflightContext
+) -> None:
+    try:
+        read = settings_from_env(values)
+    except InputError:
+        assert errors(check(Role.PROXY, values, context))
+        return
+    rows = check(Role.PROXY, values, replace(context, changed=frozenset()))
+    known = {"value", "upstream", "relation", "unknown-key"}
+    told = [row for row in rows if row.rule in known and row.severity == "error"]
+    assert all("itself" in row.message for row in told)
+    assert len(read.problems) <= len([row for row in rows if row.rule in known])
+    assert set(values) <= set(BY_KEY)

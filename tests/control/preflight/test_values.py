@@ -1,0 +1,200 @@
+"""Values, keys, relations and lines of the file: every finding, each once, with the value named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdash.control.preflight import PreflightContext, check
+from specdash.core.changes import Role
+from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+
+if TYPE_CHECKING:
+    from control.preflight.conftest import Check
+
+
+def test_good_settings_have_no_errors_or_warnings(backend: Check) -> None:
+    found = backend()
+    assert not found.errors
+    assert not found.warnings
+
+
+def test_all_findings_come_errors_first(backend: Check) -> None:
+    found = backend(
+        {
+            "LLAMA_CTX_SIZE": "many",
+            "LLAMA_PARALLEL": "9999",
+            "LLAMA_DRAFT_MAX": "0",
+            "LLAMA_ARG_DRAFT_MIN": "3",
+            "LLAMA_DRFT_P_MIN": "0.5",
+            "LLAMA_SPEC_TYPE": "draft-magic",
+            "LLAMA_HOST": "192.0.2.1",
+        }
+    )
+    assert {row.key for row in found.errors} == {
+        *("LLAMA_CTX_SIZE", "LLAMA_PARALLEL", "LLAMA_DRAFT_MAX", "LLAMA_ARG_DRAFT_MIN", "LLAMA_SPEC_TYPE"),
+        "LLAMA_HOST",
+    }
+    order = [row.severity for row in found.rows]
+    assert order == sorted(order, key=["error", "warning", "info"].index)
+    assert all(row.fix for row in found.errors)
+    assert found.one("unknown-key").fix == "did you mean LLAMA_DRAFT_P_MIN?"
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("LLAMA_DRAFT_MAX", "0"),
+        ("LLAMA_DRAFT_MAX", "8 "),
+        ("LLAMA_DRAFT_P_MIN", "1.5"),
+        ("LLAMA_DRAFT_P_MIN", "nan"),
+        ("LLAMA_ARG_FLASH_ATTN", "maybe"),
+        ("LLAMA_ARG_KV_UNIFIED", "2"),
+        ("LLAMA_PORT", "65536"),
+        ("LLAMA_GPU_LAYERS", "most"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_what_it_may_be(key: str, text: str, backend: Check) -> None:
+    rows = backend({key: text}).of("value")
+    if text.strip() != text:
+        assert not rows
+        return
+    assert [(row.severity, row.key) for row in rows] == [("error", key)]
+    assert f"{key}={text}" in rows[0].message
+
+
+def test_a_minimum_above_the_maximum_names_both_keys(backend: Check, models: dict[str, str]) -> None:
+    found = backend(
+        {
+            "LLAMA_SPEC_TYPE": "draft-simple",
+            "LLAMA_DRAFT_MODEL": models["draft"],
+            "LLAMA_DRAFT_MAX": "4",
+            "LLAMA_ARG_SPEC_DRAFT_N_MIN": "9",
+        }
+    )
+    row = found.one("settings")
+    assert row.severity == "error"
+    assert "LLAMA_ARG_SPEC_DRAFT_N_MIN=9 is above LLAMA_DRAFT_MAX=4" in row.message
+
+
+def test_a_bad_maximum_is_not_blamed_on_the_minimum_too(backend: Check, models: dict[str, str]) -> None:
+    wanted = {"LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MODEL": models["draft"]}
+    found = backend({**wanted, "LLAMA_DRAFT_MAX": "x", "LLAMA_DRAFT_MIN": "9"})
+    assert [row.key for row in found.errors] == ["LLAMA_DRAFT_MAX"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"LLAMA_MODEL": ""}, "LLAMA_MODEL is not set"),
+        ({"LLAMA_SPEC_TYPE": "draft-simple"}, "draft-simple needs a draft model"),
+        ({"LLAMA_SPEC_TYPE": "none,ngram-mod"}, "'none' would silently disable"),
+        ({"LLAMA_EXTRA_ARGS": "--draft-max 5"}, "llama.cpp removed --draft-max"),
+        ({"LLAMA_EXTRA_ARGS": "--ctx-size"}, "--ctx-size needs a value"),
+        ({"LLAMA_EXTRA_ARGS": "--alias 'x"}, "a quote is not closed"),
+    ],
+)
+def test_what_the_backend_refuses_is_an_error(wanted: dict[str, str], message: str, backend: Check) -> None:
+    assert [message in row.message for row in backend(wanted).errors] == [True]
+
+
+def test_a_draft_without_a_type_is_an_error(backend: Check, models: dict[str, str]) -> None:
+    row = backend({"LLAMA_DRAFT_MODEL": models["draft"]}).one("settings")
+    assert row.severity == "error"
+    assert "LLAMA_SPEC_TYPE=draft-simple" in row.fix
+
+
+def test_what_the_backend_warns_about_is_said_once(backend: Check, models: dict[str, str]) -> None:
+    found = backend(
+        {
+            "LLAMA_SPEC_TYPE": "ngram-cache",
+            "LLAMA_DRAFT_MODEL": models["draft"],
+            "LLAMA_DRAFT_MAX": "8",
+            "LLAMA_ARG_ENDPOINT_SLOTS": "0",
+            "LLAMA_FOO": "1",
+        }
+    )
+    for word in ("is not loaded", "/slots off", "LLAMA_FOO is not a known key", "has no effect on ngram-cache"):
+        assert [word in row.message for row in found.rows].count(True) == 1, word
+    assert "ngram-mod" in found.one("no-effect").fix
+
+
+def test_secrets_are_in_no_finding(backend: Check, proxy: Check) -> None:
+    secret = "sk-very-secret"
+    wanted = {
+        "LLAMA_API_KEY": secret,
+        "LLAMA_EXTRA_ARGS": f"--api-key {secret} --spec-type={secret}",
+        "LLAMA_MODEL": f"/absent/{secret}",
+        "LLAMA_HOST": "192.0.2.1",
+    }
+    assert secret not in repr(backend(wanted).rows)
+    proxied = {"PROXY_API_KEY": secret, "LLAMA_CPP_BASE": f"ftp://me:{secret}@host/v1", "PROXY_TLS_KEY_FILE": secret}
+    assert secret not in repr(proxy(proxied).rows)
+
+
+@pytest.mark.parametrize(
+    ("chain", "key", "fix"),
+    [
+        ("ngram-mod", "LLAMA_DRAFT_P_MIN", "LLAMA_DRAFT_MAX and LLAMA_DRAFT_MIN work"),
+        ("ngram-simple", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_MAX works"),
+        ("ngram-mod", "LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_DRAFT_MAX sets it for the types in force"),
+        ("none", "LLAMA_DRAFT_MAX", "set LLAMA_SPEC_TYPE"),
+    ],
+)
+def test_a_knob_nobody_reads_names_the_one_that_works(chain: str, key: str, fix: str, backend: Check) -> None:
+    text = "0.5" if "P_MIN" in key else "8"
+    row = backend({"LLAMA_SPEC_TYPE": chain, key: text}).one("no-effect")
+    assert (row.severity, row.key) == ("warning", key)
+    assert fix in row.fix
+
+
+def test_keys_of_the_other_service_are_told(backend: Check, proxy: Check) -> None:
+    assert "is the proxy's" in backend({"PROXY_PORT": "1"}).one("unknown-key").message
+    assert "is the backend's" in proxy({"LLAMA_MODEL": "x"}).one("unknown-key").message
+
+
+def test_lines_systemd_would_lose_are_errors_with_their_number(backend: Check, context: PreflightContext) -> None:
+    text = "LLAMA_PORT=1\nexport A=b\nno equals\nLLAMA_PORT=2\n# comment \\\nLLAMA_ALIAS=x\n"
+    context.env_file.write_text(text, encoding="utf-8")
+    found = backend()
+    lines = {(row.severity, row.message.split(": ")[0].rpartition(":")[2]) for row in found.of("env-line")}
+    assert lines == {("error", "2"), ("error", "3"), ("warning", "4"), ("warning", "5")}
+
+
+@pytest.mark.parametrize("text", ["$HOME/x.gguf", "/models/x.gguf # the small one"])
+def test_values_that_are_not_what_they_look_like(text: str, backend: Check) -> None:
+    assert backend({"LLAMA_ARG_MMPROJ": text}).one("env-value").severity == "warning"
+
+
+def test_changed_keys_say_how_they_take_effect(backend: Check, proxy: Check) -> None:
+    row = backend({"LLAMA_CTX_SIZE": "8192"}, changed=frozenset({"LLAMA_CTX_SIZE"})).one("restart")
+    assert row.message == "LLAMA_CTX_SIZE takes effect with a restart of the backend"
+    changed = frozenset({"PROXY_PORT", "PROXY_LOOP_BREAKER"})
+    rows = proxy({}, changed=changed).of("restart")
+    assert [(row.key, "restart of the proxy" in row.message) for row in rows] == [
+        ("PROXY_PORT", True),
+        ("PROXY_LOOP_BREAKER", False),
+    ]
+    assert not backend().of("restart")
+
+
+_KEYS = st.sampled_from([*BACKEND_KEYS, *PROXY_KEYS, "LLAMA_X", "A B", ""])
+_TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(
+        ["0", "-1", "1", "99999999999999999999", "1e999", "draft-simple", "a,b", "\0", "\udc80", "[::", "'"]
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.dictionaries(_KEYS, _TEXTS, max_size=8), role=st.sampled_from(list(Role)))
+def test_no_values_make_it_raise(values: dict[str, str], role: Role, context: PreflightContext) -> None:
+    for row in check(role, values, replace(context, changed=frozenset(values))):
+        assert "\n" not in row.message + row.fix
+        assert row.message
