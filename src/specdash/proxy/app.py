@@ -44,6 +44,8 @@ class Proxy:
         self.settings = settings
         self.started = time.time()
         """Unix time."""
+        self.leaving = False
+        """Every answer that begins from now on is the last of its connection."""
         self.upstream = Upstream(settings)
         self.window = Window(self.upstream, settings)
         self.upstream.on_lost = self.window.forget
@@ -74,7 +76,7 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         if scope["type"] != "http":
             return
         scope["request_id"] = request_id = new_request_id()
-        tagged = TaggedSend(send, request_id)
+        tagged = TaggedSend(send, request_id, lambda: proxy.leaving)
         try:
             auth.check_key(scope, proxy.settings.api_key)
             await _handler(scope)(proxy, scope, receive, tagged)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 REQUEST_ID = b"request-id"
+CLOSE = (b"connection", b"close")
 JSON = "application/json"
 
 
@@ -57,17 +58,20 @@ async def send_error(scope: Scope, send: Send, error: ApiError, headers: Mapping
 
 
 class TaggedSend:
-    """`send` that puts the request id on the response; `started` is True once the response has begun."""
+    """`send` that puts the request id on the response, and says that the connection ends with it where `closing` says
+    so when it begins; `started` is True once the response has begun."""
 
-    __slots__ = ("_request_id", "_send", "started")
+    __slots__ = ("_closing", "_request_id", "_send", "started")
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, closing: Callable[[], bool] = lambda: False) -> None:
         self._send = send
+        self._closing = closing
         self._request_id = request_id.encode("latin-1")
         self.started = False
 
     def __call__(self, message: dict[str, Any]) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.started = True
-            message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self._request_id)]
+            last = (CLOSE,) if self._closing() else ()
+            message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self._request_id), *last]
         return self._send(message)

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("specdash.proxy")
 LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
 _KEEP_ALIVE_S = 75
+_LEAVING_S = 0.5
+"""How long clients that keep their connection are told with their next answer that it is the last; a connection that is
+closed under a client costs it the request that it just sent."""
+_LAST_REQUEST_S = 0.1
+"""What a connection that was accepted last gets to send its request."""
 _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
@@ -151,6 +156,15 @@ class _Server(uvicorn.Server):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let who has just connected ask, then drain and close."""
+        self._proxy.leaving = True
+        for server in self.servers:
+            server.close()
+        if self.server_state.connections and not self.force_exit:
+            await asyncio.sleep(_LAST_REQUEST_S)
+        await super().shutdown(sockets)
+
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
         left = {*self.server_state.tasks, *self._tasks}
@@ -164,8 +178,8 @@ class _Server(uvicorn.Server):
         say_settings(self._proxy)
 
     def _stop(self) -> None:
-        if self.should_exit:
-            self.force_exit = True
+        if self.should_exit or self._proxy.leaving:
+            self.force_exit = self.should_exit = True
             _LOG.warning("stopping at once: %d requests are cut off", len(self.server_state.tasks))
             return
         notify("STOPPING=1")
@@ -173,6 +187,13 @@ class _Server(uvicorn.Server):
         if running:
             limit_s = self._proxy.settings.drain_timeout
             _LOG.info("stopping: %d running requests may take up to %g s to finish", running, limit_s)
+        if not self.server_state.connections:
+            self.should_exit = True
+            return
+        self._proxy.leaving = True
+        asyncio.get_running_loop().call_later(_LEAVING_S, self._leave)
+
+    def _leave(self) -> None:
         self.should_exit = True
 
     def _reload(self) -> None:

@@ -1,0 +1,66 @@
+"""A proxy that is restarted under clients who keep their connections: none of them may lose a request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from specdash.backend.launch import free_port
+from specdash.control.supervised import SupervisedManager
+from specdash.control.supervisor import Service, Supervisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RESTARTS = 8
+CLIENTS = 4
+
+
+@pytest.mark.slow
+def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    env_file = tmp_path / "proxy.env"
+    env_file.write_text(f"PROXY_PORT={port}\nPROXY_EVENTS_FILE=off\nLLAMA_CPP_BASE=http://127.0.0.1:9/v1\n", "utf-8")
+    argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
+    url = f"http://127.0.0.1:{port}/health"
+    ended = threading.Event()
+    answers: list[int] = []
+    failures: list[str] = []
+
+    def ask(*, keeps: bool) -> None:
+        client = httpx.Client(timeout=30, trust_env=False)
+        while not ended.is_set():
+            try:
+                answer = client.get(url) if keeps else httpx.get(url, timeout=30, trust_env=False)
+                answers.append(answer.status_code)
+            except httpx.HTTPError as error:
+                failures.append(f"{type(error).__name__}: {error}")
+        client.close()
+
+    with Supervisor() as supervisor:
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+        log = str(tmp_path / "out")
+        supervisor.add(Service("proxy", argv, env, log=log, listen=("127.0.0.1", port), stop_timeout=40.0))
+        manager = SupervisedManager(supervisor)
+        manager.start("proxy")
+        threads = [threading.Thread(target=ask, kwargs={"keeps": n % 2 == 0}) for n in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(RESTARTS):
+                time.sleep(0.4)
+                manager.restart("proxy")
+            time.sleep(0.4)
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(60)
+    assert failures == []
+    assert len(answers) > RESTARTS * CLIENTS
+    assert set(answers) <= {200, 503}
