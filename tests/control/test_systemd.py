@@ -348,7 +348,7 @@ def test_a_unit_without_a_file_is_read_from_the_users_journal(rig: Rig) -> None:
     """No journald runs here: its reader is a stand-in that says what it was asked."""
     reader = rig.directory / "bin" / "journalctl"
     reader.parent.mkdir()
-    reader.write_text('#!/bin/sh\nfor one; do echo "$one"; done\n', encoding="utf-8")
+    reader.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
     reader.chmod(0o755)
     (rig.user.units / "a.service").write_text(f"[Service]\n{SLEEP}", encoding="utf-8")
     rig.user.systemctl("daemon-reload")
