@@ -62,9 +62,12 @@ def test_changes_are_checked_and_not_written(
     assert file.read_bytes() == before
 
 
-def test_a_key_can_be_removed(good: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("removal", ["!LLAMA_DRAFT_MODEL", "-LLAMA_DRAFT_MODEL"])
+def test_a_key_can_be_removed(
+    removal: str, good: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write_env(tmp_path / "b.env", good)
-    code, said = _json(capsys, "--env-file", str(file), "!LLAMA_DRAFT_MODEL")
+    code, said = _json(capsys, "--env-file", str(file), removal)
     assert code == 7
     assert "needs a draft model" in said["findings"][0]["message"]
 
@@ -123,3 +126,15 @@ def test_a_file_with_an_unreadable_line_is_still_checked(
     code, said = _json(capsys, "--env-file", str(file))
     assert code == 7
     assert [row["rule"] for row in said["findings"] if row["severity"] == "error"] == ["env-line"]
+
+
+def test_a_profile_is_checked_and_the_words_win_over_it(
+    good: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_env(tmp_path / "b.env", good)
+    code, said = _json(capsys, "--env-file", str(file), "--profile", "agentic-continuity", "LLAMA_DRAFT_MAX=1x")
+    assert code == 7
+    assert "LLAMA_DRAFT_MIN" in said["services"]["backend"]["changed"]
+    assert [row["message"] for row in said["findings"] if row["severity"] == "error"] == [
+        "LLAMA_DRAFT_MAX=1x: not a whole number"
+    ]

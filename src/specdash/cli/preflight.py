@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from specdash.control.services import Deployment, ManagedService
     from specdash.core.config import Resolved
 
+_REMOVAL = re.compile(r"-[A-Z][A-Z0-9_]*\Z")
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 _DEFAULT_FILES = {Role.BACKEND: backend_env_file, Role.PROXY: proxy_env_file}
@@ -42,12 +44,16 @@ class Subject:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help="changes to check; !KEY removes a key")
+    parser.add_argument(
+        "assignments", nargs="*", metavar="KEY=VALUE", help="changes to check; -KEY or !KEY removes a key"
+    )
     parser.add_argument("--service", choices=[str(role) for role in Role], help="check this service only")
     parser.add_argument("--env-file", metavar="F", help="check this file instead of the services'")
     parser.add_argument("--profile", metavar="NAME", help="check the changes of a profile; KEY=VALUE wins over it")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/preflight.md)")
     add_settings(parser, SERVICE_SETTINGS)
+    # argparse takes a word like -KEY for an option, unless it looks like what it holds to be a negative number.
+    parser._negative_number_matcher = _REMOVAL  # noqa: SLF001
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 _SHORTEST_SECRET = 4
+_ADVICE = re.compile(
+    r"`|(use|set|unset|remove|lower|raise|write|close|correct|name|download|stop|start|put|make|mend|install|convert|"
+    r"change|create|choose|run|did you|only tab|escape|end) ?\b"
+)
+"""What the part of a message begins with that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,9 @@ def blamed(message: str, keys: Iterable[str]) -> str | None:
 
 
 def parted(message: str) -> tuple[str, str]:
-    """Message and fix of a line of the form `what is wrong; what to do`."""
+    """Message and fix of a line of the form `what is wrong; what to do`; no fix where the line ends otherwise."""
     what, separator, fix = message.rpartition("; ")
-    return (what, fix) if separator else (message, "")
+    if separator and _ADVICE.match(fix):
+        return what, fix
+    what, separator, fix = message.partition(": use ")
+    return (f"{what} is not allowed", f"use {fix}") if separator else (message, "")

@@ -50,11 +50,11 @@ class _Checked:
                 said, fix = (f"{one.key}: the value cannot be read", "") if one.secret else parted(str(error))
                 self.bad.add(one.key)
                 if one.key in MUST_BE_RIGHT or one.key in context.changed:
-                    out.error("value", said, key=one.key, fix=fix or f"use {one.allowed}")
+                    out.error("value", said, key=one.key, fix=fix or f"allowed: {one.allowed}")
                 else:
                     held = one.shown_default or "none"
                     said = f"{said}; the default, {held}, is in force"
-                    out.warning("value", said, key=one.key, fix=fix or f"use {one.allowed}")
+                    out.warning("value", said, key=one.key, fix=fix or f"allowed: {one.allowed}")
 
     def text(self, key: str) -> str:
         """The value as a text, "" when there is none."""

@@ -54,8 +54,8 @@ def _deaf_knobs(subject: Subject, types: list[SpecType], out: Findings) -> None:
 
 def _deaf(key: str, text: str, one: SpecType) -> tuple[str, str]:
     if one.fixed_draft_length is not None:
-        said = f"{key}={text} has no effect on {one.name}: it has no knob, its draft length is {one.fixed_draft_length}"
-        return said, "ngram-mod is the n-gram type with knobs"
+        length = f", its draft length is {one.fixed_draft_length}" if key == KNOBS[0] else ""
+        return f"{key}={text} has no effect on {one.name}: it has no knob{length}", "ngram-mod has knobs"
     knobs = [name for name in KNOBS if one.knob(name) is not None]
     works = f"of the knobs, {', '.join(knobs)} works" if len(knobs) == 1 else f"{' and '.join(knobs)} work"
     return f"{key}={text} has no effect on {one.name}: there is no such knob", works

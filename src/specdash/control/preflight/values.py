@@ -56,7 +56,7 @@ def read(values: Mapping[str, str], context: PreflightContext, out: Findings) ->
             parameter.parse(env[key], key)
         except InputError as error:
             said, fix = parted(str(error))
-            out.error("value", said, key=key, fix=fix or f"use {parameter.allowed}")
+            out.error("value", said, key=key, fix=fix or f"allowed: {parameter.allowed}")
             dropped.add(key)
             del env[key]
     return _settings(env, dropped, out)
