@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from insight.experiment_data import CHANGE, record
+from specdash.core.applies import ApplyKind, Outcome
 from specdash.core.observations import Counters, Gpu, Gpus, Health, HealthStatus, Host, ProcessTree, Props, Slot, Slots
+from specdash.core.proxy_events import RequestEvent
+from specdash.core.proxy_status import ProxyEvents
 from specdash.core.readings import FailureKind, Reading, Source, Status
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
@@ -158,6 +162,29 @@ slots = st.builds(
 log_text = st.lists(
     st.sampled_from((DATA / "logs" / "mamba_draft75_lv5.log").read_bytes().splitlines(keepends=True)), max_size=30
 ).map(b"".join)
+times = st.floats(1e9 - 3000, 1e9)
+applies = st.lists(
+    st.builds(
+        record,
+        st.integers(1, 9),
+        times,
+        ended_at=times,
+        outcome=st.sampled_from(Outcome),
+        kind=st.sampled_from(ApplyKind),
+        changes=st.sampled_from([(), (CHANGE,)]),
+        step_seconds=st.dictionaries(st.sampled_from(["hold", "drain", "restart"]), st.floats(0, 1e6)),
+    ),
+    max_size=4,
+).map(tuple)
+events = st.builds(
+    lambda at, duration, tokens, rate: ProxyEvents(
+        (RequestEvent(at, "s", "r", duration_s=duration, completion_tokens=tokens, decode_rate=rate, ttft_s=rate),)
+    ),
+    times,
+    numbers,
+    whole,
+    numbers,
+)
 values = st.one_of(
     st.tuples(st.just(Source.METRICS), counters),
     st.tuples(st.just(Source.SLOTS), slots),
@@ -165,6 +192,8 @@ values = st.one_of(
     st.tuples(st.just(Source.HEALTH), st.builds(Health, st.sampled_from(HealthStatus))),
     st.tuples(st.just(Source.PROPS), st.builds(Props, build_info=st.one_of(st.none(), st.text(max_size=9)))),
     st.tuples(st.just(Source.GPU), st.builds(lambda u: Gpus((Gpu(0, utilisation=u),)), numbers)),
+    st.tuples(st.just(Source.APPLIES), applies),
+    st.tuples(st.just(Source.PROXY_EVENTS), events),
     st.tuples(st.just(Source.HOST), st.builds(Host, cpu_utilisation=numbers)),
     st.tuples(st.sampled_from(Source), st.sampled_from(FailureKind)),
 )

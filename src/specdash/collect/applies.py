@@ -26,6 +26,8 @@ MAX_LINE_BYTES = 1024 * 1024
 
 _WHOLE_BELOW_BYTES = 4 * 1024 * 1024
 _SLICE_BYTES = 256 * 1024
+_LATEST = 1e11
+"""No time of a record is later, in seconds; nor is NaN a time."""
 NOTHING = "nothing was applied yet"
 
 
@@ -120,6 +122,10 @@ class ApplyCollector:
 
 def _record(line: bytes) -> ApplyRecord | None:
     try:
-        return ApplyRecord.from_json(line.decode("utf-8", "replace")) if line.strip() else None
+        record = ApplyRecord.from_json(line.decode("utf-8", "replace")) if line.strip() else None
     except (OverflowError, RecursionError):
         return None
+    if record is None:
+        return None
+    times = (record.at, record.ended_at, *record.step_seconds.values())
+    return record if all(0 <= one < _LATEST for one in times) else None
