@@ -18,6 +18,7 @@ _TELLING = re.compile(
     r"refused|exit code|signal SIG|cannot|unknown",
     re.IGNORECASE,
 )
+_CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s")
 _SPECULATION = re.compile(r"draft|spec|vocab|ngram", re.IGNORECASE)
 _WEIGHTY = re.compile(r"^\s*[\d.]+\s+[EW]\s|error|failed|warn|incompatible|mismatch", re.IGNORECASE)
 _LONGEST = 400
@@ -63,7 +64,8 @@ def lines_since(one: LogMark | None) -> list[str]:
 
 def telling(lines: Iterable[str], most: int = MOST_LINES) -> tuple[str, ...]:
     """The lines that look like the cause, in their order, each once, without secrets."""
-    return _shown([line for line in dict.fromkeys(lines) if _TELLING.search(line)][-most:])
+    kept = [line for line in dict.fromkeys(lines) if _TELLING.search(line) and not _CALM.match(line)]
+    return _shown(kept[-most:])
 
 
 def last_lines(lines: list[str], most: int = MOST_LINES) -> tuple[str, ...]:

@@ -1,0 +1,459 @@
+"""An apply on a real backend and a real proxy, under real service managers: the change in force, or all as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from specdash.backend.launch import free_port
+from specdash.control.apply import Apply
+from specdash.control.apply_plan import plan_rollback
+from specdash.control.journal import journal_file
+from specdash.control.services import ServiceState
+from specdash.core.applies import STEPS, ApplyKind, Outcome, Progress, Step, StepState
+from specdash.core.changes import Role
+from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
+from support import tiny_models
+from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment, until
+from support.fault_server import FaultServer, says
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+BROKEN_TEMPLATE = "LLAMA_ARG_CHAT_TEMPLATE={% for message in messages %}{{ message.content "
+SECRET = "secret-of-the-rig"
+HEALTHY = {"/health": says(200, '{"status":"ok"}')}
+
+
+@pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
+def running(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with running_deployment(request.param) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig) -> Rig:
+    running.reset()
+    return running
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return tiny_models.build(tmp_path_factory.mktemp("models"))
+
+
+class Clients:
+    """Threads that ask through the proxy without pause; `errors` must stay empty."""
+
+    def __init__(self, rig: Rig, count: int = 3) -> None:
+        self.errors: list[str] = []
+        self.answers = 0
+        self._rig = rig
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            try:
+                assert self._rig.ask()
+                self.answers += 1
+            except Exception as error:  # noqa: BLE001 - any of them is what must not be
+                self.errors.append(repr(error))
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        until(lambda: self.answers > 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+def during(rig: Rig, step: Step, do: Callable[[], object], *words: str, **options: Any) -> Apply:
+    """An apply that does `do` when `step` begins."""
+    planned = rig.prepare(*words, **options)
+    reports = rig.reports
+    done: list[object] = []
+
+    def report(progress: Progress) -> None:
+        reports.append(progress)
+        if progress.step is step and progress.state is StepState.RUNNING and not done:
+            done.append(True)
+            do()
+
+    return Apply(planned.plan, planned.options, report, rig.env)
+
+
+@contextlib.contextmanager
+def long_request(url: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[list[str]]:
+    """A request that takes seconds, in a thread; the list gets how it ended."""
+    import urllib.request
+
+    import orjson
+
+    ended: list[str] = []
+
+    def ask() -> None:
+        request = urllib.request.Request(url, orjson.dumps(body), {"content-type": "application/json", **headers})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+            ended.append("answered")
+        except OSError as error:
+            ended.append(repr(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield ended
+    thread.join(60)
+
+
+ENDLESS = {"prompt": "the", "n_predict": 3500, "ignore_eos": True, "temperature": 1.5}
+DIRECT = {"authorization": f"Bearer {SECRET}"}
+LONG_TURN = {"model": "m", "max_tokens": 3500, "messages": [{"role": "user", "content": "recite"}]}
+
+
+def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
+    old = rig.file().read_bytes()
+    with Clients(rig) as clients:
+        record = rig.apply("LLAMA_DRAFT_MAX=8")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    rig.assert_settled(version=old.replace(b'MAX="4"', b"MAX=8"))
+    assert clients.errors == []
+    assert [(one.key, one.before, one.after) for one in record.changes] == [("LLAMA_DRAFT_MAX", "4", "8")]
+    assert record.downtime_s is not None
+    assert 0 < record.downtime_s < 30
+    assert 0 < record.step_seconds["engine load"] < 30
+    assert record.digests == {"backend": rig.digest()}
+    assert rig.backups()[record.backups["backend"] - 1] == old
+    assert rig.records()[-1] == record
+    done = [one.step for one in rig.reports if one.state is StepState.DONE]
+    assert done == list(STEPS)
+
+
+def test_what_is_so_already_needs_no_apply(rig: Rig) -> None:
+    assert rig.prepare("LLAMA_DRAFT_MAX=4").plan.empty
+
+
+def test_a_refused_change_touches_nothing(rig: Rig) -> None:
+    old, engine = rig.file().read_bytes(), rig.engine()
+    apply = rig.prepare("LLAMA_DRAFT_MAX=4", "LLAMA_DRAFT_MIN=9")
+    assert apply.plan.refused
+    record = apply.run()
+    assert (record.outcome, record.failed_step) == (Outcome.REFUSED, Step.PREFLIGHT)
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.REFUSED
+    rig.assert_settled(version=old)
+    assert rig.engine() == engine
+    assert rig.records()[-1].outcome is Outcome.REFUSED
+
+
+FAILING = [
+    ("exits", Step.HEALTH, "failed to load the model of the test"),
+    ("deaf", Step.HEALTH, "not healthy within 2 s (no answer yet)"),
+    ("loading", Step.HEALTH, "not healthy within 2 s (loading)"),
+    ("no-drafts", Step.SPECULATION, "it is healthy but does not speculate"),
+    ("dies-on-probe", Step.PROBE, "a first completion broke off"),
+    ("no-tokens", Step.PROBE, "HTTP 500: speculative batch index 7"),
+]
+TOLD = {
+    "exits": "failed to load the model of the test",
+    "no-drafts": "the vocab does not match",
+    "dies-on-probe": "GGML_ASSERT(the test said so)",
+}
+
+
+@pytest.mark.parametrize(("way", "step", "reason"), FAILING, ids=[way for way, *_ in FAILING])
+def test_a_server_that_fails_is_rolled_back_and_no_client_notices(rig: Rig, way: str, step: Step, reason: str) -> None:
+    old = rig.file().read_bytes()
+    with Clients(rig) as clients:
+        record = rig.apply(*misbehaving(rig.home, way), health_timeout_s=2 if step is Step.HEALTH else 30)
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, step), record.reason
+    assert reason in record.reason
+    assert TOLD.get(way, "") in "\n".join(record.log_lines)
+    assert clients.errors == []
+    rig.assert_settled(version=old)
+
+
+def test_a_crash_loop_is_seen_at_once_and_not_waited_out(rig: Rig) -> None:
+    began = time.monotonic()
+    record = rig.apply(BROKEN_TEMPLATE, health_timeout_s=300)
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH)
+    assert time.monotonic() - began < 60
+    assert any("--no-jinja" in line for line in record.log_lines), record.log_lines
+    rig.assert_settled()
+
+
+def test_a_draft_that_aborts_the_real_engine_at_the_first_rejection_is_found_by_the_probe(
+    rig: Rig, models: dict[str, Path]
+) -> None:
+    """A recurrent draft for an attention model; preflight would know, had the file not been exchanged after it."""
+    draft = rig.home / "exchanged.gguf"
+    shutil.copy(models["draft"], draft)
+    old = rig.file().read_bytes()
+    words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
+    record = during(rig, Step.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE), record.reason
+    assert any("failed to remove sequence" in line for line in record.log_lines)
+    rig.assert_settled(version=old)
+
+
+def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str, Path]) -> None:
+    draft = rig.home / "vanishing.gguf"
+    shutil.copy(models["draft"], draft)
+    engine, old = rig.engine(), rig.file().read_bytes()
+    words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
+    record = during(rig, Step.HOLD, draft.unlink, *words).run()
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.RESTART), record.reason
+    assert "no such file" in record.reason
+    assert rig.engine() == engine
+    rig.assert_settled(version=old)
+
+
+def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
+    old, port = rig.file().read_bytes(), free_port("127.0.0.1")
+    with contextlib.ExitStack() as stack:
+        steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
+        record = during(rig, Step.WRITE, steal, f"LLAMA_PORT={port}").run()
+    assert record.outcome is Outcome.ROLLED_BACK
+    assert record.failed_step in (Step.RESTART, Step.HEALTH)
+    assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
+    rig.assert_settled(version=old)
+
+
+def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believed(rig: Rig) -> None:
+    old, port = rig.file().read_bytes(), free_port("127.0.0.1")
+    words = (*misbehaving(rig.home, "deaf"), f"LLAMA_PORT={port}")
+    with contextlib.ExitStack() as stack:
+        answer = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
+        record = during(rig, Step.HEALTH, answer, *words, health_timeout_s=2).run()
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH), record.reason
+    rig.assert_settled(version=old)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_cancel_at_any_step_leaves_everything_as_it_was(rig: Rig, step: Step) -> None:
+    old = rig.file().read_bytes()
+    with Clients(rig) as clients:
+        record = rig.cancelled_at(step, "LLAMA_DRAFT_MAX=9", "PROXY_LOOP_WINDOW=11")
+    untouched = step in (Step.LOCK, Step.PREFLIGHT, Step.BACKUP)
+    assert record.outcome is (Outcome.REFUSED if untouched else Outcome.ROLLED_BACK)
+    assert (record.failed_step, record.reason) == (step, "it was interrupted")
+    assert clients.errors == []
+    rig.assert_settled(version=old)
+
+
+def test_a_hot_proxy_setting_drops_no_stream_and_restarts_nothing(rig: Rig) -> None:
+    engine, proxy = rig.engine(), rig.service(Role.PROXY).status().pid
+    with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) as ended:
+        record = rig.apply("PROXY_LOOP_WINDOW=12")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert ended == ["answered"]
+    assert (rig.engine(), rig.service(Role.PROXY).status().pid) == (engine, proxy)
+    assert record.downtime_s is None
+    rig.assert_settled()
+
+
+def test_a_proxy_setting_that_needs_a_restart_loses_no_request(rig: Rig) -> None:
+    proxy = rig.service(Role.PROXY).status().pid
+    with Clients(rig) as clients:
+        record = rig.apply("PROXY_MAX_CONNECTIONS=32")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert rig.service(Role.PROXY).status().pid != proxy
+    assert clients.errors == []
+    rig.assert_settled()
+
+
+@pytest.mark.parametrize("word", ["PROXY_LOOP_WINDOW=13", "PROXY_MAX_CONNECTIONS=33"])
+def test_both_services_change_as_one(rig: Rig, word: str) -> None:
+    with Clients(rig) as clients:
+        record = rig.apply("LLAMA_DRAFT_MAX=6", word)
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert clients.errors == []
+    assert set(record.digests) == {"backend", "proxy"}
+    rig.assert_settled()
+    with Clients(rig) as clients:
+        record = rig.apply(*misbehaving(rig.home, "exits"), "PROXY_LOOP_WINDOW=14", "PROXY_MAX_CONNECTIONS=34")
+    assert record.outcome is Outcome.ROLLED_BACK
+    assert clients.errors == []
+    assert rig.values(Role.PROXY)[word.split("=", maxsplit=1)[0]] == word.split("=")[1]
+    rig.assert_settled()
+
+
+def test_requests_that_do_not_end_in_time_stop_the_apply_before_anything_changes(rig: Rig) -> None:
+    old, engine = rig.file().read_bytes(), rig.engine()
+    with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) as ended:
+        until(lambda: rig.proxy("/admin/state")["active"] == 1)
+        record = rig.apply("LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01)
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.DRAIN)
+    assert "1 requests were still running after 0.01 s" in record.reason
+    assert ended == ["answered"]
+    assert rig.engine() == engine
+    rig.assert_settled(version=old)
+
+
+def test_requests_that_do_not_end_in_time_are_cut_off_when_that_is_forced(rig: Rig) -> None:
+    with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}):
+        until(lambda: rig.proxy("/admin/state")["active"] == 1)
+        record = rig.apply("LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=True)
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert any("cut off (--force)" in warning for warning in record.warnings)
+    rig.assert_settled()
+
+
+def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(rig: Rig) -> None:
+    with long_request(f"{rig.backend_url}/completion", ENDLESS, DIRECT) as ended:
+        until(lambda: any(slot["is_processing"] for slot in fetch_slots(rig)))
+        record = rig.apply("LLAMA_DRAFT_MAX=9")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    if ended != ["answered"]:
+        assert any("did not come through a held proxy" in warning for warning in record.warnings)
+    rig.assert_settled()
+
+
+def fetch_slots(rig: Rig) -> list[dict[str, Any]]:
+    import json
+    import urllib.request
+
+    with urllib.request.urlopen(urllib.request.Request(f"{rig.backend_url}/slots", headers=DIRECT)) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+    return found
+
+
+def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
+    apply = rig.prepare("LLAMA_DRAFT_MAX=9")
+    theirs = rig.file().read_bytes() + b"# an editor was here\n"
+    rig.file().write_bytes(theirs)
+    record = apply.run()
+    assert record.outcome is Outcome.REFUSED
+    assert isinstance(apply.error, ConflictError)
+    assert rig.file().read_bytes() == theirs
+
+
+def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) -> None:
+    theirs = rig.file().read_bytes() + b"# an editor was here\n"
+    apply = during(rig, Step.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
+    record = apply.run()
+    assert record.failed_step is Step.WRITE
+    assert isinstance(apply.error, ConflictError)
+    assert rig.file().read_bytes() == theirs
+    assert rig.proxy("/admin/state")["held"] is False
+
+
+def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said(rig: Rig) -> None:
+    def edit() -> None:
+        rig.file().write_bytes(rig.file().read_bytes() + b"# an editor was here\n")
+
+    record = during(rig, Step.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLBACK_FAILED, Step.PROBE)
+    assert "was changed by somebody else" in record.reason
+    assert f"backup {record.backups['backend']}" in record.reason
+    assert rig.file().read_bytes().endswith(b"# an editor was here\n")
+    assert rig.proxy("/admin/state")["held"] is False
+    assert not journal_file(rig.env).path.exists()
+
+
+def test_a_service_that_did_not_run_is_started_and_stopped_again_when_that_fails(rig: Rig) -> None:
+    service = rig.service(Role.BACKEND)
+    service.manager.stop(service.name)
+    old = rig.file().read_bytes()
+    record = rig.apply(*misbehaving(rig.home, "no-tokens"))
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE)
+    assert rig.file().read_bytes() == old
+    assert service.status().state in (ServiceState.STOPPED, ServiceState.FAILED)
+    record = rig.apply("LLAMA_DRAFT_MAX=6")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.downtime_s is None
+    rig.assert_settled()
+
+
+def test_a_service_in_a_crash_loop_is_mended_by_an_apply(rig: Rig) -> None:
+    service = rig.service(Role.BACKEND)
+    rig.file().write_bytes(rig.good[Role.BACKEND] + BROKEN_TEMPLATE.replace("=", "='", 1).encode() + b"'\n")
+    service.manager.restart(service.name)
+    until(lambda: rig.engine() is None)
+    record = rig.apply("-LLAMA_ARG_CHAT_TEMPLATE")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    rig.assert_settled()
+
+
+def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
+    late = rig.prepare("LLAMA_DRAFT_MAX=9")
+    refusals: list[ConflictError] = []
+
+    def another() -> None:
+        try:
+            late.run()
+        except ConflictError as error:
+            refusals.append(error)
+
+    record = during(rig, Step.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
+    assert record.outcome is Outcome.APPLIED
+    assert "LLAMA_DRAFT_MAX 4 -> 8" in str(refusals[0])
+    assert rig.values()["LLAMA_DRAFT_MAX"] == "8"
+
+
+def test_an_apply_that_was_cut_short_stands_in_the_way_of_the_next(rig: Rig) -> None:
+    done = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=7", fault="write:after")
+    assert done.returncode == -9
+    with pytest.raises(UnfinishedApplyError, match="specdash recover"):
+        rig.apply("LLAMA_DRAFT_P_MIN=0.5")
+    assert rig.command("recover", "--yes").returncode == 0
+    rig.assert_settled()
+
+
+def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> None:
+    start = rig.file().read_bytes()
+    first = rig.apply("LLAMA_DRAFT_MAX=5")
+    between = rig.file().read_bytes()
+    rig.apply("LLAMA_DRAFT_MAX=6")
+
+    def back(number: int | None = None) -> Outcome:
+        plan = plan_rollback(rig.deployment, number, env=rig.env)
+        record = Apply(plan, rig.prepare("LLAMA_DRAFT_MAX=1").options, lambda _: None, rig.env).run()
+        assert record.kind is ApplyKind.ROLLBACK
+        return record.outcome
+
+    assert back() is Outcome.APPLIED
+    rig.assert_settled(version=between)
+    assert back() is Outcome.APPLIED
+    rig.assert_settled(version=start)
+    assert rig.apply("LLAMA_DRAFT_MAX=7").outcome is Outcome.APPLIED
+    assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is Outcome.APPLIED
+    assert back(first.number) is Outcome.APPLIED
+    rig.assert_settled(version=start)
+    with pytest.raises(InputError, match="there is no apply 9999"):
+        plan_rollback(rig.deployment, 9999, env=rig.env)
+
+
+def test_no_secret_reaches_records_or_progress(rig: Rig) -> None:
+    record = rig.apply("LLAMA_API_KEY=another-secret", "PROXY_UPSTREAM_API_KEY=another-secret")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    kept = (rig.home / ".local/state/specdash/applies.jsonl").read_text(encoding="utf-8")
+    told = kept + "".join(one.detail for one in rig.reports)
+    assert SECRET not in told
+    assert "another-secret" not in told
+    rig.assert_settled()
+
+
+def test_the_journal_is_for_nobody_else_to_read(rig: Rig) -> None:
+    modes: list[int] = []
+    during(
+        rig,
+        Step.HEALTH,
+        lambda: modes.append(journal_file(rig.env).path.stat().st_mode & 0o777),
+        "LLAMA_DRAFT_MAX=8",
+    ).run()
+    assert modes == [0o600]
+    assert fetch(f"{rig.backend_url}/health")["status"] == "ok"

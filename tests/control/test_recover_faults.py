@@ -1,0 +1,154 @@
+"""kill -9 of specdash at every point of an apply, of a rollback and of a recovery: always the old or the new, whole."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.control import faults
+from specdash.control.journal import journal_file
+from specdash.core.applies import ApplyKind, Outcome
+from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving, running_deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+CHANGE = ("LLAMA_DRAFT_MAX=7", "LLAMA_DRAFT_P_MIN=0.25")
+BOTH = (*CHANGE, "PROXY_LOOP_WINDOW=9")
+BEFORE_THE_JOURNAL = {
+    "lock:before",
+    "lock:after",
+    "preflight:before",
+    "preflight:after",
+    "backup:before",
+    "backup:saved",
+}
+RECORDED = {faults.RECORD_APPENDED, "record:after"}
+
+
+RECOVERIES = [
+    (cut, point)
+    for cut in (faults.WRITE_RENAMED, faults.RESTART_ASKED, "probe:after")
+    for point in (*faults.RECOVER_POINTS, *faults.ROLLBACK_POINTS)
+    # What was not asked to restart need not be restarted.
+    if (cut, point) != (faults.WRITE_RENAMED, faults.ROLLBACK_RESTARTED)
+]
+FINISHING = [
+    point
+    for point in faults.FORWARD_POINTS
+    if point.split(":")[0] in ("hold", "write", "restart", "probe", "resume", "record")
+]
+
+
+@pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
+def running(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with running_deployment(request.param) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig) -> Rig:
+    running.reset()
+    return running
+
+
+def killed(rig: Rig, fault: str, *words: str) -> None:
+    done = rig.command("apply", "--yes", "--health-timeout", "20", *words, fault=fault)
+    assert done.returncode == -signal.SIGKILL, f"{fault} was not reached: {done.stdout}{done.stderr}"
+
+
+def recovered(rig: Rig, way: str, *, code: int = 0) -> None:
+    done = rig.command("recover", way, "--yes")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert journal_file(rig.env).read() is None
+    again = rig.command("recover", way, "--yes")
+    assert (again.returncode, again.stdout) == (0, "nothing to recover\n")
+
+
+@pytest.mark.parametrize("way", ["--rollback", "--finish"])
+@pytest.mark.parametrize("point", faults.FORWARD_POINTS)
+def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, way: str) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, point, *BOTH)
+    assert rig.file().read_bytes() in (old, old.replace(b'MAX="4"', b"MAX=7") + b"LLAMA_DRAFT_P_MIN=0.25\n")
+    recovered(rig, way)
+    new = point in RECORDED or (way == "--finish" and point not in BEFORE_THE_JOURNAL)
+    assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
+    rig.assert_settled(version=None if new else old)
+    if point not in BEFORE_THE_JOURNAL:
+        assert old in rig.backups()
+        last = rig.records()[-1]
+        assert last.outcome is (Outcome.APPLIED if new else Outcome.ROLLED_BACK)
+        assert last.kind is (ApplyKind.APPLY if new else ApplyKind.RECOVER)
+        assert [one.number for one in rig.records()] == list(range(1, len(rig.records()) + 1))
+    rig.ask()
+
+
+@pytest.mark.parametrize("way", ["--rollback", "--finish"])
+@pytest.mark.parametrize("point", faults.ROLLBACK_POINTS)
+def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, way: str) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, point, *misbehaving(rig.home, "exits"))
+    recovered(rig, way, code=11 if way == "--finish" and point != faults.ROLLBACK_RECORDED else 0)
+    rig.assert_settled(version=old)
+    last = rig.records()[-1]
+    assert last.outcome is Outcome.ROLLED_BACK
+    assert last.failed_step == "health"
+    assert any("failed to load the model of the test" in line for line in last.log_lines)
+
+
+@pytest.mark.parametrize(("cut", "point"), RECOVERIES)
+def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, cut: str, point: str) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, cut, *BOTH)
+    first = rig.command("recover", "--rollback", fault=point)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    recovered(rig, "--rollback")
+    rig.assert_settled(version=old)
+
+
+@pytest.mark.parametrize("point", FINISHING)
+def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig: Rig, point: str) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, faults.BACKUP_JOURNAL, *BOTH)
+    assert rig.command("recover", "--finish", fault=point).returncode == -signal.SIGKILL
+    way = "--finish" if len(point) % 2 else "--rollback"
+    recovered(rig, way)
+    new = way == "--finish" or point in RECORDED
+    rig.assert_settled(version=None if new else old)
+    assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
+
+
+def test_finishing_what_cannot_be_finished_rolls_back_and_says_so(rig: Rig) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, "write:after", *misbehaving(rig.home, "dies-on-probe"))
+    done = rig.command("recover", "--finish", "--json")
+    assert done.returncode == 11
+    record = json.loads(done.stdout)
+    assert (record["outcome"], record["failed_step"]) == ("rolled back", "probe")
+    rig.assert_settled(version=old)
+
+
+def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_yes(rig: Rig) -> None:
+    killed(rig, "write:after", *CHANGE)
+    refused = rig.command("apply", "LLAMA_DRAFT_MAX=9")
+    assert refused.returncode == 13
+    assert "specdash recover" in refused.stderr
+    done = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=9")
+    assert done.returncode == 0, done.stderr
+    assert "rolling it back first" in done.stderr
+    assert (rig.values()["LLAMA_DRAFT_MAX"], rig.values().get("LLAMA_DRAFT_P_MIN")) == ("9", None)
+    rig.assert_settled()
+
+
+def test_rollback_of_one_that_was_cut_short_goes_back_to_before_it_and_no_further(rig: Rig) -> None:
+    assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is Outcome.APPLIED
+    before = rig.file().read_bytes()
+    killed(rig, "health:after", *CHANGE)
+    assert rig.command("rollback", "--yes").returncode == 0
+    rig.assert_settled(version=before)

@@ -1,0 +1,430 @@
+"""A backend on the bundled models and a proxy in front of it, in a home of their own, under a real service manager.
+
+The engine is the real one; `misbehaving` chooses a scripted llama-server that fails in the ways a real one rarely can
+be made to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend import demo
+from specdash.backend.launch import free_port
+from specdash.control.apply import Apply, ApplyOptions, plan_apply
+from specdash.control.apply_engine import live_proxies, recorded_engine
+from specdash.control.apply_lock import ApplyLock
+from specdash.control.env_store import Backups
+from specdash.control.journal import journal_file
+from specdash.control.records import read_records
+from specdash.control.services import Deployment, ManagedService
+from specdash.control.supervised import SupervisedManager
+from specdash.control.supervisor import Service, Supervisor
+from specdash.control.systemd import SystemdManager
+from specdash.control.units import UnitFacts, unit_texts
+from specdash.core.applies import ApplyRecord, Outcome, Progress, Step, StepState
+from specdash.core.changes import Role, parse_assignments
+from specdash.core.envfile import parse
+from specdash.core.paths import applies_file, backups_dir
+from support.help_engine import HELP, TODAY
+from support.supervised import running_daemon
+from support.systemd_user import running_user_manager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from specdash.control.apply_engine import Engine
+    from specdash.control.services import ServiceManager
+    from specdash.control.supervisor_client import SupervisorClient
+
+    Starter = Callable[
+        [Path, Mapping[Role, Path], int],
+        contextlib.AbstractContextManager[tuple[dict[str, str], ServiceManager, dict[Role, str]]],
+    ]
+
+START_S = 60.0
+MANAGERS = ("daemon", "systemd", "in-process")
+MANAGER_PARAMETERS = [
+    pytest.param("daemon", marks=pytest.mark.engine),
+    pytest.param("systemd", marks=[pytest.mark.engine, pytest.mark.systemd]),
+]
+_NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
+_STOP_S = 20.0
+
+
+@dataclass(slots=True)
+class Rig:
+    """A running deployment. `env` leads to it, for functions and for `specdash` as a command."""
+
+    home: Path
+    env: dict[str, str]
+    deployment: Deployment
+    backend_url: str
+    proxy_url: str
+    reports: list[Progress] = field(default_factory=list)
+    good: dict[Role, bytes] = field(default_factory=dict)
+
+    def service(self, role: Role) -> ManagedService:
+        """The service of a role."""
+        found = self.deployment.service(role)
+        assert found is not None
+        return found
+
+    def file(self, role: Role = Role.BACKEND) -> Path:
+        """Its env file."""
+        return self.service(role).env_file
+
+    def values(self, role: Role = Role.BACKEND) -> dict[str, str]:
+        """What the file says now."""
+        return parse(self.file(role).read_text(encoding="utf-8")).values
+
+    def digest(self, role: Role = Role.BACKEND) -> str:
+        """The version that the file holds."""
+        return hashlib.sha256(self.file(role).read_bytes()).hexdigest()
+
+    def engine(self) -> Engine | None:
+        """The engine that runs now."""
+        return recorded_engine(self.service(Role.BACKEND), self.env)
+
+    def prepare(self, *words: str, **options: Any) -> Apply:
+        """An apply that was planned and not begun."""
+        plan = plan_apply(self.deployment, parse_assignments(list(words)), env=self.env)
+        chosen: dict[str, Any] = {"drain_timeout_s": 10, "health_timeout_s": 30, **options}
+        self.reports = []
+        return Apply(plan, ApplyOptions(**chosen), self.reports.append, self.env)
+
+    def apply(self, *words: str, **options: Any) -> ApplyRecord:
+        """Apply KEY=VALUE words."""
+        return self.prepare(*words, **options).run()
+
+    def cancelled_at(self, step: Step, *words: str) -> ApplyRecord:
+        """Apply, and cancel when `step` begins."""
+        apply = self.prepare(*words)
+        reported = self.reports.append
+
+        def report(progress: Progress) -> None:
+            reported(progress)
+            if progress.step is step and progress.state is StepState.RUNNING:
+                apply.cancel()
+
+        again = Apply(apply.plan, apply.options, report, self.env)
+        apply.cancel = again.cancel  # type: ignore[method-assign]
+        return again.run()
+
+    def command(self, *words: str, fault: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """`specdash WORDS` in a process of its own; `fault` is the point at which it kills itself."""
+        env = {**self.env, **({"SPECDASH_FAULT": fault} if fault is not None else {})}
+        return subprocess.run(
+            [sys.executable, "-m", "specdash", *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def start_command(self, *words: str) -> subprocess.Popen[str]:
+        """The same, not waited for."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "specdash", *words],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def records(self) -> tuple[ApplyRecord, ...]:
+        """Every apply so far."""
+        return read_records(applies_file(self.env))
+
+    def backups(self, role: Role = Role.BACKEND) -> list[bytes]:
+        """Every kept version."""
+        kept = Backups(backups_dir(self.env))
+        return [kept.read(role, one.number) for one in kept.list(role)]
+
+    def proxy(self, path: str, body: Any = None) -> Any:
+        """Ask the proxy."""
+        return fetch(self.proxy_url + path, body)
+
+    def ask(self) -> str:
+        """One turn through the proxy; its text."""
+        body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "the speculative decoder"}]}
+        answer = self.proxy("/v1/messages", body)
+        return "".join(block.get("text", "") for block in answer["content"])
+
+    def assert_settled(self, *, version: bytes | None = None) -> None:
+        """Nothing of an apply is left: the file is whole and in force, everybody passes, the next apply may come."""
+        if version is not None:
+            assert self.file().read_bytes() == version
+        assert not journal_file(self.env).path.exists()
+        left = [path.name for path in (*self.home.rglob(".*.specdash-new"), *self.home.rglob(".apply.journal*"))]
+        assert left == []
+        with ApplyLock("test", self.env):
+            pass
+        engine = self.engine()
+        assert engine is not None
+        assert engine.digest == self.digest()
+        assert healthy(self.backend_url)
+        assert self.proxy("/admin/state")["held"] is False
+        assert [one.env_digest for one in live_proxies(self.env)] == [self.digest(Role.PROXY)]
+        assert self.ask()
+
+    def reset(self) -> None:
+        """Back to the settings it began with, whatever a test has left."""
+        journal_file(self.env).remove()
+        for role, data in self.good.items():
+            service = self.service(role)
+            current = service.env_file.read_bytes() if service.env_file.exists() else None
+            status = service.status()
+            if current != data:
+                service.env_file.write_bytes(data)
+            engine = self.engine()
+            backends = [engine.digest] if engine is not None else []
+            proxies = [one.env_digest for one in live_proxies(self.env)]
+            running = backends if role is Role.BACKEND else proxies
+            if running != [self.digest(role)] or not status.alive:
+                service.manager.restart(service.name)
+        self.wait_ready()
+        with contextlib.suppress(OSError):
+            self.proxy("/admin/resume", {})
+
+    def wait_ready(self) -> None:
+        """Wait until both answer."""
+        deadline = time.monotonic() + START_S
+        while not (healthy(self.backend_url) and healthy(self.proxy_url) and self.engine() is not None):
+            if time.monotonic() > deadline:
+                said = [self.service(role).manager.log_tail(self.service(role).name) for role in Role]
+                pytest.fail(f"the services did not start: {said}")
+            time.sleep(0.02)
+
+
+def fetch(url: str, body: Any = None) -> Any:
+    """The JSON at an address; POST with a body."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def healthy(url: str) -> bool:
+    """Whether /health says 200."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def running_deployment(manager: str) -> Iterator[Rig]:
+    """Both services under `daemon`, `systemd` or `in-process`; nothing of them is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sd-rig-") as name, contextlib.ExitStack() as stack:
+        home = Path(name)
+        ports = {role: free_port("127.0.0.1") for role in Role}
+        files = _env_files(home, ports)
+        starters: dict[str, Starter] = {"daemon": _under_daemon, "systemd": _under_systemd, "in-process": _in_process}
+        start = starters[manager]
+        env, running, names = stack.enter_context(start(home, files, ports[Role.PROXY]))
+        backend, proxy = (
+            ManagedService(role, names[role], running, files[role], True, "test", socket=role is Role.PROXY)
+            for role in Role
+        )
+        rig = Rig(
+            home,
+            env,
+            Deployment(backend, proxy),
+            f"http://127.0.0.1:{ports[Role.BACKEND]}",
+            f"http://127.0.0.1:{ports[Role.PROXY]}",
+        )
+        rig.wait_ready()
+        rig.good = {role: files[role].read_bytes() for role in Role}
+        yield rig
+
+
+def _env_files(home: Path, ports: Mapping[Role, int]) -> dict[Role, Path]:
+    files = {role: home / f"{_NAMES[role]}.env" for role in Role}
+    upstream = f"http://127.0.0.1:{ports[Role.BACKEND]}"
+    files[Role.BACKEND].write_text(
+        demo.env_text(
+            port=ports[Role.BACKEND], log=home / "server.log", spec_types=("draft-simple",), engine="xllamacpp"
+        )
+        + "# kept by every apply\nLLAMA_API_KEY=secret-of-the-rig\n",
+        encoding="utf-8",
+    )
+    files[Role.PROXY].write_text(
+        demo.proxy_env_text(port=ports[Role.PROXY], upstream=upstream, events=home / "events.jsonl")
+        + "PROXY_UPSTREAM_API_KEY=secret-of-the-rig\n",
+        encoding="utf-8",
+    )
+    for file in files.values():
+        file.chmod(0o600)
+    return files
+
+
+def _clean(home: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "SPECDASH_", "LLAMA_", "PROXY_"))}
+    return {**kept, "HOME": str(home)}
+
+
+def _argv(role: Role, file: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "specdash", str(role), "run", "--env-file", str(file))
+
+
+@contextlib.contextmanager
+def _under_daemon(
+    home: Path, files: Mapping[Role, Path], proxy_port: int
+) -> Iterator[tuple[dict[str, str], SupervisorClient, dict[Role, str]]]:
+    with running_daemon(home) as daemon:
+        for role, file in files.items():
+            listen = None if role is Role.BACKEND else f"127.0.0.1:{proxy_port}"
+            daemon.add(_NAMES[role], _argv(role, file), role=role, listen=listen, stop_timeout=_STOP_S)
+            daemon.client.start(_NAMES[role])
+        yield daemon.environment, daemon.client, dict(_NAMES)
+
+
+@contextlib.contextmanager
+def _under_systemd(
+    home: Path, files: Mapping[Role, Path], proxy_port: int
+) -> Iterator[tuple[dict[str, str], SystemdManager, dict[Role, str]]]:
+    with running_user_manager(home) as user:
+        env = {**_clean(home), **user.environment}
+        facts = UnitFacts(
+            python=sys.executable,
+            backend_env=str(files[Role.BACKEND]),
+            proxy_env=str(files[Role.PROXY]),
+            listen=(f"127.0.0.1:{proxy_port}",),
+            environment={key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
+            log_dir=str(home),
+        )
+        for name, text in unit_texts(facts).items():
+            # A suite restarts more often than an operator would be allowed to.
+            (user.units / name).write_text(text.replace("StartLimitBurst=5", "StartLimitBurst=1000"), encoding="utf-8")
+        user.systemctl("daemon-reload")
+        manager = SystemdManager(env)
+        names = {role: f"{name}.service" for role, name in _NAMES.items()}
+        for role in Role:
+            manager.start(names[role])
+        yield env, manager, names
+
+
+@contextlib.contextmanager
+def _in_process(
+    home: Path, files: Mapping[Role, Path], proxy_port: int
+) -> Iterator[tuple[dict[str, str], SupervisedManager, dict[Role, str]]]:
+    env = _clean(home)
+    with Supervisor() as supervisor:
+        for role, file in files.items():
+            supervisor.add(
+                Service(
+                    _NAMES[role],
+                    _argv(role, file),
+                    env,
+                    log=str(home / f"{role}.out"),
+                    reload_signal=signal.SIGUSR1 if role is Role.BACKEND else signal.SIGHUP,
+                    listen=None if role is Role.BACKEND else ("127.0.0.1", proxy_port),
+                    stop_timeout=_STOP_S,
+                )
+            )
+            supervisor.launch(_NAMES[role])
+        yield env, SupervisedManager(supervisor), dict(_NAMES)
+
+
+_SCRIPT = """#!{python} -ISu
+import http.server, json, os, signal, sys, time
+arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
+if "--version" in sys.argv:
+    print("version: 4242 (misbehaving)")
+    sys.exit()
+if "--help" in sys.argv:
+    print(open({help!r}, encoding="utf-8").read())
+    sys.exit()
+way = arguments.get("--alias", "")
+started = time.monotonic()
+def say(level, text):
+    print(f"0.00.{{int((time.monotonic() - started) * 1000):03d}}.000 {{level}} {{text}}", flush=True)
+if way == "exits":
+    say("E", "srv  llama_server: failed to load the model of the test")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+if way == "deaf":
+    say("I", "srv  it will never listen")
+    time.sleep(600)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if way == "loading":
+            error = {{"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+            self.answer(503, {{"error": error}})
+        elif self.path == "/health":
+            self.answer(200, {{"status": "ok"}})
+        elif self.path == "/slots":
+            self.answer(200, [{{"id": 0, "is_processing": False, "speculative": way != "no-drafts"}}])
+        else:
+            self.answer(404, {{"error": {{"code": 404, "message": "not here"}}}})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        if way == "dies-on-probe":
+            print("ggml/src/ggml.c:42: GGML_ASSERT(the test said so) failed", flush=True)
+            os.abort()
+        if way == "no-tokens":
+            self.answer(500, {{"error": {{"code": 500, "message": "speculative batch index 7"}}}})
+        else:
+            self.answer(200, {{"content": " ok", "tokens_predicted": 16, "timings": {{"draft_n": 9,
+                              "draft_n_accepted": 3}}}})
+
+    def log_message(self, *_):
+        pass
+
+if way == "no-drafts":
+    say("E", "srv    load_model: failed to load draft model, the vocab does not match")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
+say("I", "srv  llama_server: listening")
+server.serve_forever()
+"""
+
+
+def misbehaving(directory: Path, way: str) -> list[str]:
+    """KEY=VALUE words that choose the scripted engine. `way`: `exits`, `deaf` (never listens), `loading` (503 for
+    ever), `no-drafts`, `dies-on-probe`, `no-tokens` (500), or `good`."""
+    path = directory / "misbehaving-llama-server"
+    if not path.exists():
+        text = _SCRIPT.format(python=sys.executable, help=str(HELP / f"{TODAY}.txt"))
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    return ["LLAMA_ENGINE=llama-server", f"LLAMA_BIN={path}", f"LLAMA_ALIAS={way}"]
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for something; fails when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def outcomes(records: tuple[ApplyRecord, ...]) -> list[Outcome]:
+    """How they ended."""
+    return [one.outcome for one in records]
