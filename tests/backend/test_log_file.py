@@ -66,3 +66,16 @@ def test_a_full_disk_loses_output_and_counts_it() -> None:
 def test_a_place_that_cannot_be_written_is_named() -> None:
     with pytest.raises(InputError, match=r"log file /proc/nope/x\.log: cannot be written"):
         LogFile("/proc/nope/x.log", 1)
+
+
+def test_the_bound_can_be_moved_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    log = LogFile(path, 0)
+    for _ in range(3):
+        log.write(b"x" * (1 << 20))
+    assert path.stat().st_size == 3 << 20
+    log.bound(1)
+    log.write(b"y")
+    log.close()
+    assert path.read_bytes() == b"y"
+    assert path.with_name("server.log.1").stat().st_size == 3 << 20
