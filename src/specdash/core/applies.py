@@ -143,5 +143,5 @@ class ApplyRecord:
                 digests={str(k): str(v) for k, v in data.get("digests", {}).items()},
                 url=data.get("url"),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
