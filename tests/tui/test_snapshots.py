@@ -9,10 +9,14 @@ import pytest
 
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
+from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
+from tui.test_tune_screen import edit, ended, press
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from textual.pilot import Pilot
 
 SIZES = ((80, 24), (120, 36), (200, 50))
 
@@ -27,9 +31,15 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     plot.load()
 
 
-def dashboard(scene: str) -> Dashboard:
+def dashboard(scene: str, console: FakeConsole | None = None) -> Dashboard:
     """A scene at one moment."""
-    return Dashboard(FakeState(scene), clock=lambda: 10_000.0, wall=lambda: 1_790_000_000.0, theme="night")
+    return Dashboard(
+        FakeState(scene),
+        clock=lambda: 10_000.0,
+        wall=lambda: 1_790_000_000.0,
+        theme="night",
+        console=console,  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -58,3 +68,31 @@ def test_request(snap_compare: Callable[..., bool]) -> None:
 
 def test_overview_without_a_proxy(snap_compare: Callable[..., bool]) -> None:
     assert snap_compare(dashboard("no_proxy"), terminal_size=(120, 36))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_tune_screen(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    async def tuned(pilot: Pilot[None]) -> None:
+        await press(pilot, "e", "A")
+        await edit(pilot, "LLAMA_DRAFT_MAX", "500")
+        await edit(pilot, "LLAMA_DRAFT_P_MIN", "0.8")
+
+    assert snap_compare(dashboard("busy", FakeConsole()), terminal_size=size, run_before=tuned)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_an_apply_that_was_rolled_back(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    async def applied(pilot: Pilot[None]) -> None:
+        await press(pilot, "e", "A")
+        await edit(pilot, "LLAMA_DRAFT_MAX", "12")
+        await press(pilot, "a", "enter")
+        await ended(pilot)
+
+    assert snap_compare(dashboard("busy", FakeConsole(fails=True)), terminal_size=size, run_before=applied)
+
+
+def test_presets(snap_compare: Callable[..., bool]) -> None:
+    async def opened(pilot: Pilot[None]) -> None:
+        await press(pilot, "e", "o")
+
+    assert snap_compare(dashboard("busy", FakeConsole()), terminal_size=(80, 24), run_before=opened)
