@@ -291,25 +291,28 @@ def test_both_services_change_as_one(rig: Rig, word: str) -> None:
     rig.assert_settled()
 
 
-def test_requests_that_do_not_end_in_time_stop_the_apply_before_anything_changes(rig: Rig) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force(rig: Rig, *, force: bool) -> None:
     old, engine = rig.file().read_bytes(), rig.engine()
-    with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) as ended:
-        until(lambda: rig.proxy("/admin/state")["active"] == 1)
-        record = rig.apply("LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01)
+    with contextlib.ExitStack() as stack:
+        ended: list[list[str]] = []
+
+        def begin() -> None:
+            turns = [long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) for _ in range(3)]
+            ended.extend(stack.enter_context(turn) for turn in turns)
+            until(lambda: rig.proxy("/admin/state")["active"] > 1)
+
+        record = during(rig, Step.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
+    if force:
+        assert record.outcome is Outcome.APPLIED, record.reason
+        assert any("cut off (--force)" in warning for warning in record.warnings)
+        rig.assert_settled()
+        return
     assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.DRAIN)
-    assert "1 requests were still running after 0.01 s" in record.reason
-    assert ended == ["answered"]
+    assert "requests were still running after 0.01 s" in record.reason
+    assert ended == [["answered"]] * 3
     assert rig.engine() == engine
     rig.assert_settled(version=old)
-
-
-def test_requests_that_do_not_end_in_time_are_cut_off_when_that_is_forced(rig: Rig) -> None:
-    with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}):
-        until(lambda: rig.proxy("/admin/state")["active"] == 1)
-        record = rig.apply("LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=True)
-    assert record.outcome is Outcome.APPLIED, record.reason
-    assert any("cut off (--force)" in warning for warning in record.warnings)
-    rig.assert_settled()
 
 
 def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(rig: Rig) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,7 @@ MANAGER_PARAMETERS = [
     pytest.param("systemd", marks=[pytest.mark.engine, pytest.mark.systemd]),
 ]
 _NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
+_UNIT = re.compile(r"specdash-(\w+\.(?:service|socket))")
 _STOP_S = 20.0
 
 
@@ -311,12 +313,18 @@ def _under_systemd(
             environment={key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
             log_dir=str(home),
         )
+        # All managers of this machine share one tree of cgroups: units of one name would be killed with each other.
+        mark = f"sd-{os.getpid()}-{proxy_port}"
         for name, text in unit_texts(facts).items():
             # A suite restarts more often than an operator would be allowed to.
-            (user.units / name).write_text(text.replace("StartLimitBurst=5", "StartLimitBurst=1000"), encoding="utf-8")
+            own = _UNIT.sub(rf"{mark}-\1", text.replace("StartLimitBurst=5", "StartLimitBurst=1000"))
+            (user.units / name.replace("specdash-", f"{mark}-")).write_text(own, encoding="utf-8")
         user.systemctl("daemon-reload")
         manager = SystemdManager(env)
-        names = {role: f"{name}.service" for role, name in _NAMES.items()}
+        names = {role: f"{name}.service".replace("specdash-", f"{mark}-") for role, name in _NAMES.items()}
+        settings = home / ".config/specdash/config.toml"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("".join(f'{role}_service = "{names[role]}"\n' for role in Role), encoding="utf-8")
         for role in Role:
             manager.start(names[role])
         yield env, manager, names

@@ -185,6 +185,20 @@ def listening_engine(main_pid: int, expected_url: str) -> Engine | None:
     return best[1] if best is not None else None
 
 
+def owns_port(engine: Engine) -> bool | None:
+    """Whether it is this process that listens at its address; None where the system does not tell."""
+    port = port_of(engine.url)
+    if port is None or ".sock" in engine.url:
+        return None
+    try:
+        found = psutil.Process(engine.pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    except (psutil.Error, OSError):
+        return None
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
+
+
 def family(main_pid: int) -> list[psutil.Process]:
     """A process and everything it started."""
     try:

@@ -10,7 +10,7 @@ import psutil
 
 from specdash.collect.discover import place
 from specdash.control import verify
-from specdash.control.apply_engine import Engine, age_s, listening_engine, recorded_engine
+from specdash.control.apply_engine import Engine, age_s, listening_engine, owns_port, recorded_engine
 from specdash.control.apply_logs import LogMark, last_line, last_lines, lines_since, mark, telling
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.services import ServiceState
@@ -33,6 +33,7 @@ SWAP_S = 60.0
 _FOREIGN_S = 20.0
 """How long a healthy answer may come from a process that is none of the service's."""
 _LAST_LINES = 30
+_SHORT = 40
 
 
 class ReloadRefusedError(StepFailedError):
@@ -170,7 +171,7 @@ class Passage:
             found = listening_engine(status.pid, self.promise.url) if status.pid is not None else None
             if found is not None and (self._is_old(found) or place(found.url) != place(self.promise.url)):
                 found = None
-        if found is not None:
+        if found is not None and owns_port(found) is not False:
             return found
         now = time.monotonic()
         self._stranger_since = self._stranger_since or now
@@ -238,8 +239,11 @@ def marks(promise: Promise, old: Engine | None) -> tuple[LogMark, ...]:
 
 
 def _because(status: ServiceStatus, lines: tuple[str, ...]) -> str:
-    said = status.detail or (lines[-1] if lines else "")
-    return f": {said}" if said else ""
+    last = lines[-1] if lines else ""
+    # The supervisor quotes the log itself, systemd gives the exit code alone.
+    said = [status.detail, *([last] if last not in status.detail and len(status.detail) < _SHORT else [])]
+    words = ": ".join(one for one in said if one)
+    return f": {words}" if words else ""
 
 
 def _lives(pid: int) -> bool:
