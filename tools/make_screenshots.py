@@ -14,29 +14,43 @@ import time
 from pathlib import Path
 
 from specdash.backend.demo import DRAFT_TYPE
-from specdash.cli.demo import private_directory, start_backend, start_proxy, start_traffic
+from specdash.cli.demo import (
+    demo_deployment,
+    demo_environment,
+    private_directory,
+    start_backend,
+    start_proxy,
+    start_traffic,
+)
 from specdash.collect.hub import Hub
+from specdash.control.console import Console
 from specdash.control.supervisor import Supervisor
+from specdash.core.applies import Outcome
+from specdash.core.changes import ChangeSet, Role
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
 
 SIZES = ((80, 24), (120, 36), (200, 50))
-SCREENS = {"demo": (), "proxy": ("p",)}
+SCREENS = {"demo": (), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
 """Each picture's name, and the keys that lead to it."""
+APPLIED = {"LLAMA_DRAFT_MAX": "6"}
+"""What is applied after half of the traffic, so that there is a marker and a card to show."""
 WARM_UP_S = 75.0
 WINDOW_S = 60.0
 OUT = Path(__file__).resolve().parents[1] / "screenshots"
 
 
-async def shoot(state: TargetState, width: int, height: int, keys: tuple[str, ...]) -> str:
+async def shoot(state: TargetState, console: Console, width: int, height: int, keys: tuple[str, ...]) -> str:
     """The dashboard at one size, as SVG."""
-    app = Dashboard(state, demo=True, theme="night")
+    app = Dashboard(state, demo=True, theme="night", console=console)
     app.window_s = WINDOW_S
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause(1.0)
-        await pilot.press(*keys)
+        for key in keys:
+            await pilot.press(key)
+            await app.workers.wait_for_complete()
         await pilot.pause(2.0)
         return portable_svg(app.export_screenshot(title="specdash"))
 
@@ -59,12 +73,22 @@ def main() -> int:
     with private_directory() as directory, Supervisor() as supervisor:
         target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
         state = TargetState(target)
-        with Hub(target, [state.apply]):
+        env = demo_environment(directory)
+        console = Console(
+            lambda: demo_deployment(supervisor, directory, target), drain_timeout_s=60, health_timeout_s=60, env=env
+        )
+        with Hub(target, [state.apply], on_target=state.retarget, env=env):
             time.sleep(1.0)
             start_traffic(supervisor, target, None)
-            time.sleep(args.warm_up)
+            time.sleep(args.warm_up / 2)
+            running = console.start(console.plan(ChangeSet({Role.BACKEND: APPLIED})))
+            running.join()
+            if running.record is None or running.record.outcome is not Outcome.APPLIED:
+                print(f"the apply before the pictures failed: {running.record or running.error}", file=sys.stderr)
+                return 1
+            time.sleep(args.warm_up / 2)
             for (screen, keys), (width, height) in itertools.product(SCREENS.items(), SIZES):
-                svg = asyncio.run(shoot(state, width, height, keys))
+                svg = asyncio.run(shoot(state, console, width, height, keys))
                 name = args.out / f"{screen}-{width}x{height}"
                 name.with_suffix(".svg").write_text(svg, encoding="utf-8")
                 name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))

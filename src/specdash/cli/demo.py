@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
             settings,
             demo=True,
             seconds=args.seconds,
-            deployment=lambda: _deployment(supervisor, directory, target),
-            env={**os.environ, "XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)},
+            deployment=lambda: demo_deployment(supervisor, directory, target),
+            env=demo_environment(directory),
         )
 
 
@@ -190,7 +190,12 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
     return replace(target, proxy_url=url, proxy_log=str(events), proxy_origin="demo")
 
 
-def _deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:
+def demo_environment(directory: Path) -> dict[str, str]:
+    """The environment in which the demo's records, backups and profiles are its own."""
+    return {**os.environ, "XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
+
+
+def demo_deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:
     """The demo's own services, which may be tuned like any others."""
     from specdash.control.services import Deployment, ManagedService
     from specdash.control.supervised import SupervisedManager

@@ -78,31 +78,36 @@ class KeysTable(RowsPanel[TuneRow]):
         """Key, now, pending, last good, and how a change comes into force."""
         del view
         width = self.size.width
-        value = max(9, min(26, (width - 55) // 3))
+        value = max(12, min(26, (width - 55) // 3))
         return (
             Column("key", 30, lambda row: (row.key, "accent bold" if row.pending else "text"), right=False),
-            Column("now", value, lambda row: _value(row.now), right=False),
-            Column("pending", value, _pending, right=False),
-            Column("last good", value, _last_good, rank=1, right=False),
+            Column("now", value, lambda row: _value(row.now, width=value), right=False),
+            Column("pending", value, lambda row: _pending(row, value), right=False),
+            Column("last good", value, lambda row: _last_good(row, value), rank=1, right=False),
             Column("unit", 8, lambda row: (row.help.unit if row.help else "", "dim"), rank=2, right=False),
             Column("takes", 8, _takes, rank=3, right=False, stretch=True),
         )
 
 
-def _value(text: str | None, role: str = "text") -> Span:
-    return (clean(text, 200) if text else "''", role) if text is not None else (NOT_SET, "dim")
+def _value(text: str | None, role: str = "text", *, width: int) -> Span:
+    if text is None:
+        return (NOT_SET, "dim")
+    shown = clean(text, 4096) or "''"
+    # What tells one file from another is its name, at the end.
+    too_long = len(shown) > width and shown.startswith(("/", "~"))
+    return ("…" + shown[1 - width :] if too_long else shown, role)
 
 
-def _pending(row: TuneRow) -> Span:
+def _pending(row: TuneRow, width: int) -> Span:
     if not row.pending:
         return ("", "dim")
-    return _value(row.wanted, "warn bold") if row.wanted is not None else (REMOVED, "warn bold")
+    return (REMOVED, "warn bold") if row.wanted is None else _value(row.wanted, "warn bold", width=width)
 
 
-def _last_good(row: TuneRow) -> Span:
+def _last_good(row: TuneRow, width: int) -> Span:
     if not row.has_last_good:
         return (UNKNOWN, "dim")
-    return _value(row.last_good, "text" if row.last_good != row.now else "dim")
+    return _value(row.last_good, "text" if row.last_good != row.now else "dim", width=width)
 
 
 def _takes(row: TuneRow) -> Span:
