@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specdash.control.apply_engine import family, recorded_engine
 from specdash.control.env_store import Backups, read_env
 from specdash.control.preflight import PreflightContext, check
+from specdash.control.profiles import means_the_same
 from specdash.control.records import read_records
 from specdash.core.applies import ApplyKind, Outcome
 from specdash.core.changes import KeyChange, Role
@@ -96,8 +97,13 @@ def plan_apply(
         service = service_of(deployment, role)
         snapshot = read_env(service.env_file)
         changed = changes.changes(role, snapshot.values)
+        if profile is not None:
+            # A profile says 0.80 where the file says 0.8: no reason to restart anything.
+            changed = tuple(
+                one for one in changed if one.before is None or not means_the_same(role, one.key, one.before, one.after)
+            )
         if changed:
-            data = with_changes(snapshot.file, changes.of(role)).encode()
+            data = with_changes(snapshot.file, {one.key: one.after for one in changed}).encode()
             edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
     return ApplyPlan(deployment, tuple(edits), findings(edits, env), profile)
 

@@ -115,9 +115,15 @@ class TuneModel:
     def take(self, profile: Profile) -> None:
         """Want what the profile says, in place of everything pending."""
         self.pending.clear()
+        from specdash.control.profiles import means_the_same
+
         for role, values in profile.values.items():
             present = self.values(role)
-            self.pending[role] = {key: value for key, value in values.items() if present.get(key) != value}
+            self.pending[role] = {
+                key: value
+                for key, value in values.items()
+                if key not in present or not means_the_same(role, key, present[key], value)
+            }
         self._touched()
         self.profile = profile.name
         if not self.pending.get(self.role):
