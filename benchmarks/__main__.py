@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("live", "ui_cost", "ui_lag", "collect_cost", "parse_log", "proxy_cost")
+BENCHMARKS = ("live", "ui_cost", "ui_lag", "collect_cost", "parse_log", "proxy_cost", "swap", "preflight")
 
 
 def main() -> int:
