@@ -140,7 +140,7 @@ def _attempt(number: int, case: Case, deployment: Deployment, options: ApplyOpti
     try:
         plan = plan_apply(deployment, case.changes, env=env)
         if plan.empty:
-            return Attempt(number, case.name, case.outcome, time.perf_counter() - started)
+            return Attempt(number, f"{case.name} (as it is)", case.outcome, time.perf_counter() - started)
         wanted = before | {edit.role: edit.data for edit in plan.edits}
         record = Apply(plan, options, lambda _: None, env).run()
     except RefusedError:
