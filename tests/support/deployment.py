@@ -93,6 +93,11 @@ class Rig:
         """What the file says now."""
         return parse(self.file(role).read_text(encoding="utf-8")).values
 
+    @property
+    def good_backend(self) -> bytes:
+        """The backend's env as the rig began."""
+        return self.good[Role.BACKEND]
+
     def digest(self, role: Role = Role.BACKEND) -> str:
         """The version that the file holds."""
         return hashlib.sha256(self.file(role).read_bytes()).hexdigest()

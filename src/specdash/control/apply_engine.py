@@ -41,7 +41,6 @@ class Promise:
     no_probe: str | None = None
     """Why the server cannot be asked for a completion, None when it can."""
     router: bool = False
-    drafts_with_a_model: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -67,7 +66,6 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
         no_probe=_no_probe(settings, values, router=router),
         router=router,
-        drafts_with_a_model=settings.draft_model is not None,
     )
 
 

@@ -1,0 +1,283 @@
+"""`specdash apply`, `rollback`, `applies` and `recover` as an operator and a script use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.main import main
+from specdash.control import faults
+from specdash.control.records import append_record
+from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, Step, StoredChange
+from specdash.core.errors import ExitCode
+from specdash.core.paths import applies_file
+from support.deployment import Rig, misbehaving, running_deployment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ENGINE = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def with_engine(test: Any) -> Any:
+    for mark in ENGINE:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Rig]:
+    with running_deployment("daemon") as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(running: Rig) -> Rig:
+    running.reset()
+    return running
+
+
+def test_nothing_to_apply_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "--yes"]) == ExitCode.USAGE
+    assert "write KEY=VALUE, --unset KEY or --profile NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["-LLAMA_DRAFT_MIN", "!LLAMA_DRAFT_MIN"])
+def test_a_key_to_remove_may_be_written_with_a_dash(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", word, "--manager", "supervisor", "--dry-run"]) == ExitCode.SERVICE
+    assert "no backend service to change" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_no_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "-x", "LLAMA_DRAFT_MAX=4"]) == ExitCode.USAGE
+    assert "unrecognized arguments: -x" in capsys.readouterr().err
+
+
+def test_the_fault_points_are_listed_once_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "--list-fault-points"]) == ExitCode.OK
+    printed = capsys.readouterr().out.split()
+    assert tuple(printed) == faults.POINTS
+    assert len(set(printed)) == len(printed)
+
+
+def test_without_an_unfinished_apply_there_is_nothing_to_recover(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recover"]) == ExitCode.OK
+    assert main(["recover", "--json"]) == ExitCode.OK
+    assert capsys.readouterr().out == 'nothing to recover\n{"outcome": "nothing to recover"}\n'
+
+
+def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["applies"]) == ExitCode.OK
+    assert main(["applies", "--json"]) == ExitCode.OK
+    assert capsys.readouterr().out == "nothing was applied yet\n[]\n"
+    assert main(["rollback", "--yes", "--manager", "supervisor"]) == ExitCode.BAD_INPUT
+    assert "no apply is in force that could be rolled back" in capsys.readouterr().err
+
+
+def test_the_list_tells_number_outcome_downtime_changes_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    change = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "8")
+    good = ApplyRecord(1, 1e9, 1e9 + 1, ApplyKind.APPLY, Outcome.APPLIED, (change,), downtime_s=0.412)
+    bad = ApplyRecord(
+        2, 1e9, 1e9, ApplyKind.APPLY, Outcome.ROLLED_BACK, (change,), "fast", Step.PROBE, "a first completion broke off"
+    )
+    for one in (good, bad):
+        append_record(applies_file(os.environ), one)
+    assert main(["applies", "-n", "1", "--json"]) == ExitCode.OK
+    assert [one["number"] for one in json.loads(capsys.readouterr().out)] == [2]
+    assert main(["applies"]) == ExitCode.OK
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["number", "when", "kind", "outcome"]
+    assert first.split("  ")[-1] == "LLAMA_DRAFT_MAX 4 -> 8"
+    assert "0.41 s" in first
+    assert second.endswith("profile fast: LLAMA_DRAFT_MAX 4 -> 8 [probe: a first completion broke off]")
+    assert "--" in second
+    assert len({line.index("apply") for line in (first, second)}) == 1
+
+
+@with_engine
+def test_a_dry_run_shows_the_plan_and_touches_nothing(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    done = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=8", "LLAMA_API_KEY=hush-hush")
+    assert done.returncode == ExitCode.OK, done.stderr
+    for words in (
+        "backend: swap the engine of specdash-backend",
+        '-LLAMA_DRAFT_MAX="4"',
+        "+LLAMA_DRAFT_MAX=8",
+        "+ speculative.draft.n_max = 8",
+        "LLAMA_DRAFT_MAX: read by",
+    ):
+        assert words in done.stdout
+    assert "hush" not in done.stdout + done.stderr
+    refused = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=0")
+    assert refused.returncode == ExitCode.REFUSED
+    assert "refused: nothing will be touched" in refused.stdout
+    data = json.loads(rig.command("apply", "--dry-run", "--json", "LLAMA_DRAFT_MAX=8").stdout)
+    assert data["refused"] is False
+    assert data["changes"] == [{"role": "backend", "key": "LLAMA_DRAFT_MAX", "before": "4", "after": "8"}]
+    assert rig.file().read_bytes() == before
+    assert rig.records() == ()
+
+
+@with_engine
+def test_without_a_terminal_and_without_yes_nothing_is_done(rig: Rig) -> None:
+    done = rig.command("apply", "LLAMA_DRAFT_MAX=8")
+    assert done.returncode == ExitCode.USAGE
+    assert "+LLAMA_DRAFT_MAX=8" in done.stdout
+    assert "needs --yes" in done.stderr
+    rig.assert_settled(version=rig.good_backend)
+
+
+@with_engine
+def test_each_end_has_its_exit_code_and_one_json_object_on_stdout(rig: Rig) -> None:
+    cases: list[tuple[list[str], ExitCode, str]] = [
+        (["LLAMA_DRAFT_MAX=8"], ExitCode.OK, "applied"),
+        (["LLAMA_DRAFT_MAX=8"], ExitCode.OK, "unchanged"),
+        (["LLAMA_DRAFT_MAX=0"], ExitCode.REFUSED, "refused"),
+        (misbehaving(rig.home, "exits"), ExitCode.ROLLED_BACK, "rolled back"),
+    ]
+    for words, code, outcome in cases:
+        done = rig.command("apply", "--yes", "--json", *words)
+        assert done.returncode == code, done.stderr
+        assert json.loads(done.stdout)["outcome"] == outcome
+        assert done.stdout.count("\n") == 1
+    rig.assert_settled()
+    assert len(json.loads(rig.command("applies", "--json").stdout)) == 3
+
+
+@with_engine
+def test_text_tells_each_step_the_end_and_the_log_lines_that_show_why(rig: Rig) -> None:
+    good = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=8")
+    assert [line.split()[0] for line in good.stderr.splitlines() if line.startswith("  ")] == [
+        *("lock", "preflight", "backup", "hold", "drain", "write"),
+        *("restart", "health", "speculation", "probe", "resume", "record"),
+    ]
+    assert "applied: LLAMA_DRAFT_MAX 4 -> 8 (apply" in good.stdout
+    bad = rig.command("apply", "--yes", *misbehaving(rig.home, "exits"))
+    assert "| 0.00.000.000 E srv  llama_server: failed to load the model of the test" in bad.stderr
+    assert "failed at health and was rolled back, everything is as it was before" in bad.stderr
+
+
+@with_engine
+def test_rollback_undoes_the_last_and_then_the_one_before(rig: Rig) -> None:
+    for number in ("6", "7"):
+        assert rig.command("apply", "--yes", f"LLAMA_DRAFT_MAX={number}").returncode == 0
+    assert rig.command("rollback", "--yes").returncode == 0
+    assert rig.values()["LLAMA_DRAFT_MAX"] == "6"
+    done = rig.command("rollback", "--yes", "--json")
+    assert json.loads(done.stdout)["kind"] == "rollback"
+    rig.assert_settled(version=rig.good_backend)
+
+
+@with_engine
+def test_a_second_apply_is_told_who_holds_the_lock(rig: Rig) -> None:
+    first = rig.start_command("apply", "--yes", "--health-timeout", "5", *misbehaving(rig.home, "deaf"))
+    assert first.stderr is not None
+    until_said(first, "restart")
+    second = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=8")
+    assert second.returncode == ExitCode.CONFLICT
+    assert f"another apply is running (pid {first.pid}, since " in second.stderr
+    first.communicate(timeout=60)
+    assert first.returncode == ExitCode.ROLLED_BACK
+    rig.assert_settled(version=rig.good_backend)
+
+
+def until_said(process: subprocess.Popen[str], step: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.split()[:1] == [step]:
+            return
+    pytest.fail(f"it ended before {step}")
+
+
+@with_engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_rolls_back_and_a_second_one_does_not_stop_that(rig: Rig, number: int) -> None:
+    process = rig.start_command("apply", "--yes", "--json", *misbehaving(rig.home, "deaf"))
+    until_said(process, "restart")
+    process.send_signal(number)
+    time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.ROLLED_BACK, err
+    record = json.loads(out)
+    assert (record["outcome"], record["failed_step"], record["reason"]) == (
+        "rolled back",
+        "health",
+        "it was interrupted",
+    )
+    assert "already rolling back, this does not stop it" in err
+    rig.assert_settled(version=rig.good_backend)
+
+
+@with_engine
+def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Rig) -> None:
+    """The terminal's end is a SIGHUP and a dead stderr at once."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdash", "apply", "--yes", *misbehaving(rig.home, "deaf")],
+        env=rig.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    read_until(controller, b"health")
+    os.close(controller)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) != 0
+    rig.assert_settled(version=rig.good_backend)
+    assert rig.records()[-1].outcome is Outcome.ROLLED_BACK
+
+
+@with_engine
+@pytest.mark.parametrize(("answer", "applied"), [(b"n\n", False), (b"y\n", True)])
+def test_on_a_terminal_it_asks(rig: Rig, answer: bytes, *, applied: bool) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdash", "apply", "LLAMA_DRAFT_MAX=8"],
+        env=rig.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    read_until(controller, b"Apply this? [y/N]")
+    os.write(controller, answer)
+    read_until(controller, b"applied:" if applied else b"nothing was changed")
+    assert process.wait(60) == 0
+    os.close(controller)
+    assert rig.values()["LLAMA_DRAFT_MAX"] == ("8" if applied else "4")
+
+
+def read_until(descriptor: int, wanted: bytes, seconds: float = 60) -> bytes:
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while wanted not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([descriptor], [], [], 0.2)[0]:
+            seen += os.read(descriptor, 4096)
+    return seen
+
+
+@with_engine
+def test_a_profile_is_applied_by_name_and_words_win_over_it(rig: Rig) -> None:
+    path: Path = rig.home / ".config/specdash/profiles/mine.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    saved = rig.command("profile", "list")
+    if saved.returncode != 0:
+        pytest.skip("profiles are not there yet")
+    done = rig.command("apply", "--profile", "nobody-has-this", "--yes")
+    assert done.returncode != 0
+    assert "nobody-has-this" in done.stderr

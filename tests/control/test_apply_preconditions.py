@@ -1,0 +1,255 @@
+"""What stands in the way before anything is touched, and services that are not ours; with a manager of plain data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.backend import demo
+from specdash.backend.launch import free_port
+from specdash.control import apply as apply_module
+from specdash.control.apply import Apply, ApplyOptions, plan_apply
+from specdash.control.apply_preview import preview
+from specdash.control.journal import journal_file
+from specdash.control.records import read_records
+from specdash.control.services import Deployment, ManagedService, ServiceState, ServiceStatus
+from specdash.core.applies import ApplyRecord, Outcome, Step
+from specdash.core.changes import Role, parse_assignments
+from specdash.core.errors import ExitCode, NotWrittenError, ServiceError
+from specdash.core.paths import applies_file
+from support.deployment import misbehaving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.control.env_store import EnvSnapshot
+
+
+@dataclass
+class FakeManager:
+    """Knows one service, and runs nothing."""
+
+    now: ServiceStatus
+    refuses: str | None = None
+    asked: list[str] = field(default_factory=list)
+    kind: str = "fake"
+
+    def status(self, name: str) -> ServiceStatus:
+        if self.refuses is not None:
+            raise ServiceError(self.refuses)
+        return self.now
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+
+    def start(self, name: str) -> None:
+        self._ask("start")
+
+    def stop(self, name: str) -> None:
+        self._ask("stop")
+
+    def restart(self, name: str) -> None:
+        self._ask("restart")
+
+    def reload(self, name: str) -> None:
+        self._ask("reload")
+
+    def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass
+class Setting:
+    """A backend of a fake manager, in a home of its own."""
+
+    home: Path
+    manager: FakeManager
+    service: ManagedService
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"]}
+
+    def apply(self, *words: str) -> tuple[Apply, ApplyRecord]:
+        plan = plan_apply(Deployment(self.service), parse_assignments(list(words)), env=self.env)
+        one = Apply(plan, ApplyOptions(1, 2), lambda _: None, self.env)
+        return one, one.run()
+
+    def assert_untouched(self, before: bytes) -> None:
+        assert self.service.env_file.read_bytes() == before
+        assert self.manager.asked == []
+        assert not journal_file(self.env).path.exists()
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    file = tmp_path / "backend.env"
+    text = demo.env_text(
+        port=free_port("127.0.0.1"), log=tmp_path / "log", spec_types=("draft-simple",), engine="xllamacpp"
+    )
+    file.write_text(text, encoding="utf-8")
+    manager = FakeManager(ServiceStatus("llama", ServiceState.STOPPED))
+    return Setting(tmp_path, manager, ManagedService(Role.BACKEND, "llama", manager, file, True, "test"))
+
+
+def test_a_service_that_is_not_there_is_said_with_the_reason() -> None:
+    deployment = Deployment(problems=("backend: no service found; `specdash services install` sets it up",))
+    with pytest.raises(ServiceError, match="no backend service to change: backend: no service found"):
+        plan_apply(deployment, parse_assignments(["LLAMA_DRAFT_MAX=8"]))
+
+
+def test_a_unit_that_its_manager_does_not_know_is_refused(setting: Setting) -> None:
+    before = setting.service.env_file.read_bytes()
+    setting.manager.now = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")
+    apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
+    assert (record.outcome, record.failed_step) == (Outcome.REFUSED, Step.PREFLIGHT)
+    assert "llama: systemd knows no such unit" in record.reason
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.SERVICE
+    setting.assert_untouched(before)
+
+
+def test_a_manager_that_does_not_run_is_refused(setting: Setting) -> None:
+    before = setting.service.env_file.read_bytes()
+    setting.manager.refuses = "systemd's user manager does not run"
+    apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
+    assert (record.outcome, record.reason) == (Outcome.REFUSED, "systemd's user manager does not run")
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.SERVICE
+    setting.assert_untouched(before)
+
+
+@pytest.mark.parametrize("reason", ["no space left", "is on a read-only file system", "belongs to root"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_else(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def check(snapshot: EnvSnapshot) -> None:
+        raise NotWrittenError(f"{snapshot.path} was not written, and is as it was: {reason}")
+
+    before = setting.service.env_file.read_bytes()
+    monkeypatch.setattr(apply_module, "check_writable", check)
+    apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
+    assert record.outcome is Outcome.REFUSED
+    assert reason in record.reason
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.NOT_WRITTEN
+    setting.assert_untouched(before)
+
+
+def test_a_state_directory_that_cannot_be_written_is_refused_before_anything_else(setting: Setting) -> None:
+    before = setting.service.env_file.read_bytes()
+    (setting.home / ".local").write_text("in the way", encoding="utf-8")
+    plan = plan_apply(Deployment(setting.service), parse_assignments(["LLAMA_DRAFT_MAX=8"]), env=setting.env)
+    with pytest.raises(NotWrittenError, match="nothing was changed"):
+        Apply(plan, ApplyOptions(), lambda _: None, setting.env).run()
+    assert setting.service.env_file.read_bytes() == before
+    assert setting.manager.asked == []
+
+
+def test_whoever_looks_on_cannot_break_it(setting: Setting) -> None:
+    def report(_: object) -> None:
+        raise BrokenPipeError
+
+    plan = plan_apply(
+        Deployment(setting.service), parse_assignments(["LLAMA_DRAFT_MAX=2", "LLAMA_DRAFT_MIN=3"]), env=setting.env
+    )
+    assert Apply(plan, ApplyOptions(), report, setting.env).run().outcome is Outcome.REFUSED
+
+
+def test_the_preview_shows_the_diff_the_arguments_and_what_is_done(setting: Setting) -> None:
+    words = ["LLAMA_DRAFT_MAX=8", "LLAMA_API_KEY=hush-hush"]
+    plan = plan_apply(Deployment(setting.service), parse_assignments(words), env=setting.env)
+    (one,) = preview(plan, setting.env)
+    assert '-LLAMA_DRAFT_MAX="4"' in one.diff
+    assert "+LLAMA_DRAFT_MAX=8" in one.diff
+    assert "- speculative.draft.n_max = 4" in one.arguments
+    assert "+ speculative.draft.n_max = 8" in one.arguments
+    assert one.action == "start llama, which does not run now"
+    assert "draft-simple" in dict(one.readers)["LLAMA_DRAFT_MAX"]
+    assert "hush-hush" not in str(one.as_json())
+    assert "hush-hush" not in repr(plan)
+
+
+@dataclass
+class ShellManager(FakeManager):
+    """Runs an adopted service: a shell script of somebody else's that reads the env file and runs llama-server."""
+
+    script: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def status(self, name: str) -> ServiceStatus:
+        if self.process is None:
+            return ServiceStatus(name, ServiceState.STOPPED)
+        code = self.process.poll()
+        if code is None:
+            return ServiceStatus(name, ServiceState.RUNNING, self.process.pid)
+        return ServiceStatus(name, ServiceState.FAILED, exit_code=code, detail=f"exit code {code}")
+
+    def start(self, name: str) -> None:
+        self._ask("start")
+        self.process = subprocess.Popen(["/bin/sh", "-c", self.script], env=self.env, start_new_session=True)
+
+    def stop(self, name: str) -> None:
+        self._ask("stop")
+        if self.process is not None:
+            # Nobody else can have the group's number: the process is not reaped yet.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(5)
+            self.process = None
+
+    def restart(self, name: str) -> None:
+        self.stop(name)
+        self.start(name)
+
+
+@pytest.fixture
+def adopted(setting: Setting) -> Iterator[Setting]:
+    file = setting.service.env_file
+    words = misbehaving(setting.home, "good")
+    program = words[1].partition("=")[2]
+    values = [*words, f"LLAMA_PORT={free_port('127.0.0.1')}", f"LLAMA_MODEL={demo.bundled_model(demo.TARGET_MODEL)}"]
+    file.write_text("\n".join([*values, "LLAMA_SPEC_TYPE=ngram-mod", ""]), encoding="utf-8")
+    script = f'. {file}; {program} --port "$LLAMA_PORT" --alias "$LLAMA_ALIAS"; exit $?'
+    manager = ShellManager(ServiceStatus("uap", ServiceState.RUNNING), script=script, env={"PATH": os.environ["PATH"]})
+    setting.manager = manager
+    setting.service = ManagedService(Role.BACKEND, "uap", manager, file, False, "recognised (UAP)")
+    manager.start("uap")
+    deadline = time.monotonic() + 20
+    from support.deployment import healthy
+
+    while not healthy(f"http://127.0.0.1:{values[3].partition('=')[2]}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    manager.asked.clear()
+    yield setting
+    manager.stop("uap")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process(adopted: Setting) -> None:
+    _, record = adopted.apply("LLAMA_CTX_SIZE=2048")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert adopted.manager.asked == ["stop", "start"]
+    assert record.downtime_s is not None
+    before = adopted.service.env_file.read_bytes()
+    for way, step in (("exits", Step.HEALTH), ("no-drafts", Step.SPECULATION), ("dies-on-probe", Step.PROBE)):
+        _, record = adopted.apply(f"LLAMA_ALIAS={way}")
+        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, step), record.reason
+        assert adopted.service.env_file.read_bytes() == before
+        assert adopted.service.status().state is ServiceState.RUNNING
+    assert [one.outcome for one in read_records(applies_file(adopted.env))] == [
+        Outcome.APPLIED,
+        *[Outcome.ROLLED_BACK] * 3,
+    ]

@@ -1,0 +1,119 @@
+"""Holding the proxies in front of a backend: real proxies, found by their records, always let go."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.control import proxy_gate
+from specdash.control.journal import HeldProxy
+from specdash.control.proxy_gate import Front, ProxyGate, fronts, resume_all
+from specdash.core.run_record import ProxyRecord
+from support.deployment import until
+from support.fault_server import FaultServer, says
+from support.proxy_process import ProxyProcess, running_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+UPSTREAM = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
+    with running_proxy(UPSTREAM, tmp_path / "p", {"PROXY_API_KEY": "hush"}) as running:
+        yield running
+
+
+def env_of(proxy: ProxyProcess) -> dict[str, str]:
+    return {"HOME": str(proxy.env_file.parent), "XDG_STATE_HOME": str(proxy.env_file.parent / "state")}
+
+
+def state(proxy: ProxyProcess) -> dict[str, object]:
+    found: dict[str, object] = proxy.request("GET", "/admin/state", headers={"x-api-key": "hush"}).json
+    return found
+
+
+def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(proxy: ProxyProcess) -> None:
+    assert fronts(["http://127.0.0.1:10"], env_of(proxy)) == ()
+    found = fronts(["http://localhost:9"], env_of(proxy))
+    assert [(one.record.pid, one.key) for one in found] == [(proxy.process.pid, "hush")]
+    assert "hush" not in repr(found)
+    gate = ProxyGate(found, "specdash apply 1", 30)
+    assert gate.hold() == []
+    assert (gate.count, gate.active()) == (1, 0)
+    assert (state(proxy)["held"], state(proxy)["reason"]) == (True, "specdash apply 1")
+    assert state(proxy)["limit_s"] == proxy_gate.LIMIT_S
+    assert gate.resume() == []
+    assert state(proxy)["held"] is False
+    assert gate.resume() == []
+
+
+def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
+    proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_gate, "RENEW_S", 0.05)
+    monkeypatch.setattr(proxy_gate, "LIMIT_S", 0.4)
+    gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
+    gate.hold()
+    threading.Event().wait(1.0)
+    assert state(proxy)["held"] is True
+    gate.resume()
+    threading.Event().wait(0.3)
+    assert state(proxy)["held"] is False
+
+
+def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_gate, "LIMIT_S", 0.2)
+    gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
+    gate.hold()
+    until(lambda: state(proxy)["held"] is False)
+
+
+def test_the_proxies_of_a_journal_are_resumed_and_those_that_are_gone_are_no_trouble(proxy: ProxyProcess) -> None:
+    found = fronts([UPSTREAM], env_of(proxy))
+    ProxyGate(found, "of a specdash that was killed", 30).hold()
+    gone = HeldProxy(2**22 + 1, 0.0, UPSTREAM)
+    assert resume_all([gone, found[0].held], env_of(proxy)) == []
+    assert state(proxy)["held"] is False
+    proxy.process.kill()
+    proxy.process.wait(5)
+    assert resume_all([found[0].held], env_of(proxy)) == []
+
+
+def front(url: str) -> Front:
+    import psutil
+
+    return Front(ProxyRecord(os.getpid(), psutil.Process().create_time(), url, UPSTREAM), None)
+
+
+def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:
+    with FaultServer() as server:
+        gate = ProxyGate([front(server.url)], "why", 30)
+        assert gate.hold() == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
+        assert (gate.count, gate.active(), gate.resume()) == (0, 0, [])
+        assert server.count("/admin/resume") == 0
+
+
+def test_a_proxy_of_an_earlier_specdash_is_held_without_what_it_does_not_know() -> None:
+    answers = iter([says(400, '{"error":{"message":"unknown field"}}'), says(200, "{}"), says(200, "{}")])
+    with FaultServer({"/admin/resume": says(200, "{}")}) as server:
+        server.routes["/admin/hold"] = lambda connection, one: next(answers)(connection, one)
+        gate = ProxyGate([front(server.url)], "why", 30)
+        assert gate.hold() == []
+        assert server.count("/admin/hold") == 2
+        assert gate.resume() == []
+
+
+def test_a_proxy_that_does_not_take_the_resume_is_said_with_the_way_out() -> None:
+    with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(500, "{}")}) as server:
+        gate = ProxyGate([front(server.url)], "why", 30)
+        gate.hold()
+        (warning,) = gate.resume()
+    assert "could not be resumed (HTTP 500)" in warning
+    assert f"specdash proxy resume --url {server.url}" in warning

@@ -1,0 +1,169 @@
+"""Whether a server is what its settings promise, asked of sockets that answer as llama-server does, or do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from specdash.control import verify
+from specdash.control.apply_engine import Promise, age_s, promise
+from specdash.control.apply_steps import StepFailedError
+from specdash.core.observations import HealthStatus
+from support.fault_server import FaultServer, free_port, hangs, resets, says, writes
+
+OK = says(200, '{"status":"ok"}')
+LOADING = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error","progress":0.25}}')
+
+
+def slots(*told: bool | None) -> Any:
+    rows: list[dict[str, Any]] = [{"id": index, "is_processing": index == 0} for index in range(len(told))]
+    for row, one in zip(rows, told, strict=True):
+        row |= {} if one is None else {"speculative": one}
+    return says(200, json.dumps(rows))
+
+
+def completion(tokens: int = 16, drafted: int = 8, accepted: int = 4) -> Any:
+    timings = {"draft_n": drafted, "draft_n_accepted": accepted}
+    return says(200, json.dumps({"content": "x", "tokens_predicted": tokens, "timings": timings}))
+
+
+def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> None:
+    with FaultServer({"/health": LOADING}) as server:
+        found = verify.health(server.url)
+        assert found is not None
+        assert (found.status, found.progress) == (HealthStatus.LOADING, 0.25)
+        assert not verify.healthy(server.url)
+        server.routes["/health"] = OK
+        assert verify.healthy(server.url)
+        for stranger in (says(200, "<html>"), writes(b"SSH-2.0\r\n"), resets()):
+            server.routes["/health"] = stranger
+            assert verify.health(server.url) is None
+    assert verify.health(f"http://127.0.0.1:{free_port()}") is None
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "says_what"),
+    [
+        ((True, True), True, "2 slots draft"),
+        ((False, False), False, "no slot drafts, as asked"),
+    ],
+)
+def test_slots_that_do_as_asked_pass(told: tuple[bool, ...], wanted: bool, says_what: str) -> None:
+    with FaultServer({"/slots": slots(*told)}) as server:
+        verdict = verify.check_speculation(server.url, Promise(server.url, speculates=wanted))
+    assert (verdict.detail, verdict.warning) == (says_what, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "reason"),
+    [
+        ((True, False), True, "1 of 2 slots do not draft"),
+        ((False,), True, "healthy but does not speculate"),
+        ((True, False), False, "it speculates although the settings ask for none"),
+    ],
+)
+def test_slots_that_do_something_else_fail(told: tuple[bool, ...], wanted: bool, reason: str) -> None:
+    with FaultServer({"/slots": slots(*told)}) as server, pytest.raises(StepFailedError, match=reason):
+        verify.check_speculation(server.url, Promise(server.url, speculates=wanted))
+
+
+@pytest.mark.parametrize("route", [says(501, "{}"), says(404, "{}"), says(200, "no json"), slots(None), slots()])
+def test_a_server_that_does_not_tell_is_a_warning(route: Any) -> None:
+    with FaultServer({"/slots": route}) as server:
+        verdict = verify.check_speculation(server.url, Promise(server.url, speculates=True))
+        assert verify.speculative(server.url, Promise(server.url)) is None
+    assert verdict.warning is not None
+    assert "could not be checked" in verdict.warning
+
+
+def test_a_sleeping_server_is_not_woken_by_looking() -> None:
+    with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
+        assert verify.speculative(server.url, Promise(server.url)) is None
+        assert verify.busy(server.url, Promise(server.url)) is None
+        assert server.count("/slots") == 0
+
+
+def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> None:
+    text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n"
+    with FaultServer({"/metrics": says(200, text), "/slots": slots(True, True)}) as server:
+        assert verify.busy(server.url, Promise(server.url)) == 5
+        server.routes["/metrics"] = says(501, "{}")
+        assert verify.busy(server.url, Promise(server.url)) == 1
+
+
+def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
+    with FaultServer({"/completion": completion(), "/health": OK}) as server:
+        verdict = verify.probe(server.url, Promise(server.url, speculates=True, key="k"), 10)
+        assert verdict.detail.startswith("16 tokens")
+        assert server.count("/completion") == 1
+        assert "authorization: bearer k" in server.requests["/completion"][0][1].lower()
+
+
+@pytest.mark.parametrize("accepted", [8, 0])
+def test_without_a_rejected_draft_it_asks_once_more_for_what_no_draft_can_guess(accepted: int) -> None:
+    with FaultServer({"/completion": completion(drafted=accepted, accepted=accepted), "/health": OK}) as server:
+        verify.probe(server.url, Promise(server.url, speculates=True), 10)
+        assert server.count("/completion") == 2
+        verify.probe(server.url, Promise(server.url, speculates=False), 10)
+        assert server.count("/completion") == 3
+
+
+@pytest.mark.parametrize(
+    ("route", "reason"),
+    [
+        (says(500, '{"error":{"message":"speculative batch index 7"}}'), "HTTP 500: speculative batch index 7"),
+        (says(401, '{"error":{"message":"Invalid API Key"}}'), "HTTP 401: Invalid API Key"),
+        (completion(tokens=0), "gave no tokens"),
+        (resets(), "broke off"),
+        (hangs(), "did not answer in time"),
+        (says(200, "[]"), "HTTP 200"),
+    ],
+)
+def test_a_probe_without_a_proper_answer_fails(route: Any, reason: str) -> None:
+    with FaultServer({"/completion": route, "/health": OK}) as server, pytest.raises(StepFailedError, match=reason):
+        verify.probe(server.url, Promise(server.url, speculates=True), 0.5)
+
+
+def test_a_server_that_is_not_healthy_after_the_probe_fails() -> None:
+    with FaultServer({"/completion": completion()}) as server, pytest.raises(StepFailedError, match="not healthy any"):
+        verify.probe(server.url, Promise(server.url, speculates=True), 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"LLAMA_MODEL": "/m", "LLAMA_ARG_EMBEDDINGS": "1"}, "embeddings only"),
+        ({"LLAMA_ARG_MODELS_DIR": "/models"}, "a router"),
+        ({"LLAMA_MODEL": "/m", "LLAMA_ARG_RERANKING": "1"}, "reranks only"),
+    ],
+)
+def test_a_server_that_generates_nothing_is_not_asked_to(values: dict[str, str], why: str) -> None:
+    verdict = verify.probe("http://127.0.0.1:1", promise(values, {}), 1)
+    assert why in verdict.detail
+
+
+def test_what_an_env_promises() -> None:
+    values = {
+        "LLAMA_MODEL": "/m",
+        "LLAMA_PORT": "9001",
+        "LLAMA_API_KEY": "hush-1,hush-2",
+        "LLAMA_SPEC_TYPE": "ngram-mod",
+    }
+    found = promise(values, {"HOME": "/home/x"})
+    assert (found.url, found.key, found.speculates) == ("http://127.0.0.1:9001", "hush-1", True)
+    assert found.log == "/home/x/.local/state/specdash/logs/backend-9001.log"
+    assert "hush" not in repr(found)
+    assert promise({"LLAMA_MODEL": "/m"}, {}).speculates is False
+    assert promise({"LLAMA_PORT": "9002"}, {}).url == "http://127.0.0.1:9002"
+    assert promise({"LLAMA_PORT": "9002"}, {}).speculates is None
+
+
+def test_the_age_of_a_process_is_told_where_there_is_one() -> None:
+    import os
+
+    mine = age_s(os.getpid())
+    assert mine is not None
+    assert mine > 0
+    assert age_s(2**22 + 1) is None
