@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,3 +28,6 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 KEPT = ("SPECDASH_REQUIRE_LLAMA_SERVER", "SPECDASH_REQUIRE_NODE", "SPECDASH_REQUIRE_SYSTEMD", "LLAMA_BIN")
 """Variables by which CI names the engines under test."""
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

@@ -13,6 +13,7 @@ from specdash.backend import binary, embedded
 from specdash.backend.capabilities import lacking
 from specdash.backend.engine_facts import Capabilities, Lack, from_help, parse_help
 from specdash.backend.engines import PACKAGE
+from specdash.backend.extra_args import canonical
 from specdash.backend.settings import DEFAULT, Assigned, BackendSettings, settings_from_env
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
 from specdash.core.parameters import Kind, Parameter
@@ -332,7 +333,7 @@ def flags_of(arguments: list[str], known: Capabilities) -> list[str]:
     while at < len(arguments):
         flag = arguments[at]
         found.append(flag)
-        at += 1 + known.values.get(binary.canonical(flag), 1)
+        at += 1 + known.values.get(canonical(flag), 1)
     return found
 
 
@@ -341,7 +342,7 @@ def flags_of(arguments: list[str], known: Capabilities) -> list[str]:
 def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSettings, known: Capabilities) -> None:
     fitted = binary.fit(config, known)
     flags = flags_of(fitted.arguments, known)
-    assert {binary.canonical(flag) for flag in flags} <= known.flags
+    assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
     assert not any("\n" in one.line for one in fitted.lacks)
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 import subprocess
 import sys
 import threading
@@ -64,10 +65,22 @@ def changed_daemon(home: Path, *, request_s: float = 10.0, uid: str = "own") -> 
 
 
 def connected(path: Path) -> socket.socket:
-    one = socket.socket(socket.AF_UNIX)
-    one.settimeout(WAIT_S)
-    one.connect(str(path))
-    return one
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(WAIT_S)
+        try:
+            one.connect(str(path))
+        except BlockingIOError:
+            # The daemon's queue is full for a moment: connect(2) does not wait for that.
+            one.close()
+            assert time.monotonic() < deadline, "the daemon takes no connection"
+            time.sleep(0.01)
+        except BaseException:
+            one.close()
+            raise
+        else:
+            return one
 
 
 def answers(path: Path, data: bytes) -> list[dict[str, Any]]:

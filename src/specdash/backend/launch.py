@@ -18,8 +18,8 @@ from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError
-from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.masking import MASK
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, state_dir
 from specdash.core.speculation import KNOBS, spec_type
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """One service as it is now. `values` is its env file, `last_good` the env before the last apply that went well: what
+    """One service now. `values` is its env file, `last_good` the env before the last apply that went well: what
     a rollback goes back to; None when nothing was applied yet. Both hold secrets: mask before showing."""
 
     role: Role
