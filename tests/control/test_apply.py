@@ -19,6 +19,7 @@ from specdash.core.applies import STEPS, ApplyKind, Outcome, Progress, Step, Ste
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
 from support import tiny_models
+from support.certificates import make_certificate
 from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment, until
 from support.fault_server import FaultServer, says
 
@@ -221,11 +222,51 @@ def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str
     rig.assert_settled(version=old)
 
 
+def moved(port: int) -> tuple[str, ...]:
+    return (f"LLAMA_PORT={port}", f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1")
+
+
+def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None:
+    port, old = free_port("127.0.0.1"), rig.file().read_bytes()
+    alone = rig.prepare(f"LLAMA_PORT={port}")
+    assert alone.plan.refused
+    assert f"set LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1" in alone.plan.findings[0].line
+    assert rig.file().read_bytes() == old
+    record = rig.apply(*moved(port))
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert rig.ask()
+    assert fetch(f"http://127.0.0.1:{port}/health")["status"] == "ok"
+    plan = plan_rollback(rig.deployment, env=rig.env)
+    assert Apply(plan, alone.options, lambda _: None, rig.env).run().outcome is Outcome.APPLIED
+    rig.assert_settled(version=old)
+
+
+def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig, tmp_path: Path) -> None:
+    """Its certificate is exchanged after preflight; by then the backend runs the new settings, and clients pass."""
+    old = rig.file().read_bytes()
+    certificate, key = make_certificate(tmp_path, "proxy")
+    words = (f"PROXY_TLS_CERT_FILE={certificate}", f"PROXY_TLS_KEY_FILE={key}")
+    garble = lambda: certificate.write_text("no certificate", encoding="utf-8")  # noqa: E731
+    with Clients(rig) as clients:
+        record = during(rig, Step.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.RESUME), record.reason
+    assert "is not a PEM file" in record.reason
+    assert clients.errors == []
+    rig.assert_settled(version=old)
+
+
+def test_edits_by_hand_that_are_not_in_force_yet_are_told_of(rig: Rig) -> None:
+    rig.file().write_bytes(rig.file().read_bytes() + b"LLAMA_DRAFT_P_MIN=0.5\n")
+    record = rig.apply("LLAMA_DRAFT_MAX=9")
+    assert record.outcome is Outcome.APPLIED
+    assert any("those edits come into force too" in warning for warning in record.warnings)
+
+
 def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     with contextlib.ExitStack() as stack:
         steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = during(rig, Step.WRITE, steal, f"LLAMA_PORT={port}").run()
+        record = during(rig, Step.WRITE, steal, *moved(port)).run()
     assert record.outcome is Outcome.ROLLED_BACK
     assert record.failed_step in (Step.RESTART, Step.HEALTH)
     assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
@@ -234,7 +275,7 @@ def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
 
 def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believed(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
-    words = (*misbehaving(rig.home, "deaf"), f"LLAMA_PORT={port}")
+    words = (*misbehaving(rig.home, "deaf"), *moved(port))
     with contextlib.ExitStack() as stack:
         answer = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
         record = during(rig, Step.HEALTH, answer, *words, health_timeout_s=2).run()

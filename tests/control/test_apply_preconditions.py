@@ -253,3 +253,45 @@ def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process
         Outcome.APPLIED,
         *[Outcome.ROLLED_BACK] * 3,
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_another_try(
+    adopted: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specdash.control.env_store import replace_env
+    from specdash.control.recover import recover, unfinished
+
+    before = adopted.service.env_file.read_bytes()
+
+    def full(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
+        if data == before:
+            raise NotWrittenError(f"{snapshot.path} was not written: no space left")
+        return replace_env(snapshot, data)
+
+    monkeypatch.setattr("specdash.control.apply_forward.replace_env", full)
+    monkeypatch.setattr("specdash.control.apply_undo._TRIES_APART_S", 0.01)
+    _, record = adopted.apply("LLAMA_ALIAS=no-tokens")
+    assert record.outcome is Outcome.ROLLBACK_FAILED
+    assert "no space left; then run `specdash recover`" in record.reason
+    monkeypatch.setattr("specdash.control.apply_forward.replace_env", replace_env)
+    journal = unfinished(adopted.env)
+    assert journal is not None
+    again = recover(Deployment(adopted.service), journal, finish=False, on_progress=lambda _: None, env=adopted.env)
+    assert (again.outcome, again.number) == (Outcome.ROLLED_BACK, record.number + 1)
+    assert adopted.service.env_file.read_bytes() == before
+    assert unfinished(adopted.env) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_env_file_that_an_apply_made_is_gone_again_after_its_rollback(adopted: Setting) -> None:
+    service = adopted.service
+    words = [line for line in service.env_file.read_text(encoding="utf-8").splitlines() if line]
+    adopted.manager.stop("uap")
+    service.env_file.unlink()
+    _, record = adopted.apply(*[word for word in words if not word.startswith("LLAMA_ALIAS")], "LLAMA_ALIAS=no-tokens")
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE), record.reason
+    assert not service.env_file.exists()
+    assert service.status().state is ServiceState.STOPPED

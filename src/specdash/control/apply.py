@@ -128,7 +128,7 @@ class Apply:
             if read_env(edit.service.env_file).data != edit.snapshot.data:
                 raise ConflictError(f"{edit.service.env_file} was changed since it was read; run the command again")
             check_writable(edit.snapshot)
-        self.findings = findings(self.plan.edits, self._env)
+        self.findings = findings(self.plan.edits, self.plan.deployment, self._env)
         refusals = errors(self.findings)
         if refusals:
             raise RefusedError("; ".join(finding.line for finding in refusals))
@@ -145,6 +145,9 @@ class Apply:
         engine = running_engine(edit.service, status, self._env, promised.url)
         if engine is None:
             return Before(running=True, main_pid=status.pid)
+        if engine.digest is not None and engine.digest != edit.snapshot.digest:
+            file, name = edit.service.env_file, edit.service.name
+            self._warnings.append(f"{file} was edited since {name} was started: those edits come into force too")
         well = verify.healthy(engine.url)
         return Before(
             running=True,

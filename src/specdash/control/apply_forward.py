@@ -123,7 +123,6 @@ def _write(work: Work) -> None:
 
 def _backend(work: Work, edit: JournalEdit) -> None:
     service = work.services[Role.BACKEND]
-    was_running = edit.before.running
     if in_force(work, edit, new=True):
         work.steps.skip(Step.RESTART, "the new settings are in force already")
         passage = Passage(
@@ -137,9 +136,9 @@ def _backend(work: Work, edit: JournalEdit) -> None:
             passage = start_backend(work, edit, new=True)
     with work.steps.step(Step.HEALTH):
         engine = passage.until_healthy(work.journal.health_timeout_s)
-        work.downtime_s = passage.downtime_s if was_running else None
-        if passage.load_s is not None and not work.steps.seconds.get(ENGINE_LOAD) and work.downtime_s is not None:
+        if work.down_since is not None and passage.load_s is not None:
             work.steps.seconds[ENGINE_LOAD] = round(passage.load_s, 4)
+        work.up(passage.first_ok)
         work.note(step=Step.HEALTH)
         work.steps.say(f"healthy, process {engine.pid}")
     promise = passage.promise

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _READ_LIMIT = 512 * 1024
 _TELLING = re.compile(
-    r"^\s*[\d.]+\s+E\s|\berror\b|failed|GGML_ASSERT|terminate called|couldn't|could not|not found|invalid|"
+    r"^\s*[\d.]+\s+E\s|^specdash: |\berror\b|failed|GGML_ASSERT|terminate called|couldn't|could not|not found|invalid|"
     r"refused|exit code|signal SIG|cannot|unknown",
     re.IGNORECASE,
 )
-_CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s")
+_CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s|\[(?:INFO|DEBUG)\]")
 _SPECULATION = re.compile(r"draft|spec|vocab|ngram", re.IGNORECASE)
 _WEIGHTY = re.compile(r"^\s*[\d.]+\s+[EW]\s|error|failed|warn|incompatible|mismatch", re.IGNORECASE)
 _LONGEST = 400

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from specdash.control.apply_engine import family, recorded_engine
+from specdash.collect.discover import place
+from specdash.control.apply_engine import family, live_proxies, promise, recorded_engine, recorded_proxy
 from specdash.control.env_store import Backups, read_env
 from specdash.control.preflight import PreflightContext, check
 from specdash.control.profiles import means_the_same
@@ -16,7 +17,7 @@ from specdash.core.changes import KeyChange, Role
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, ServiceError, SpecdashError
-from specdash.core.findings import Finding, errors
+from specdash.core.findings import Finding, Severity, errors
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.proxy_parameters import NEEDS_RESTART
 
@@ -105,7 +106,7 @@ def plan_apply(
         if changed:
             data = with_changes(snapshot.file, {one.key: one.after for one in changed}).encode()
             edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
-    return ApplyPlan(deployment, tuple(edits), findings(edits, env), profile)
+    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env), profile)
 
 
 def plan_rollback(
@@ -125,7 +126,7 @@ def plan_rollback(
         changed = _differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
         if data != snapshot.data:
             edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
-    return ApplyPlan(deployment, tuple(edits), findings(edits, env), None, ApplyKind.ROLLBACK)
+    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env), None, ApplyKind.ROLLBACK)
 
 
 def service_of(deployment: Deployment, role: Role) -> ManagedService:
@@ -137,9 +138,11 @@ def service_of(deployment: Deployment, role: Role) -> ManagedService:
     raise ServiceError(f"no {role} service to change{f': {why}' if why else ''}; nothing was changed")
 
 
-def findings(edits: list[Edit] | tuple[Edit, ...], env: Mapping[str, str]) -> tuple[Finding, ...]:
-    """What preflight says of every edit, errors first."""
-    found: list[Finding] = []
+def findings(
+    edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """What preflight says of every edit, and of how they fit the services that are not changed; errors first."""
+    found = _moved(edits, deployment, env)
     for edit in edits:
         context = PreflightContext(
             env_file=edit.service.env_file,
@@ -152,6 +155,35 @@ def findings(edits: list[Edit] | tuple[Edit, ...], env: Mapping[str, str]) -> tu
         found += check(edit.role, edit.values, context)
     refusals = errors(found)
     return (*refusals, *(one for one in found if one not in refusals))
+
+
+def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
+    """A backend that moves to another address takes its proxies along, or loses them."""
+    edit = next((one for one in edits if one.role is Role.BACKEND), None)
+    if edit is None:
+        return []
+    old, new = promise(edit.snapshot.file.values, env).url, promise(edit.values, env).url
+    if place(old) == place(new):
+        return []
+    proxy = next((one for one in edits if one.role is Role.PROXY), None)
+    follows = proxy is not None and place(proxy.values.get("LLAMA_CPP_BASE") or "") == place(new)
+    ours = recorded_proxy(deployment.proxy, env) if deployment.proxy is not None else None
+    found = []
+    for one in live_proxies(env):
+        if place(one.upstream) != place(old):
+            continue
+        mine = ours is not None and one.pid == ours.pid
+        message = f"the backend moves from {old} to {new}, and the proxy at {one.url} asks at {old}"
+        if mine and follows:
+            message = (
+                f"the backend moves from {old} to {new}: requests that wait in the proxy meanwhile are turned away"
+            )
+            found.append(Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE"))
+            continue
+        fix = f"set LLAMA_CPP_BASE={new}/v1 in the same apply" if mine else "point it to the new address"
+        severity = Severity.ERROR if mine else Severity.WARNING
+        found.append(Finding("proxy-upstream", severity, message, "LLAMA_CPP_BASE", fix))
+    return found
 
 
 def own_pids(service: ManagedService, env: Mapping[str, str]) -> frozenset[int]:

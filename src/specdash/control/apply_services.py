@@ -10,7 +10,7 @@ from specdash.control.apply_engine import listening_engine, recorded_proxy
 from specdash.control.apply_http import ask
 from specdash.control.apply_logs import last_lines, telling
 from specdash.control.apply_steps import StepFailedError
-from specdash.control.apply_wait import LOOK_S, Passage, ReloadRefusedError, failure
+from specdash.control.apply_wait import LOOK_S, Passage, ReloadRefusedError, because, failure
 from specdash.control.services import ServiceState
 from specdash.core.changes import Role
 from specdash.core.errors import ServiceError
@@ -55,8 +55,11 @@ def start_backend(work: Work, edit: JournalEdit, *, new: bool) -> Passage:
             # Nothing was stopped, and nothing will be.
             work.note_if_possible(touched=tuple(role for role in work.journal.touched if role is not Role.BACKEND))
             raise
+        work.down(passage.down_since)
         return passage
     passage.told()
+    if old is not None:
+        work.down(passage.told_at)
     restart(work, service, alive=status.alive)
     faults.reach(faults.RESTART_ASKED)
     passage.watch_main()
@@ -82,31 +85,36 @@ def bring_proxy(work: Work, edit: JournalEdit, *, new: bool, may_reload: bool = 
     """
     service = work.services[edit.role]
     status = service.status()
-    digest = edit.new_digest if new else edit.old_digest
     record = recorded_proxy(service, work.env)
+    seen = frozenset(service.manager.log_tail(service.name, _LOG_LINES))
     reloads = may_reload and service.reloads and not edit.needs_restart
     if reloads and status.state is ServiceState.RUNNING and record is not None:
         work.steps.say(f"reloading {service.name}")
         service.manager.reload(service.name)
-        _until_proxy(work, edit, digest, None, min(RELOAD_S, work.journal.health_timeout_s), new=new)
+        _until_proxy(work, edit, None, seen, RELOAD_S, new=new)
         return "took its settings over, no stream dropped"
     restart(work, service, alive=status.alive)
-    limit = min(PROXY_S, work.journal.health_timeout_s)
-    _until_proxy(work, edit, digest, status.pid, limit, new=new)
+    _until_proxy(work, edit, status.pid, seen, PROXY_S, new=new)
     return "restarted" if status.alive else "started"
 
 
-def _until_proxy(work: Work, edit: JournalEdit, digest: str, not_pid: int | None, limit: float, *, new: bool) -> None:
-    """Wait until a proxy of this version answers."""
+def _until_proxy(
+    work: Work, edit: JournalEdit, not_pid: int | None, seen: frozenset[str], longest: float, *, new: bool
+) -> None:
+    """Wait until a proxy of this version answers. `seen` are log lines from before."""
+    digest = edit.new_digest if new else edit.old_digest
+    limit = min(longest, work.journal.health_timeout_s)
     service = work.services[edit.role]
     main = service.status()
     deadline = time.monotonic() + limit
     while not _proxy_answers(work, edit, digest, not_pid, new=new):
-        what = failure(main, service.status())
+        status = service.status()
+        what = failure(main, status)
         if what is not None or time.monotonic() > deadline:
-            lines = list(service.manager.log_tail(service.name, _LOG_LINES))
+            lines = [line for line in service.manager.log_tail(service.name, _LOG_LINES) if line not in seen]
+            told = telling(lines) or last_lines(lines)
             words = what or f"did not take its settings over within {limit:g} s"
-            raise StepFailedError(f"{service.name} {words}", telling(lines) or last_lines(lines))
+            raise StepFailedError(f"{service.name} {words}{because(status, told)}", told)
         work.steps.wait(4 * LOOK_S)
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _DRAIN_S = 15.0
 _WRITE_TRIES = 5
 _TRIES_APART_S = 0.3
+_PATIENCE_S = 120.0
+"""How long the old version may take at least: the patience with the new one may have been short on purpose."""
 _SICK_BEFORE_S = 20.0
 """How long a service is waited for that was not healthy before either."""
 
@@ -167,8 +169,14 @@ def _started(work: Work, edit: JournalEdit) -> Passage:
         return start_backend(work, edit, new=False)
     except SpecdashError as error:
         work.steps.say(f"{error}; restarting {service.name} instead")
-    restart(work, service, alive=service.status().alive)
-    return _watching(work, edit)
+    try:
+        restart(work, service, alive=service.status().alive)
+        return _watching(work, edit)
+    except SpecdashError as error:
+        raise StepFailedError(
+            f"the old settings are back in {edit.env_file}, but {service.name} could not be restarted: {error}; "
+            "mend that, then start it with `specdash services start backend`"
+        ) from None
 
 
 def _watching(work: Work, edit: JournalEdit) -> Passage:
@@ -180,7 +188,7 @@ def _watching(work: Work, edit: JournalEdit) -> Passage:
 
 
 def _verify(work: Work, edit: JournalEdit, passage: Passage) -> None:
-    limit = work.journal.health_timeout_s
+    limit = max(work.journal.health_timeout_s, _PATIENCE_S)
     began = time.monotonic()
     try:
         try:
@@ -203,6 +211,7 @@ def _verify(work: Work, edit: JournalEdit, passage: Passage) -> None:
             "see `specdash services logs backend`, mend the cause, and start it with `specdash services start backend`",
             lines,
         ) from None
+    work.up(passage.first_ok)
     before = edit.before.speculative
     now = verify.speculative(engine.url, work.promise(edit, new=False)) if before is not None else None
     if before is not None and now is not None and now is not before:

@@ -110,11 +110,9 @@ class Passage:
             self.steps.wait(LOOK_S)
 
     @property
-    def downtime_s(self) -> float | None:
-        """From the old engine's last sign of life to the new one's first; None when there was no old one."""
-        if self.old is None or self.first_ok is None:
-            return None
-        return max(0.0, self.first_ok - max(self.told_at, self.last_old))
+    def down_since(self) -> float:
+        """The old engine's last sign of life."""
+        return max(self.told_at, self.last_old)
 
     @property
     def load_s(self) -> float | None:
@@ -195,7 +193,7 @@ class Passage:
         what = failure(main, status)
         if what is not None:
             lines = self.explained()
-            raise StepFailedError(f"{self.service.name} {what}{_because(status, lines)}", lines)
+            raise StepFailedError(f"{self.service.name} {what}{because(status, lines)}", lines)
 
     def _say(self) -> None:
         now = time.monotonic()
@@ -238,7 +236,8 @@ def marks(promise: Promise, old: Engine | None) -> tuple[LogMark, ...]:
     return tuple(found for path in paths if (found := mark(path)) is not None)
 
 
-def _because(status: ServiceStatus, lines: tuple[str, ...]) -> str:
+def because(status: ServiceStatus, lines: tuple[str, ...]) -> str:
+    """Why a service ended, to be appended to the words that say it did."""
     last = lines[-1] if lines else ""
     # The supervisor quotes the log itself, systemd gives the exit code alone.
     said = [status.detail, *([last] if last not in status.detail and len(status.detail) < _SHORT else [])]

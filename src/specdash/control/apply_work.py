@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ class Work:
         self.services = {edit.role: _service(deployment, edit) for edit in journal.edits}
         self.gate: ProxyGate | None = None
         self.downtime_s: float | None = None
+        """How long the backend was away, all told; None as long as it never was."""
+        self.down_since: float | None = None
+        """Since when, in monotonic seconds, while it is."""
         self.warnings: list[str] = list(journal.warnings)
 
     @property
@@ -94,10 +98,9 @@ class Work:
         for warning in self.gate.hold():
             self.warn(warning)
         proxy = self.deployment.proxy
-        if proxy is not None and not proxy.reloads and proxy.status().alive:
-            self.warn(
-                f"{proxy.name} is no specdash proxy and cannot be held: its clients see errors during the restart"
-            )
+        with contextlib.suppress(ServiceError):
+            if proxy is not None and not proxy.reloads and proxy.status().alive:
+                self.warn(f"{proxy.name} is no specdash proxy and cannot be held: a restart cuts its clients off")
 
     def requests(self) -> int:
         """Requests that held proxies have upstream now."""
@@ -109,6 +112,17 @@ class Work:
         if gate is not None:
             for warning in gate.resume():
                 self.warn(warning)
+
+    def down(self, since: float) -> None:
+        """The backend, which ran, does not answer from now on."""
+        if self.down_since is None:
+            self.down_since = since
+
+    def up(self, at: float | None) -> None:
+        """It answers again."""
+        if self.down_since is not None and at is not None:
+            self.downtime_s = (self.downtime_s or 0.0) + max(0.0, at - self.down_since)
+            self.down_since = None
 
     def scrub(self, text: str) -> str:
         """The text without a secret of any version of the env files."""
