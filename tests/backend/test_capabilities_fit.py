@@ -332,7 +332,9 @@ def flags_of(arguments: list[str], known: Capabilities) -> list[str]:
     found, at = [], 0
     while at < len(arguments):
         flag = arguments[at]
-        found.append(flag)
+        # A word that is no flag is what the operator wrote behind a flag of fewer values than the words that follow it.
+        if flag.startswith("-"):
+            found.append(flag)
         at += 1 + known.values.get(canonical(flag), 1)
     return found
 
