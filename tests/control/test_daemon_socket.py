@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from specdash.control.services import ServiceState
 from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.supervisor_wire import LOG_LINES_LIMIT, REQUEST_LIMIT_BYTES, peer_uid
+from specdash.control.supervisor_wire import LOG_LINES_LIMIT, REQUEST_LIMIT_BYTES, peer_uid, socket_address
 from specdash.core.errors import ServiceError
 from specdash.core.paths import supervisor_socket
 from support.supervised import RunningDaemon, running_daemon, until
@@ -70,7 +70,8 @@ def connected(path: Path) -> socket.socket:
         one = socket.socket(socket.AF_UNIX)
         one.settimeout(WAIT_S)
         try:
-            one.connect(str(path))
+            with socket_address(path) as address:
+                one.connect(address)
         except BlockingIOError:
             # The daemon's queue is full for a moment: connect(2) does not wait for that.
             one.close()
