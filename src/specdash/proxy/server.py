@@ -42,6 +42,7 @@ _LEAVING_S = 0.5
 closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
+_IDLE_LOOK_S = 0.1
 _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
@@ -163,7 +164,19 @@ class _Server(uvicorn.Server):
             server.close()
         if self.server_state.connections and not self.force_exit:
             await asyncio.sleep(_LAST_REQUEST_S)
-        await super().shutdown(sockets)
+        closing = asyncio.get_running_loop().create_task(self._close_idle())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            closing.cancel()
+
+    async def _close_idle(self) -> None:
+        """Close connections that came at the last moment too: the drain waits for all, and a client may keep one idle
+        while it waits for the next proxy on another."""
+        while True:
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
+            await asyncio.sleep(_IDLE_LOOK_S)
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""

@@ -108,7 +108,8 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
     if not is_loopback(host) and not checked.text("PROXY_API_KEY") and checked.good("PROXY_HOST"):
         said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
         out.error("api-key", said, key="PROXY_HOST", fix="set PROXY_API_KEY, or use 127.0.0.1")
-    if service is not None and service.socket:
+    # The built-in supervisor opens its socket anew where the env file says; a socket unit does not.
+    if service is not None and service.socket and service.manager.kind == "systemd":
         for key in _PLACE:
             if key in context.changed:
                 said = f"{key}={checked.text(key)}: the service's socket unit decides where it listens, not this key"
