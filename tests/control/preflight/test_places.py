@@ -176,9 +176,19 @@ def test_a_socket_unit_decides_where_the_proxy_listens(
     proxy: Check, context: PreflightContext, listening: Listening
 ) -> None:
     service = _service(Role.PROXY, context.env_file, socket_unit=True)
+    service.manager.kind = "systemd"  # type: ignore[misc]
     assert not proxy({"PROXY_PORT": listening.port}, service=service).errors
     found = proxy({"PROXY_PORT": listening.port}, service=service, changed=frozenset({"PROXY_PORT"}))
     assert "specdash services install" in found.one("socket-unit").fix
+
+
+def test_the_supervisor_moves_the_proxys_socket_but_not_onto_somebody_elses_port(
+    proxy: Check, context: PreflightContext, listening: Listening
+) -> None:
+    service = _service(Role.PROXY, context.env_file, socket_unit=True)
+    assert not proxy({"PROXY_PORT": listening.port}, service=service).errors
+    found = proxy({"PROXY_PORT": listening.port}, service=service, changed=frozenset({"PROXY_PORT"}))
+    assert found.one("port-owner").severity == "error"
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,14 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
     if not is_loopback(host) and not checked.text("PROXY_API_KEY") and checked.good("PROXY_HOST"):
         said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
         out.error("api-key", said, key="PROXY_HOST", fix="set PROXY_API_KEY, or use 127.0.0.1")
-    # The built-in supervisor opens its socket anew where the env file says; a socket unit does not.
-    if service is not None and service.socket and service.manager.kind == "systemd":
-        for key in _PLACE:
-            if key in context.changed:
-                said = f"{key}={checked.text(key)}: the service's socket unit decides where it listens, not this key"
-                out.error("socket-unit", said, key=key, fix="`specdash services install` writes the socket unit anew")
-        return
+    if service is not None and service.socket:
+        moved = [key for key in _PLACE if key in context.changed]
+        # The built-in supervisor opens its socket anew where the env file says; a socket unit does not.
+        for key in moved if service.manager.kind == "systemd" else ():
+            said = f"{key}={checked.text(key)}: the service's socket unit decides where it listens, not this key"
+            out.error("socket-unit", said, key=key, fix="`specdash services install` writes the socket unit anew")
+        if service.manager.kind == "systemd" or not moved:
+            return
     if checked.good(*_PLACE):
         check_place(host, port, *_PLACE, context, out)
 
