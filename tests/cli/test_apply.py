@@ -273,11 +273,14 @@ def read_until(descriptor: int, wanted: bytes, seconds: float = 60) -> bytes:
 
 @with_engine
 def test_a_profile_is_applied_by_name_and_words_win_over_it(rig: Rig) -> None:
-    path: Path = rig.home / ".config/specdash/profiles/mine.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    saved = rig.command("profile", "list")
-    if saved.returncode != 0:
-        pytest.skip("profiles are not there yet")
-    done = rig.command("apply", "--profile", "nobody-has-this", "--yes")
-    assert done.returncode != 0
-    assert "nobody-has-this" in done.stderr
+    profile: Path = rig.home / ".config/specdash/profiles/mine.toml"
+    profile.parent.mkdir(parents=True, exist_ok=True)
+    saved = 'name = "mine"\nsummary = "mine"\n\n[backend]\nLLAMA_DRAFT_MAX = "7"\nLLAMA_DRAFT_P_MIN = "0.5"\n'
+    profile.write_text(saved, encoding="utf-8")
+    done = rig.command("apply", "--profile", "mine", "LLAMA_DRAFT_MAX=9", "--yes", "--json")
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert json.loads(done.stdout)["profile"] == "mine"
+    assert (rig.values()["LLAMA_DRAFT_MAX"], rig.values()["LLAMA_DRAFT_P_MIN"]) == ("9", "0.5")
+    unknown = rig.command("apply", "--profile", "nobody-has-this", "--yes")
+    assert unknown.returncode != ExitCode.OK
+    assert "nobody-has-this" in unknown.stderr
