@@ -43,7 +43,7 @@ class FakeConsole:
         default_factory=lambda: {Role.BACKEND: dict(BACKEND_ENV), Role.PROXY: dict(PROXY_ENV)}
     )
     last_good: dict[str, str] | None = field(default_factory=lambda: {**BACKEND_ENV, "LLAMA_DRAFT_MAX": "3"})
-    unfinished: str | None = None
+    cut_short: str | None = None
     fails: bool = False
     wait: threading.Event | None = None
     started: list[Any] = field(default_factory=list)
@@ -57,8 +57,12 @@ class FakeConsole:
                 service(Role.BACKEND, dict(self.values[Role.BACKEND]), self.last_good),
                 service(Role.PROXY, dict(self.values[Role.PROXY]), None),
             ),
-            unfinished=self.unfinished,
+            unfinished=self.cut_short,
         )
+
+    def unfinished(self) -> str | None:
+        """As it was made."""
+        return self.cut_short
 
     def plan(self, changes: ChangeSet, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
@@ -93,7 +97,7 @@ class FakeConsole:
     def recover(self, *, finish: bool) -> Running:
         """Steps, then the outcome."""
         self.started.append("finish" if finish else "roll back")
-        self.unfinished = None
+        self.cut_short = None
         return Running(lambda report: self._apply(self._plan((), (), None), report), self._cancel).start()
 
     def _cancel(self) -> None:

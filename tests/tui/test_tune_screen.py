@@ -245,7 +245,7 @@ async def test_with_nothing_applied_a_roll_back_says_so() -> None:
 
 @pytest.mark.parametrize(("key", "said"), [("y", "finish"), ("R", "roll back")])
 async def test_an_apply_that_was_cut_short_is_shown_and_can_be_ended_either_way(key: str, said: str) -> None:
-    console = FakeConsole(unfinished="apply 6 stopped after write")
+    console = FakeConsole(cut_short="apply 6 stopped after write")
     app = dashboard(console)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "e")
@@ -313,3 +313,14 @@ async def test_keys_typed_right_behind_the_one_that_opens_the_prompt_belong_to_i
             app.post_message(Key(key, character))
         await pilot.pause(0.2)
         assert app.tune_model.pending[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "9"}
+
+
+async def test_a_dashboard_that_starts_after_an_apply_was_cut_short_says_so_on_every_screen() -> None:
+    app = dashboard(FakeConsole(cut_short="apply 6 stopped after write"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        app.look_for_unfinished()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "APPLY CUT SHORT" in block(app.overview.header.lines)
+        assert any("apply 6 stopped after write" in note.message for note in app._notifications)

@@ -111,7 +111,7 @@ class Console:
         try:
             deployment = self._find()
         except SpecdashError as error:
-            return ServicesView(problems=(str(error),), unfinished=self._unfinished())
+            return ServicesView(problems=(str(error),), unfinished=self.unfinished())
         found: list[ServiceView] = []
         problems = list(deployment.problems)
         for role in Role:
@@ -127,7 +127,7 @@ class Console:
             found.append(
                 ServiceView(role, service.name, service.manager.kind, str(service.env_file), status, values, last_good)
             )
-        return ServicesView(tuple(found), tuple(problems), self._unfinished())
+        return ServicesView(tuple(found), tuple(problems), self.unfinished())
 
     def plan(self, changes: ChangeSet, profile: str | None = None) -> ApplyPlan:
         """What applying would do, with preflight's findings. Raises `SpecdashError`."""
@@ -190,7 +190,8 @@ class Console:
         self._running.cancel()
         return self._running.join(timeout)
 
-    def _unfinished(self) -> str | None:
+    def unfinished(self) -> str | None:
+        """In words, the apply that was cut short by the death of its specdash; None when there is none."""
         from specdash.control.recover import unfinished
 
         with contextlib.suppress(SpecdashError):

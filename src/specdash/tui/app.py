@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from specdash.tui.view import State
     from specdash.tui.widgets.rows import RowsPanel
 
+UNFINISHED_S = 1.0
+"""After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
 _PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
 
 
@@ -165,6 +167,8 @@ class Dashboard(TuneActions, LogActions):
         self.overview.prime(self._view(), self._situation())
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
+        if self.services is not None:
+            self.set_timer(UNFINISHED_S, self.look_for_unfinished)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
@@ -212,7 +216,7 @@ class Dashboard(TuneActions, LogActions):
     def _situation(self) -> Situation:
         paused = None if self.paused_at is None else self._clock() - self.paused_at
         now = self._clock()
-        return Situation(self._wall(), paused, self.demo, self.arming.left_s(now), self.arming.locked)
+        return Situation(self._wall(), paused, self.demo, self.arming.left_s(now), self.arming.locked, self.cut_short)
 
     def _focused_panel(self) -> PanelId:
         if isinstance(self.overview.focused, Panel):

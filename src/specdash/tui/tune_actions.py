@@ -35,6 +35,8 @@ class TuneActions(App[None]):
     services: Console | None
     arming: Arming
     tune: TuneScreen | None
+    cut_short: bool = False
+    """An earlier apply waits to be finished or rolled back."""
     _tune_model: TuneModel | None = None
     glyphs: Glyphs
 
@@ -81,7 +83,21 @@ class TuneActions(App[None]):
         if console is not None:
             self._ask("look", console.look, self._looked)
 
+    def look_for_unfinished(self) -> None:
+        """Ask whether an apply was cut short: whoever starts a dashboard shall hear of it."""
+        console = self.services
+        if console is not None:
+            self._ask("unfinished", console.unfinished, self._found_unfinished)
+
+    def _found_unfinished(self, words: str | None) -> None:
+        self.cut_short = words is not None
+        if words is not None:
+            said = f"An apply was cut short: {words}. Press e, then A to arm; y finishes it, R rolls it back."
+            self.notify(said, severity="error", timeout=30, markup=False)
+        self.show_now()
+
     def _looked(self, services: ServicesView) -> None:
+        self.cut_short = services.unfinished is not None
         changed = self.tune_model.services != services
         self.tune_model.services = services
         self.tune_model.settle()
@@ -227,7 +243,7 @@ class TuneActions(App[None]):
         console = self.services
         if not self._may_change() or console is None:
             return
-        if self._unfinished:
+        if self.cut_short:
             self._show_apply("Roll back the apply that was cut short", None, lambda: console.recover(finish=False))
             return
         self._ask(
@@ -239,15 +255,10 @@ class TuneActions(App[None]):
     def action_finish(self) -> None:
         """Finish what was cut short."""
         console = self.services
-        if console is None or not self._unfinished:
+        if console is None or not self.cut_short:
             self.notify("no apply was cut short", severity="warning")
         elif self._may_change():
             self._show_apply("Finish the apply that was cut short", None, lambda: console.recover(finish=True))
-
-    @property
-    def _unfinished(self) -> bool:
-        services = self.tune_model.services
-        return services is not None and services.unfinished is not None
 
     def _may_change(self) -> bool:
         if self.arming.armed(self.monotonic()):

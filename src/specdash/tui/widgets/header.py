@@ -44,6 +44,8 @@ class Situation:
     demo: bool = False
     armed_left_s: float | None = None
     locked: bool = False
+    cut_short: bool = False
+    """An apply was cut short, and waits to be finished or rolled back."""
 
 
 class Header(LinesWidget):
@@ -162,6 +164,8 @@ def _short(key: str) -> str:
 
 def _tags(view: View, situation: Situation) -> list[Span]:
     spans: list[Span] = []
+    if situation.cut_short:
+        spans += [(" APPLY CUT SHORT: e ", "banner.bad"), ("  ", "text")]
     if situation.armed_left_s is not None:
         spans += [(f" ARMED {situation.armed_left_s:.0f}s ", "banner.bad"), ("  ", "text")]
     if situation.paused_s is not None:
