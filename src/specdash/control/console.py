@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from specdash.core.applies import ApplyKind, Outcome, Progress
 from specdash.core.changes import ChangeSet, Role
 from specdash.core.errors import SpecdashError
 
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
     from specdash.control.apply import Apply, ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.control.services import Deployment, ServiceStatus
-    from specdash.core.applies import ApplyRecord
+    from specdash.core.applies import ApplyRecord, Progress
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """One service now. `values` is its env file, `last_good` the env before the last apply that went well: what
+    """One service now. `values` is its env file, `last_good` the env before the last apply that is in force: what
     a rollback goes back to; None when nothing was applied yet. Both hold secrets: mask before showing."""
 
     role: Role
@@ -200,20 +199,19 @@ class Console:
         return None
 
     def _last_good(self, role: Role) -> Mapping[str, str] | None:
+        from specdash.control.apply_plan import undone_stack
         from specdash.control.env_store import Backups
         from specdash.control.records import read_records
-        from specdash.core.envfile import parse
+        from specdash.core.envfile import read_values
         from specdash.core.paths import applies_file, backups_dir
 
-        done = [
-            one
-            for one in read_records(applies_file(self._env))
-            if one.outcome is Outcome.APPLIED and one.kind is ApplyKind.APPLY and str(role) in one.backups
-        ]
-        if not done:
-            return None
+        backups = Backups(backups_dir(self._env))
         try:
-            data = Backups(backups_dir(self._env)).read(role, done[-1].backups[str(role)])
+            in_force = undone_stack(read_records(applies_file(self._env)), backups)
+            last = next((one for one in reversed(in_force) if str(role) in one.backups), None)
+            if last is None:
+                return None
+            number = last.backups[str(role)]
+            return read_values(backups.read(role, number), f"backup {number} of the {role}'s env")
         except SpecdashError:
             return None
-        return parse(data.decode("utf-8", "replace")).values

@@ -1,0 +1,110 @@
+"""What the dashboard may ask of the services, without a screen."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.control.console import Console, Running
+from specdash.control.env_store import Backups, read_env
+from specdash.control.records import append_record
+from specdash.control.services import Deployment, ManagedService, ServiceState, ServiceStatus
+from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
+from specdash.core.changes import Role
+from specdash.core.errors import ServiceError, SpecdashError
+from specdash.core.paths import applies_file, backups_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Manager:
+    """Says that everything runs."""
+
+    kind = "supervisor"
+
+    def status(self, name: str) -> ServiceStatus:
+        return ServiceStatus(name, ServiceState.RUNNING, pid=1)
+
+
+def console(home: Path) -> Console:
+    """A console on one backend whose env file is in `home`."""
+    env_file = home / "backend.env"
+    service = ManagedService(Role.BACKEND, "b", Manager(), env_file, reloads=True, origin="test")  # type: ignore[arg-type]
+    return Console(lambda: Deployment(service), drain_timeout_s=1, health_timeout_s=1, env={"HOME": str(home)})
+
+
+def applied(home: Path, number: int, value: str, kind: ApplyKind = ApplyKind.APPLY) -> None:
+    """Change the env file, with a backup and a record, as an apply does."""
+    env = {"HOME": str(home)}
+    file = home / "backend.env"
+    backup = Backups(backups_dir(env)).save(Role.BACKEND, read_env(file))
+    file.write_text(f"LLAMA_DRAFT_MAX={value}\n", encoding="utf-8")
+    record = ApplyRecord(
+        number, 0.0, 1.0, kind, Outcome.APPLIED,
+        backups={"backend": backup.number}, digests={"backend": read_env(file).digest},
+    )  # fmt: skip
+    append_record(applies_file(env), record)
+
+
+def test_it_looks_at_values_state_and_what_a_rollback_goes_back_to(tmp_path: Path) -> None:
+    (tmp_path / "backend.env").write_text("LLAMA_DRAFT_MAX=4\n", encoding="utf-8")
+    assert console(tmp_path).look().services[0].last_good is None
+    applied(tmp_path, 1, "8")
+    applied(tmp_path, 2, "12")
+    seen = console(tmp_path).look().services[0]
+    assert (seen.values["LLAMA_DRAFT_MAX"], seen.status.state) == ("12", ServiceState.RUNNING)
+    assert seen.last_good == {"LLAMA_DRAFT_MAX": "8"}
+    assert "12" not in repr(seen)
+
+
+def test_after_a_rollback_the_last_good_one_is_a_step_further_back(tmp_path: Path) -> None:
+    (tmp_path / "backend.env").write_text("LLAMA_DRAFT_MAX=4\n", encoding="utf-8")
+    applied(tmp_path, 1, "8")
+    applied(tmp_path, 2, "12")
+    applied(tmp_path, 3, "8", ApplyKind.ROLLBACK)
+    assert console(tmp_path).look().services[0].last_good == {"LLAMA_DRAFT_MAX": "4"}
+
+
+def test_what_cannot_be_found_or_read_is_a_problem_in_words_and_no_error(tmp_path: Path) -> None:
+    def nothing() -> Deployment:
+        raise ServiceError("systemd's user manager does not answer")
+
+    lost = Console(nothing, drain_timeout_s=1, health_timeout_s=1, env={"HOME": str(tmp_path)})
+    assert lost.look().problems == ("systemd's user manager does not answer",)
+    (tmp_path / "backend.env").mkdir()
+    assert "backend.env" in console(tmp_path).look().problems[0]
+
+
+def test_there_is_nothing_to_recover_without_a_journal(tmp_path: Path) -> None:
+    assert console(tmp_path).unfinished() is None
+    with pytest.raises(SpecdashError, match="nothing to recover"):
+        console(tmp_path).recover(finish=True)
+
+
+def test_a_running_apply_is_busy_until_its_end_and_can_be_cancelled() -> None:
+    cancelled = threading.Event()
+
+    def work(report: Any) -> ApplyRecord:
+        assert cancelled.wait(10)
+        return ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, Outcome.ROLLED_BACK)
+
+    running = Running(work, cancelled.set).start()
+    assert running.busy
+    assert not running.join(0.05)
+    running.cancel()
+    assert running.join(10)
+    assert running.record is not None
+    assert running.record.outcome is Outcome.ROLLED_BACK
+
+
+def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
+    def work(report: Any) -> ApplyRecord:
+        raise ServiceError("no such unit")
+
+    running = Running(work, lambda: None).start()
+    assert running.join(10)
+    assert str(running.error) == "no such unit"
+    assert running.record is None
