@@ -59,18 +59,24 @@ def undo(work: Work) -> Undone:
     with work.steps.step(Step.ROLLBACK, "putting the old settings back"):
         work.note_if_possible(phase=Phase.ROLLING_BACK)
         kept = _restore_files(work, undone)
-        backend = work.journal.edit(Role.BACKEND)
+        backend, proxy = work.journal.edit(Role.BACKEND), work.journal.edit(Role.PROXY)
+        # A proxy that does not run cannot be held; and if its manager starts it again while the engine is swapped, its
+        # clients find nobody behind it. So it comes back first, in front of the engine that still serves.
+        ended = proxy is not None and proxy.needs_restart and Role.PROXY in work.journal.touched
+        if proxy is not None and ended and proxy in kept:
+            work.open_gate()
+            with _collecting(undone):
+                _proxy(work, proxy)
         if backend is not None and backend in kept:
             with _collecting(undone):
                 _backend(work, backend)
                 # From here on, a recovery need not ask for another restart to be sure.
                 work.note_if_possible(step=Step.ROLLBACK)
         faults.reach(faults.ROLLBACK_VERIFIED)
-        proxy = work.journal.edit(Role.PROXY)
         # A proxy that must be restarted has to let its waiting requests through first.
         if proxy is None or proxy.needs_restart:
             work.open_gate()
-        if proxy is not None and proxy in kept:
+        if proxy is not None and not ended and proxy in kept:
             with _collecting(undone):
                 _proxy(work, proxy)
         work.open_gate()
