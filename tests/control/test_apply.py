@@ -123,6 +123,8 @@ def long_request(url: str, body: dict[str, Any], headers: dict[str, str]) -> Ite
 ENDLESS = {"prompt": "the", "n_predict": 3500, "ignore_eos": True, "temperature": 1.5}
 DIRECT = {"authorization": f"Bearer {SECRET}"}
 LONG_TURN = {"model": "m", "max_tokens": 3500, "messages": [{"role": "user", "content": "recite"}]}
+ENDLESS_TURN = {**LONG_TURN, "max_tokens": 1000, "ignore_eos": True, "temperature": 1.5, "stream": True}
+"""For `/v1/chat/completions`: never ends of itself, which a turn of the demo model may do after a few words."""
 
 
 def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
@@ -339,7 +341,7 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
         ended: list[list[str]] = []
 
         def begin() -> None:
-            turns = [long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) for _ in range(3)]
+            turns = [long_request(f"{rig.proxy_url}/v1/chat/completions", ENDLESS_TURN, {}) for _ in range(3)]
             ended.extend(stack.enter_context(turn) for turn in turns)
             until(lambda: rig.proxy("/admin/state")["active"] > 1)
 
