@@ -163,7 +163,10 @@ def wait_record(directory: Path, old: int | None) -> int:
     deadline = time.perf_counter() + LIMIT_S
     while time.perf_counter() < deadline:
         for path in directory.glob("*.json"):
-            record = RunRecord.from_json(path.read_text(encoding="utf-8"))
+            try:
+                record = RunRecord.from_json(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                continue
             if record is not None and record.pid != old:
                 return record.pid
         time.sleep(POLL_S)

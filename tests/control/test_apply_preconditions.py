@@ -179,6 +179,14 @@ def test_the_preview_shows_the_diff_the_arguments_and_what_is_done(setting: Sett
     assert "hush-hush" not in repr(plan)
 
 
+def test_a_preview_of_values_that_no_engine_can_run_says_why_instead_of_a_diff(setting: Setting) -> None:
+    plan = plan_apply(Deployment(setting.service), parse_assignments(["LLAMA_ENGINE=nonsense"]), env=setting.env)
+    (one,) = preview(plan, setting.env)
+    (why,) = one.arguments
+    assert why.startswith("! ")
+    assert "LLAMA_ENGINE" in why
+
+
 @dataclass
 class ShellManager(FakeManager):
     """Runs an adopted service: a shell script of somebody else's that reads the env file and runs llama-server."""

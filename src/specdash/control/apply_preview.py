@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class EditPreview:
     """One service's part of a plan. All texts are without secrets.
 
-    `arguments` are the engine's arguments that go (`-`) and come (`+`); `readers` say per changed key which spec types
-    read it.
+    `arguments` are the engine's arguments that go (`-`) and come (`+`), or why there are none (`!`); `readers` say per
+    changed key which spec types read it.
     """
 
     role: Role
@@ -89,18 +89,21 @@ def _action(edit: Edit, env: Mapping[str, str]) -> str:
 
 
 def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
-    before = _rendered(edit.snapshot.file.values, env)
-    after = _rendered(edit.values, env)
+    try:
+        after = _rendered(edit.values, env)
+    except SpecdashError as error:
+        return (without_secrets(f"! {error}"),)
+    try:
+        before = _rendered(edit.snapshot.file.values, env)
+    except SpecdashError as error:
+        before = [f"({error})"]
     lines = difflib.ndiff(before, after)
     return tuple(without_secrets(line) for line in lines if line.startswith(("- ", "+ ")))
 
 
 def _rendered(values: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
-    """The engine's arguments one a line, or why there are none."""
-    try:
-        plan = make_plan(values, base=env)
-    except SpecdashError as error:
-        return [f"({error})"]
+    """The engine's arguments one a line. Raises SpecdashError where there are none."""
+    plan = make_plan(values, base=env)
     if plan.engine.kind == "xllamacpp":
         return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
     lines = [f"{plan.engine.path} {plan.engine.version}"]
