@@ -35,6 +35,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("env", "specdash.cli.env", "show, change and compare the env files of the services"),
     Command("profile", "specdash.cli.profile", "named sets of settings: list, show, save, compare"),
     Command("services", "specdash.cli.services", "install, start, stop and watch the backend and proxy services"),
+    Command("check", "specdash.cli.check", "judge the server once, or for a while; exit codes as Nagios wants them"),
+    Command("baseline", "specdash.cli.baseline", "measure decode without speculation, to know what speculation gains"),
+    Command("record", "specdash.cli.record", "keep the record without a screen, as a service"),
+    Command("history", "specdash.cli.history", "query the record, its size, and shrink it"),
+    Command("replay", "specdash.cli.replay", "the dashboard on the record: what happened before you looked"),
+    Command("incident", "specdash.cli.incident", "write a bundle of what happened, without secrets"),
     Command("bench", "specdash.cli.bench", "trials: the proxy over many turns, applies under load"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )

@@ -63,14 +63,26 @@ def _manager(value: object) -> str:
     return str(value)
 
 
-def _seconds(value: object) -> float:
+def _number(value: object, least: float, most: float, unit: str) -> float:
     try:
-        seconds = float(str(value))
+        number = float(str(value))
     except ValueError:
-        seconds = -1.0
-    if isinstance(value, bool) or not 1 <= seconds <= 86400:
-        raise ValueError("wants seconds, from 1 to 86400")
-    return seconds
+        number = -1.0
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ValueError(f"wants {unit}, from {least:g} to {most:g}")
+    return number
+
+
+def _seconds(value: object) -> float:
+    return _number(value, 1, 86400, "seconds")
+
+
+def _days(value: object) -> float:
+    return _number(value, 0.01, 3650, "days")
+
+
+def _megabytes(value: object) -> float:
+    return _number(value, 1, 1_000_000, "MB")
 
 
 def _flag(value: object) -> bool:
@@ -135,6 +147,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health_timeout", _seconds, 600.0, "how long an apply waits for a restarted service", "SECONDS"),
     Setting("disarm_after", _seconds, 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"),
     Setting("read_only", _flag, False, "never let this dashboard be armed"),
+    Setting("record", _flag, True, "keep a record of what is seen, for replay and incidents"),
+    Setting("history_days", _days, 7.0, "how many days the record keeps every second", "DAYS"),
+    Setting("history_mb", _megabytes, 500.0, "how large the record may become, in MB", "MB"),
+    Setting("rules", _text, None, "thresholds of alert rules (default: rules.toml beside config.toml)", "FILE"),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
@@ -147,6 +163,10 @@ APPLY_SETTINGS = ("drain_timeout", "health_timeout")
 """How patient an apply is."""
 ARM_SETTINGS = ("read_only", "disarm_after")
 """What says whether and how long the dashboard may change anything."""
+RULE_SETTINGS = ("rules",)
+"""What says when an alert is raised."""
+RECORD_SETTINGS = ("record", "history_days", "history_mb")
+"""What says whether and how much is recorded."""
 SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}

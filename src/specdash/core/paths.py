@@ -86,6 +86,26 @@ def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
     return config_dir(env) / "profiles"
 
 
+def baselines_file(env: Mapping[str, str] = os.environ) -> Path:
+    """Decode speeds without speculation, one JSON object a line (see `core.baselines`)."""
+    return state_dir(env) / "baselines.jsonl"
+
+
+def history_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The recorder's database."""
+    return state_dir(env) / "history.db"
+
+
+def incidents_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where incident bundles are written."""
+    return state_dir(env) / "incidents"
+
+
+def rules_file(env: Mapping[str, str] = os.environ) -> Path:
+    """The user's own thresholds of alert rules."""
+    return config_dir(env) / "rules.toml"
+
+
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CACHE_HOME/specdash`: what can be found out again."""
     return _base(env, "XDG_CACHE_HOME", ".cache")

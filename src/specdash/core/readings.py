@@ -38,6 +38,8 @@ class Source(StrEnum):
     """A batch of what it has written: `core.proxy_status.ProxyEvents`."""
     APPLIES = "applies"
     """The changes that specdash made to the services: a tuple of `core.applies.ApplyRecord`, oldest first."""
+    BASELINES = "baselines"
+    """Decode speeds without speculation: a tuple of `core.baselines.Baseline`, oldest first."""
 
 
 class FailureKind(StrEnum):

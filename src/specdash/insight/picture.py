@@ -11,10 +11,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
+from specdash.insight.alerts_picture import AlertsPicture
 from specdash.insight.proxy_picture import ProxyPicture
+from specdash.insight.speedup_picture import SpeedUpPicture
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu, Host, ProcessTree
+    from specdash.core.timeline import TimelineEvent
     from specdash.insight.experiment_picture import ApplyMark, ExperimentCard
 
 
@@ -248,3 +251,8 @@ class Picture:
     """All applies that concern the server, oldest first; also refused ones, which touched nothing."""
     experiment: ExperimentCard | None = None
     """Before and after the newest apply that changed something."""
+    speedup: SpeedUpPicture = field(default_factory=SpeedUpPicture)
+    """Whether speculation pays."""
+    alerts: AlertsPicture = field(default_factory=AlertsPicture)
+    timeline: tuple[TimelineEvent, ...] = ()
+    """Alerts, applies, restarts and changes of state, oldest first; bounded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,15 @@ from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.series import Series
+from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight import derive
 from specdash.insight.acceptance import DraftWindow, between
+from specdash.insight.alerting import JUDGED_WINDOW_S, Alerts
 from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.experiments import Experiments
 from specdash.insight.log_view import LogView
+from specdash.insight.picture import BackendState
 from specdash.insight.proxy import ProxyState
 from specdash.insight.rates import (
     GainPoint,
@@ -31,9 +35,15 @@ from specdash.insight.rates import (
 )
 
 if TYPE_CHECKING:
-    from specdash.core.target import Target
-    from specdash.insight.picture import Picture
+    from collections.abc import Callable, Sequence
 
+    from specdash.core.baselines import Baseline
+    from specdash.core.target import Target
+    from specdash.insight.observer import Observer
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
+
+TIMELINE_KEPT = 500
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
@@ -49,8 +59,24 @@ class TargetState:
     Thread-safe: collectors call `apply` from their thread, screens call the other methods from theirs.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        rules: Sequence[Rule] | None = None,
+        observer: Observer | None = None,
+        wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
+    ) -> None:
+        """`rules` are judged at every HEALTH reading (default: those shipped); `wall_offset` is Unix time minus the
+        readings' monotonic time."""
         self.target = target
+        self.alerts = Alerts(rules)
+        self._wall_offset = wall_offset
+        self._state_seen: BackendState | None = None
+        self.timeline: deque[TimelineEvent] = deque(maxlen=TIMELINE_KEPT)
+        """Restarts and changes of state, oldest first."""
+        self.baselines: tuple[Baseline, ...] = ()
+        self._observer = observer
         self.latest: dict[Source, Reading[Any]] = {}
         self.last_known: dict[Source, Reading[Any]] = {}
         self.counters = CounterLog()
@@ -74,31 +100,39 @@ class TargetState:
     def apply(self, reading: Reading[Any]) -> None:
         """Take in one reading; times must not decrease per source."""
         with self._lock:
-            self.latest[reading.source] = reading
-            value = reading.value
-            if value is None:
-                self._note_absence(reading)
-                return
-            self.last_known[reading.source] = reading
-            if isinstance(value, Counters):
-                self._counters(reading.at, value)
-            elif isinstance(value, Slots):
-                self._slots(reading.at, value)
-            elif isinstance(value, LogBatch):
-                self._log(reading.at, value)
-            elif isinstance(value, Host):
-                self.series[Metric.CPU].append(reading.at, value.cpu_utilisation)
-            elif isinstance(value, Gpus):
-                busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
-                self.series[Metric.GPU_UTILISATION].append(reading.at, max(busy) if busy else None)
-            elif isinstance(value, ProxyStatus):
-                self.proxy.add_status(reading.at, value)
-            elif isinstance(value, ProxyEvents):
-                self._proxy_events(value)
-            elif isinstance(value, tuple):
+            self._take(reading)
+            if reading.source is Source.HEALTH:
+                self._judge(reading.at)
+
+    def _take(self, reading: Reading[Any]) -> None:
+        self.latest[reading.source] = reading
+        value = reading.value
+        if value is None:
+            self._note_absence(reading)
+            return
+        self.last_known[reading.source] = reading
+        if isinstance(value, Counters):
+            self._counters(reading.at, value)
+        elif isinstance(value, Slots):
+            self._slots(reading.at, value)
+        elif isinstance(value, LogBatch):
+            self._log(reading.at, value)
+        elif isinstance(value, Host):
+            self._point(Metric.CPU, reading.at, value.cpu_utilisation)
+        elif isinstance(value, Gpus):
+            busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
+            self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
+        elif isinstance(value, ProxyStatus):
+            self.proxy.add_status(reading.at, value)
+        elif isinstance(value, ProxyEvents):
+            self._proxy_events(value)
+        elif isinstance(value, tuple):
+            if reading.source is Source.BASELINES:
+                self.baselines = value
+            else:
                 self.experiments.set_records(value)
-            elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
-                self._absent_since = reading.at
+        elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
+            self._absent_since = reading.at
 
     def retarget(self, target: Target) -> None:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
@@ -146,6 +180,25 @@ class TargetState:
         self.latest.pop(source, None)
         self.last_known.pop(source, None)
 
+    def _judge(self, at: float) -> None:
+        """Judge the rules, and note a change of the server's state."""
+        wall = at + self._wall_offset()
+        picture = derive.picture(self, at, wall, JUDGED_WINDOW_S)
+        backend = picture.backend
+        if backend.state is not self._state_seen:
+            if self._state_seen is not None:
+                kind = EventKind.RESTART if backend.state is BackendState.RESTARTED else EventKind.STATE
+                self.timeline.append(TimelineEvent(wall, kind, str(backend.state), detail=backend.reason))
+            self._state_seen = backend.state
+        for event in self.alerts.judge(picture, self.experiments.samples):
+            if self._observer is not None:
+                self._observer.on_alert(event)
+
+    def _point(self, metric: Metric, at: float, value: float | None) -> None:
+        self.series[metric].append(at, value)
+        if self._observer is not None:
+            self._observer.on_point(metric, at, value)
+
     def _note_absence(self, reading: Reading[Any]) -> None:
         if reading.failure is None or reading.source not in (Source.HEALTH, Source.METRICS, Source.SLOTS):
             return
@@ -162,9 +215,9 @@ class TargetState:
         if window is not None:
             self._ended_requests(at, *window)
         self._gain(at, counters)
-        self.series[Metric.REQUESTS].append(at, counters.requests_processing)
+        self._point(Metric.REQUESTS, at, counters.requests_processing)
         warnings = sum(view.per_minute for view in self.log.storms.view(at))
-        self.series[Metric.WARNINGS].append(at, warnings if Source.LOG in self.last_known else None)
+        self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
 
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
         self._busy_slots = mean_busy_slots(first.counters, last.counters)
@@ -176,7 +229,7 @@ class TargetState:
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.rate is not None and not tracing:
-            self.series[Metric.ACCEPTANCE].append(at, drafted.rate)
+            self._point(Metric.ACCEPTANCE, at, drafted.rate)
 
     def _gain(self, at: float, counters: Counters) -> None:
         slots: Slots | None = self.value(Source.SLOTS)
@@ -198,7 +251,7 @@ class TargetState:
             # Without speculation a slot gains one token a decode call; more is the two endpoints' difference in time.
             value = min(value, 1.0)
         self.gain = RateSample(at, value, Source.METRICS)
-        self.series[Metric.TOKENS_PER_DECODE].append(at, value)
+        self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
         prefill, decode = self.slot_rates.add(at, slots)
@@ -213,7 +266,7 @@ class TargetState:
             self.experiments.samples.add_logged(ended_at, request)
         if fresh.generated:
             self._steps_at = at
-            self.series[Metric.ACCEPTANCE].append(at, fresh.accepted / fresh.generated)
+            self._point(Metric.ACCEPTANCE, at, fresh.accepted / fresh.generated)
         if fresh.prompt_tokens and fresh.prompt_ms:
             self._rate(RateSample(at, fresh.prompt_tokens * 1000.0 / fresh.prompt_ms, Source.LOG), Metric.PREFILL)
         if fresh.decode_tokens and fresh.decode_ms:
@@ -233,7 +286,7 @@ class TargetState:
         if any(RATE_SOURCES.index(s.source) < rank and sample.at - s.at < BETTER_FOR_S for s in samples):
             return
         samples.append(sample)
-        self.series[metric].append(sample.at, sample.value)
+        self._point(metric, sample.at, sample.value)
 
     def _forget_process(self) -> None:
         self.slot_rates = SlotRates()

@@ -1,0 +1,1 @@
+"""The record: a bounded SQLite database of what was seen, and its replay."""

@@ -1,0 +1,54 @@
+"""The alerts of one target: the rules judged at every look at the server, and their part of the picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.insight.alerts_picture import AlertsPicture
+from specdash.insight.rules.scene import Past, Scene, sample_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdash.core.alerts import AlertEvent
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.book import AlertBook
+    from specdash.insight.rules.catalogue import Rule
+    from specdash.insight.samples import Samples
+
+JUDGED_WINDOW_S = 60.0
+"""The window of the pictures that rules see, whatever window the screen shows."""
+
+
+class Alerts:
+    """Judges every picture it is given. The rules and their texts are loaded at the first."""
+
+    def __init__(self, rules: Sequence[Rule] | None) -> None:
+        self.past = Past()
+        self._rules = rules
+        self._book: AlertBook | None = None
+
+    def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
+        """What became of the alerts."""
+        if self._book is None:
+            from specdash.insight.rules.book import AlertBook
+            from specdash.insight.rules.catalogue import shipped
+
+            self._book = AlertBook(self._rules if self._rules is not None else shipped())
+        self.past.add(sample_of(picture))
+        return self._book.judge(Scene(picture, self.past, samples))
+
+    def picture(self) -> AlertsPicture:
+        """Active and past alerts, and the likely cause."""
+        book = self._book
+        if book is None:
+            return AlertsPicture()
+        active = book.active
+        first = active[0] if active else None
+        return AlertsPicture(
+            active=active,
+            past=tuple(book.past),
+            cause=f"{first.title}: {first.summary}" if first is not None else "",
+            cause_key=first.key if first is not None else None,
+            unjudged=tuple((one.rule, one.why) for one in book.unjudged),
+        )

@@ -1,0 +1,147 @@
+"""Which alerts are raised now and which were: hysteresis, and holding back while a server settles."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from specdash.core.alerts import Alert, AlertEvent, Transition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specdash.core.alerts import Symptom
+    from specdash.insight.rules.catalogue import Rule, RuleSpec
+    from specdash.insight.rules.scene import Scene
+
+SETTLE_S = 10.0
+"""After loading or a restart, so long is nothing judged that says of itself to be held back."""
+PAST_KEPT = 200
+FORGOTTEN_AFTER_S = 600.0
+"""An alert that could not be judged for so long is over."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One symptom: since when without a break, when last (monotonic), and its alert once it is raised."""
+
+    since: float
+    last: float
+    alert: Alert | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """A rule that could not be judged, and why."""
+
+    rule: str
+    why: str
+
+
+class AlertBook:
+    """Judges the rules at every scene. Bounded; one book per server."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rule for rule in rules if rule.spec.enabled)
+        self.past: deque[Alert] = deque(maxlen=PAST_KEPT)
+        """Alerts that are over, newest first."""
+        self.unjudged: tuple[Unjudged, ...] = ()
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._settled_at: float | None = None
+
+    @property
+    def active(self) -> tuple[Alert, ...]:
+        """Raised and not over: worst first, then the newest."""
+        raised = [seen.alert for seen in self._seen.values() if seen.alert is not None]
+        return tuple(sorted(raised, key=lambda one: (-one.severity.rank, -one.raised, one.rule, one.subject)))
+
+    def judge(self, scene: Scene) -> tuple[AlertEvent, ...]:
+        """Judge all rules; what became of their alerts."""
+        events: list[AlertEvent] = []
+        unjudged: list[Unjudged] = []
+        for rule in self.rules:
+            why = self._why_not(rule.spec, scene)
+            if why is None:
+                symptoms = {one.subject: one for one in rule.judge(scene, rule.spec.limits)}
+                events += self._take(rule.spec, symptoms, scene)
+            else:
+                unjudged.append(Unjudged(rule.spec.id, why))
+                events += self._frozen(rule.spec, scene)
+        if scene.is_settling:
+            self._settled_at = scene.now
+        self.unjudged = tuple(unjudged)
+        return tuple(events)
+
+    def _why_not(self, spec: RuleSpec, scene: Scene) -> str | None:
+        missing = [source for source in spec.needs if not scene.is_fresh(source)]
+        if missing:
+            return f"nothing fresh from {', '.join(missing)}"
+        settled = self._settled_at
+        if spec.hold_back and (scene.is_settling or (settled is not None and scene.now - settled < SETTLE_S)):
+            return "the server has just begun"
+        if not spec.while_idle and scene.is_idle:
+            return "the server is idle"
+        return None
+
+    def _take(self, spec: RuleSpec, symptoms: dict[str, Symptom], scene: Scene) -> list[AlertEvent]:
+        wall, now = scene.picture.wall, scene.now
+        events = []
+        for subject, symptom in symptoms.items():
+            seen = self._seen.setdefault((spec.id, subject), _Seen(now, now))
+            seen.last = now
+            event = self._raise(spec, seen, symptom, now, wall)
+            if event is not None:
+                events.append(event)
+        for key in [key for key in self._seen if key[0] == spec.id and key[1] not in symptoms]:
+            seen = self._seen[key]
+            if seen.alert is None or now - seen.last >= spec.clear_after_s:
+                events += self._end(key, wall)
+        return events
+
+    def _raise(self, spec: RuleSpec, seen: _Seen, symptom: Symptom, now: float, wall: float) -> AlertEvent | None:
+        severity = symptom.severity or spec.severity
+        if seen.alert is None:
+            if now - seen.since < spec.raise_after_s:
+                return None
+            seen.alert = Alert(
+                rule=spec.id,
+                title=spec.title,
+                severity=severity,
+                summary=symptom.summary,
+                since=wall - (now - seen.since),
+                raised=wall,
+                last=wall,
+                subject=symptom.subject,
+                evidence=symptom.evidence,
+                fix=symptom.fix,
+                chart=spec.chart,
+            )
+            return AlertEvent(Transition.RAISED, seen.alert, wall)
+        before = seen.alert.severity
+        seen.alert = replace(
+            seen.alert,
+            severity=severity,
+            summary=symptom.summary,
+            evidence=symptom.evidence,
+            fix=symptom.fix,
+            last=wall,
+        )
+        return AlertEvent(Transition.CHANGED, seen.alert, wall) if severity is not before else None
+
+    def _frozen(self, spec: RuleSpec, scene: Scene) -> list[AlertEvent]:
+        """A rule that cannot be judged neither holds nor ends: its alerts stay; what was not raised is forgotten."""
+        events = []
+        for key in [key for key in self._seen if key[0] == spec.id]:
+            seen = self._seen[key]
+            if seen.alert is None or scene.now - seen.last >= FORGOTTEN_AFTER_S:
+                events += self._end(key, scene.picture.wall)
+        return events
+
+    def _end(self, key: tuple[str, str], wall: float) -> list[AlertEvent]:
+        alert = self._seen.pop(key).alert
+        if alert is None:
+            return []
+        ended = replace(alert, ended=wall)
+        self.past.appendleft(ended)
+        return [AlertEvent(Transition.ENDED, ended, wall)]

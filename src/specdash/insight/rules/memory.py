@@ -1,0 +1,1 @@
+"""Rules, described in memory.toml."""

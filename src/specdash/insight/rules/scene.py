@@ -1,0 +1,173 @@
+"""What a rule judges: the picture of this moment, and what was seen before it. Read only."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import Source, Status
+from specdash.insight.picture import BackendState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from specdash.insight.picture import Picture
+    from specdash.insight.samples import Samples
+
+KEEP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A picture in short, at monotonic time `at`. Totals are since the server's start; None is unknown."""
+
+    at: float
+    state: BackendState
+    uptime_s: float | None = None
+    pid: int | None = None
+    acceptance: float | None = None
+    """Over the window."""
+    decode: float | None = None
+    prefill: float | None = None
+    busy: int | None = None
+    """Slots at work."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """By field name of `core.observations.Counters`."""
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    """Lines so far by warning class."""
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
+    """Events so far by `kind action`."""
+    guardrails: Mapping[str, int] = field(default_factory=dict)
+    """Proxy actions so far by guardrail."""
+    proxy_requests: int | None = None
+    proxy_errors: int | None = None
+    proxy_left: int | None = None
+
+
+class Past:
+    """The last hour in samples, one a second at most, oldest first."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque()
+
+    def add(self, sample: Sample) -> None:
+        """Take in the sample of this moment; times must not decrease."""
+        self._samples.append(sample)
+        while self._samples[0].at < sample.at - KEEP_S:
+            self._samples.popleft()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @property
+    def last(self) -> Sample | None:
+        """The sample of this moment."""
+        return self._samples[-1] if self._samples else None
+
+    def since(self, at: float) -> Sequence[Sample]:
+        """Samples from monotonic time `at` on, oldest first."""
+        index = bisect_left(self._samples, at, key=lambda sample: sample.at)
+        return [self._samples[i] for i in range(index, len(self._samples))]
+
+    def ago(self, seconds: float) -> Sample | None:
+        """The newest sample that is at least `seconds` older than the last; None when none is that old."""
+        if not self._samples:
+            return None
+        index = bisect_left(self._samples, self._samples[-1].at - seconds + 1e-9, key=lambda sample: sample.at) - 1
+        return self._samples[index] if index >= 0 else None
+
+    def first_within(self, seconds: float) -> Sample | None:
+        """The oldest sample of the last `seconds`, or of all when fewer are kept."""
+        found = self.since(self._samples[-1].at - seconds) if self._samples else ()
+        return found[0] if found else None
+
+    def growth(self, name: str, seconds: float) -> float | None:
+        """How much a total of `Counters` grew in the last `seconds`; None when unknown."""
+        return _growth([one.totals.get(name) for one in self._recent(seconds)])
+
+    def grown(self, kind: str, name: str, seconds: float) -> float:
+        """How much a count of `warnings`, `checkpoints` or `guardrails` grew in the last `seconds`."""
+        counts: list[float | None] = [getattr(one, kind).get(name, 0) for one in self._recent(seconds)]
+        return _growth(counts) or 0.0
+
+    def lasting(self, states: Iterable[BackendState]) -> float | None:
+        """For how many seconds the state has been one of these without a break; None when it is not one now."""
+        wanted = frozenset(states)
+        first = None
+        for sample in reversed(self._samples):
+            if sample.state not in wanted:
+                break
+            first = sample.at
+        return None if first is None else self._samples[-1].at - first
+
+    def _recent(self, seconds: float) -> Sequence[Sample]:
+        return self.since(self._samples[-1].at - seconds) if self._samples else ()
+
+
+def _growth(values: Sequence[float | None]) -> float | None:
+    """Sum of the increases; a total that went back began anew."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    grown = 0.0
+    for before, after in pairwise(known):
+        grown += after - before if after >= before else after
+    return grown
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One moment to judge. `picture` has no alerts yet; `past.last` belongs to the same moment."""
+
+    picture: Picture
+    past: Past
+    samples: Samples
+    """Finished requests, of the log and of the proxy's events."""
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.picture.at
+
+    def is_fresh(self, source: Source) -> bool:
+        """Whether a source is KNOWN now."""
+        return any(one.source is source and one.status is Status.KNOWN for one in self.picture.backend.sources)
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the server loads or has just begun: what it shows is not its own yet."""
+        return self.picture.backend.state in (BackendState.LOADING, BackendState.RESTARTED)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs; unknown is idle."""
+        last = self.past.last
+        return not (last is not None and last.busy) and not self.picture.backend.requests_processing
+
+
+def sample_of(picture: Picture) -> Sample:
+    """The picture in short."""
+    backend, proxy = picture.backend, picture.proxy
+    slots = backend.slots
+    live = proxy.live
+    window = backend.speculation.acceptance.window
+    return Sample(
+        at=picture.at,
+        state=backend.state,
+        uptime_s=backend.uptime_s,
+        pid=backend.process.pid if backend.process is not None else None,
+        acceptance=window.value if window.status is Status.KNOWN else None,
+        decode=backend.decode.value if backend.decode.basis == "live" else None,
+        prefill=backend.prefill.value if backend.prefill.basis == "live" else None,
+        busy=sum(slot.phase != "idle" for slot in slots) if slots is not None else None,
+        totals=dict(backend.counters),
+        warnings={one.warning: one.count for one in picture.log.warnings},
+        checkpoints=dict(picture.log.checkpoints),
+        guardrails={one.guardrail: one.total for one in proxy.guardrails},
+        proxy_requests=live.requests if live is not None else None,
+        proxy_errors=live.errors if live is not None else None,
+        proxy_left=live.clients_left if live is not None else None,
+    )
