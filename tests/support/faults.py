@@ -1,0 +1,256 @@
+"""A real llama-server that tests may break in every way that happens at night, and the state that watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.collect.hub import Hub
+from specdash.core.target import Target
+from specdash.insight.state import TargetState
+from support.engines import llama_server_binary
+from support.fault_server import FaultServer, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from specdash.core.alerts import Alert
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
+    from support.fault_server import Behaviour
+
+START_S = 30.0
+PATIENCE_S = 30.0
+PROMPT = "import os\n\ndef walk(path):\n    for name in os.listdir(path):\n"
+DRAFTING = ("--spec-type", "draft-simple", "-md", str(bundled_model(DRAFT_MODEL)), "--spec-draft-n-max", "4")
+"""Flags that make the demo model speculate with its draft model."""
+
+
+class BreakableServer:
+    """The llama-server binary on the demo model, with flags of your choice; its log goes to `log`.
+
+    The port stays the same over restarts. Flags that come later win, so `-c 256` makes a tiny context. `environ` adds
+    variables, such as `LLAMA_TRACE=1`.
+    """
+
+    def __init__(self, directory: Path, *flags: str, model: Path | None = None, **environ: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = directory / "server.log"
+        target = str(model or bundled_model(TARGET_MODEL))
+        standard = ("--host", "127.0.0.1", "--port", str(self.port), "-c", "4096", "-np", "2", "-t", "1", "--metrics")
+        self.command = [llama_server_binary(), "-m", target, *standard, "--no-warmup", "-lv", "4", *flags]
+        self._environ = {**os.environ, **environ}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process that was started last."""
+        assert self._process is not None, "start it first"
+        return self._process
+
+    @property
+    def target(self) -> Target:
+        """How specdash would watch it."""
+        return Target(self.url, log=str(self.log), pid=self._process.pid if self._process is not None else None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start a process, and by default wait until it answers. The log grows on over restarts."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        if wait:
+            until(self.is_ready, START_S, lambda: self.log.read_text(errors="replace")[-2000:])
+
+    def is_ready(self) -> bool:
+        """Whether /health says ok."""
+        try:
+            return bool(self.get("/health", timeout_s=2.0)["status"] == "ok")
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def kill(self) -> None:
+        """`kill -9`, also of a stopped one; nothing listens when this returns."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+
+    def terminate(self) -> None:
+        """SIGTERM, and wait for the end."""
+        self.process.terminate()
+        self.process.wait(20)
+
+    def restart(self, *, wait: bool = True) -> None:
+        """`kill -9` and start again at once."""
+        self.kill()
+        self.start(wait=wait)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """`kill -STOP`: the port stays open and nothing is answered; `kill -CONT` at the end."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if self.process.poll() is None:
+                os.kill(self.process.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def stuck(self) -> Iterator[None]:
+        """Hold the inference thread alone, as a hanging GPU does: the HTTP threads still answer."""
+        with frozen_thread(self.process.pid):
+            yield
+
+    @contextlib.contextmanager
+    def port_stolen(self, routes: dict[str, Behaviour] | None = None) -> Iterator[FaultServer]:
+        """Kill it and let something else answer at its port: by default HTTP 404 to everything."""
+        self.kill()
+        with FaultServer(routes, port=self.port) as thief:
+            yield thief
+
+    def get(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        """The JSON at `path`, posting `body` where there is one."""
+        data = json.dumps(body).encode() if body is not None else None
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=timeout_s) as answer:
+            return json.load(answer)
+
+    def complete(self, prompt: str = PROMPT, tokens: int = 64, **more: Any) -> dict[str, Any]:
+        """One greedy completion; its answer, with `timings`."""
+        body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "cache_prompt": False, **more}
+        result: dict[str, Any] = self.get("/completion", body)
+        return result
+
+    @contextlib.contextmanager
+    def working(self, clients: int = 1, tokens: int = 400, prompt: str = PROMPT, **more: Any) -> Iterator[None]:
+        """Clients that ask one completion after the other, whatever happens to the server."""
+        end = threading.Event()
+
+        def work() -> None:
+            while not end.is_set():
+                try:
+                    self.complete(prompt, tokens, ignore_eos=True, **more)
+                except (OSError, ValueError):
+                    end.wait(0.05)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+
+    def storm(self, line: str, times: int) -> None:
+        """Append a line to the log many times, as a log storm does."""
+        with self.log.open("ab") as file:
+            file.write((line + "\n").encode() * times)
+
+
+class Watched:
+    """A `TargetState` fed by a real hub."""
+
+    def __init__(self, state: TargetState) -> None:
+        self.state = state
+
+    def picture(self) -> Picture:
+        """The picture of now."""
+        return self.state.picture(time.monotonic(), time.time(), 60.0)
+
+    def alert(self, rule: str) -> Alert | None:
+        """The rule's active alert."""
+        return next((one for one in self.picture().alerts.active if one.rule == rule), None)
+
+    def until_alert(self, rule: str, patience_s: float = PATIENCE_S) -> Alert:
+        """Wait for the rule's alert."""
+        found: list[Alert] = []
+
+        def look() -> bool:
+            found.extend(one for one in self.picture().alerts.active if one.rule == rule)
+            return bool(found)
+
+        until(look, patience_s, lambda: f"no {rule}; {self.said()}")
+        return found[0]
+
+    def until_over(self, rule: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait until the rule has no active alert."""
+        until(lambda: self.alert(rule) is None, patience_s, lambda: f"{rule} stays; {self.said()}")
+
+    def until_live(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until the server is seen to be live, with every endpoint answered."""
+        until(lambda: self.picture().backend.state == "live" and self.picture().backend.slots is not None, patience_s)
+
+    def said(self) -> str:
+        """State and alerts in short."""
+        picture = self.picture()
+        alerts = [f"{one.rule}: {one.summary}" for one in picture.alerts.active]
+        return f"{picture.backend.state} ({picture.backend.reason}); active {alerts}; {picture.alerts.unjudged}"
+
+    def rules_raised(self) -> set[str]:
+        """Rules that have or had an alert."""
+        alerts = self.picture().alerts
+        return {one.rule for one in (*alerts.active, *alerts.past)}
+
+
+@contextlib.contextmanager
+def watched(
+    target: Target, rules: Sequence[Rule] | None = None, *, interval_s: float = 0.25, gpu: bool = False
+) -> Iterator[Watched]:
+    """Watch a server as the dashboard does."""
+    state = TargetState(target, rules=rules)
+    with Hub(target, [state.apply], interval_s=interval_s, gpu=gpu, on_target=state.retarget):
+        yield Watched(state)
+
+
+def until(
+    condition: Callable[[], bool], patience_s: float = PATIENCE_S, why: Callable[[], str] = lambda: "it never came"
+) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.02)
+
+
+_PTRACE_SEIZE, _PTRACE_INTERRUPT, _PTRACE_DETACH = 0x4206, 0x4207, 17
+_WALL = 0x40000000
+
+
+@contextlib.contextmanager
+def frozen_thread(tid: int) -> Iterator[None]:
+    """Hold one thread of a child process by ptrace; its other threads go on. Raises OSError where that is forbidden."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    libc.ptrace.restype = ctypes.c_long
+
+    def call(request: int) -> None:
+        if libc.ptrace(request, tid, None, None) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"ptrace({request:#x}): {os.strerror(number)}")
+
+    call(_PTRACE_SEIZE)
+    call(_PTRACE_INTERRUPT)
+    os.waitpid(tid, _WALL)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            call(_PTRACE_DETACH)
