@@ -58,6 +58,8 @@ class Props:
     supports_tools: bool | None = None
     role: str | None = None
     """"router" when the server only passes requests to child servers."""
+    model_bytes: int | None = None
+    """Size of the model's file, where the server runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Paying(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """One group of requests: a bucket of context lengths, a phase of the work, a span of draft positions."""
+    """One group of requests: a bucket of context lengths, a phase of the work, a stretch of the answers."""
 
     name: str
     requests: int
@@ -76,12 +76,26 @@ class SpeedUpPicture:
     why: str = "no request has ended yet"
     """What it rests on, or why it is not known and what to do."""
     requests: int = 0
+    """Finished requests that it rests on."""
     baseline: Baseline | None = None
+    """The recorded one nearest to them."""
+    decode_rate: float | None = None
+    """Of these requests: tokens over decode time, of one request."""
+    baseline_rate: float | None = None
+    """What they would have had without speculation: recorded, or as the estimate has it."""
+    mean_accepted_length: float | None = None
+    """Their tokens per verification step."""
+    draft_share: float | None = None
+    """Share of their decode time that went into drafting; None where the log does not tell."""
     break_even_length: float | None = None
-    """Tokens per verification step at which the speed-up is 1, with the verification cost as it is."""
+    """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
     break_even_acceptance: float | None = None
+    """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
     by_context: tuple[GroupFigures, ...] = ()
     """By context length at the request's end, shortest first."""
+    by_generated: tuple[GroupFigures, ...] = ()
+    """By how far the answer had come, from verification steps (LLAMA_TRACE=1), shortest first; `requests` counts the
+    answers that got there."""
     by_phase: tuple[GroupFigures, ...] = ()
     """By kind of work."""
     by_type: tuple[TypeFigures, ...] = ()
