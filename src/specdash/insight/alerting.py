@@ -8,9 +8,9 @@ from specdash.insight.alerts_picture import AlertsPicture
 from specdash.insight.rules.scene import Past, Scene, sample_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from specdash.core.alerts import AlertEvent
+    from specdash.core.alerts import Alert, AlertEvent
     from specdash.insight.picture import Picture
     from specdash.insight.rules.book import AlertBook
     from specdash.insight.rules.catalogue import Rule
@@ -30,13 +30,21 @@ class Alerts:
 
     def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
         """What became of the alerts."""
+        book = self._kept()
+        self.past.add(sample_of(picture))
+        return book.judge(Scene(picture, self.past, samples))
+
+    def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
+        """Begin with recorded alerts (see `AlertBook.remember`)."""
+        self._kept().remember(past, active, now)
+
+    def _kept(self) -> AlertBook:
         if self._book is None:
             from specdash.insight.rules.book import AlertBook
             from specdash.insight.rules.catalogue import shipped
 
             self._book = AlertBook(self._rules if self._rules is not None else shipped())
-        self.past.add(sample_of(picture))
-        return self._book.judge(Scene(picture, self.past, samples))
+        return self._book
 
     def picture(self) -> AlertsPicture:
         """Active and past alerts, and the likely cause."""

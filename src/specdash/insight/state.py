@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from specdash.core.baselines import Baseline
     from specdash.core.target import Target
+    from specdash.insight.memory import Memory
     from specdash.insight.observer import Observer
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
@@ -103,6 +104,21 @@ class TargetState:
             self._take(reading)
             if reading.source is Source.HEALTH:
                 self._judge(reading.at)
+
+    def take_unjudged(self, reading: Reading[Any]) -> None:
+        """Take in one reading of the past, from before the rules are to be judged."""
+        with self._lock:
+            self._take(reading)
+
+    def remember(self, memory: Memory) -> None:
+        """Begin with what a record says of the time before the first reading."""
+        with self._lock:
+            for metric, points in memory.points.items():
+                for at, value in points:
+                    self.series[metric].append(at, value)
+            self.timeline.extend(memory.events)
+            self.counters.remember(memory.scrapes)
+            self.alerts.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
         self.latest[reading.source] = reading
@@ -206,7 +222,7 @@ class TargetState:
             self._absent_since = reading.at
 
     def _counters(self, at: float, counters: Counters) -> None:
-        before = self.counters.last
+        before = self.counters.last if not self.counters.is_of_the_record else None
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
         self._absent_since = None
         if restarted:

@@ -56,6 +56,15 @@ class AlertBook:
         raised = [seen.alert for seen in self._seen.values() if seen.alert is not None]
         return tuple(sorted(raised, key=lambda one: (-one.severity.rank, -one.raised, one.rule, one.subject)))
 
+    def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
+        """Begin with the alerts of a record that ends at monotonic `now`: those that were over, in any order, and those
+        that were not: what is judged next goes on with them, or ends them."""
+        self.past.extend(sorted(past, key=lambda one: -(one.ended or one.last))[:PAST_KEPT])
+        known = {rule.spec.id for rule in self.rules}
+        for alert in active:
+            if alert.rule in known:
+                self._seen[alert.key] = _Seen(now - max(0.0, alert.last - alert.since), now, alert)
+
     def judge(self, scene: Scene) -> tuple[AlertEvent, ...]:
         """Judge all rules; what became of their alerts."""
         events: list[AlertEvent] = []
