@@ -65,7 +65,11 @@ class Reading:
         self.make = form.make if form is not None else None
         self.ends_header = line_class.id in _ENDS_HEADER
         self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
-        self.match = _pattern(form, prefix).match if form is not None and self.captures else _no_match
+        self.match = (
+            whole_pattern(form.context, form.template, prefix).match
+            if form is not None and self.captures
+            else _no_match
+        )
         self.busy = self.captures or self.unknown or line_class.id == "blank"
         self.any_digits = form is not None and not form.has_digits
         common = self.in_slot and self.clock is Clock.STAMP and not self.routed
@@ -78,10 +82,11 @@ class Reading:
 
 
 @lru_cache(maxsize=2048)
-def _pattern(form: Form, prefix: Prefix) -> re.Pattern[bytes]:
-    context = {Context.SLOT: _SLOT_TEXT, Context.ANY: _FUNCTIONS_TEXT}.get(form.context, "")
-    end = "" if form.template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
-    return re.compile(f"{prefix.pattern}{context}{line_pattern(form.template)}{end}".encode())
+def whole_pattern(where: Context, template: str, prefix: Prefix) -> re.Pattern[bytes]:
+    """The regex of a whole line: captures the prefix's parts, slot and task in a slot's line, and the named fields."""
+    context = {Context.SLOT: _SLOT_TEXT, Context.ANY: _FUNCTIONS_TEXT}.get(where, "")
+    end = "" if template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
+    return re.compile(f"{prefix.pattern}{context}{line_pattern(template)}{end}".encode())
 
 
 def read_shape(shape: bytes) -> Reading:

@@ -1,0 +1,216 @@
+"""Log lines as they may leave the machine: what llama-server prints of itself, without anything that others wrote.
+
+A verbose server prints prompts, answers, tool calls and chat templates. So a line is not cleaned but made anew: the
+literal words are those of the table of line classes, numbers are taken over, and a text field only where its value is
+one of the words that specdash itself knows. A line that no table has is left out, with its level and time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from specdash.core.speculation import SPEC_TYPES
+from specdash.llama.log_grammar import (
+    DROPPED,
+    LINE_CLASSES,
+    WARNING_CLASSES,
+    Context,
+    Form,
+    LineClass,
+    Severity,
+    classify,
+)
+from specdash.llama.log_grammar.server_lines import LIFE_CYCLE
+from specdash.llama.log_prefix import ANSI, Clock, Prefix, json_message_end, seconds_of, split_shape
+from specdash.llama.log_reading import whole_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdash.core.log_facts import ServerEvent
+
+ELLIPSIS: Final = "…"
+"""Stands for a text that was left out."""
+MAX_LINE: Final = 16 * 1024
+LIFE_CYCLE_CLASSES: Final = frozenset(line_class.id for line_class in LIFE_CYCLE)
+UNKNOWN_CLASSES: Final = frozenset({"unrecognised", "other_warning", "other_error"})
+_NEVER: Final = frozenset(
+    {"chat_template", "continuation", "json_record", "comment", "debug", "stream", "mcp", "blank"}
+)
+"""Classes whose lines are about nothing but what others wrote."""
+_LEVELS: Final = {"D": "unrecognised", "I": "unrecognised", "W": "other_warning", "E": "other_error"}
+_FIELD: Final = re.compile(r"\{(\w*):(\w+)\}")
+_NUMERIC: Final = frozenset({"d", "f", "x", "dots", "list"})
+_WORDS: Final = frozenset(
+    {spelling for one in SPEC_TYPES for spelling in one.spellings}
+    | {"true", "false", "yes", "no", "on", "off", "none", "auto", "enabled", "disabled", "GET", "POST"}
+    | {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
+)
+_SHAPED: Final = (
+    re.compile(r"[-+]?\d{1,18}(?:\.\d{1,15})?"),
+    re.compile(r"b?\d{1,7}-(?:[0-9a-f]{7,12}|unknown)"),
+    re.compile(r"[0-9a-f]{7,12}"),
+    re.compile(r"https?://(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1?\]|\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}/?"),
+    re.compile(r"127\.0\.0\.1|0\.0\.0\.0|localhost"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SafeLine:
+    """A line made anew. `seconds` since the server's start by the line's own clock, where it has one."""
+
+    line_class: str
+    severity: Severity | None
+    seconds: float | None
+    text: str
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing of it could be kept."""
+        return self.line_class in UNKNOWN_CLASSES
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What all lines of one shape are."""
+
+    line_class: LineClass
+    form: Form | None
+    prefix: Prefix
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether such a line may be shown, made anew."""
+        return self.form is not None and self.line_class.id not in _NEVER
+
+
+@lru_cache(maxsize=8192)
+def recognise(shape: bytes) -> Recognised:
+    """What lines of this shape (see `log_grammar.shape_of`) are."""
+    ways = split_shape(shape)
+    for prefix, message in ways:
+        found = classify(message)
+        if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
+            return Recognised(*found, prefix)
+    prefix = ways[0][0]
+    return Recognised(LINE_CLASSES[_LEVELS.get(prefix.level or "", "unrecognised")], None, prefix)
+
+
+def bare(line: bytes) -> bytes:
+    """The line without colours, and no longer than is looked at."""
+    line = line[:MAX_LINE]
+    return ANSI.sub(b"", line) if b"\x1b" in line else line
+
+
+def safe_line(line: bytes) -> SafeLine | None:
+    """The line made anew; None for one that is about nothing but what others wrote."""
+    line = bare(line)
+    known = recognise(line.translate(None, DROPPED))
+    if known.line_class.id in _NEVER:
+        return None
+    if known.form is None:
+        return _unknown(known, line)
+    captured = _captures(known, line)
+    if captured is None:
+        return _unknown(Recognised(LINE_CLASSES["unrecognised"], None, known.prefix), line)
+    seconds = seconds_of(known.prefix, line)
+    return SafeLine(
+        known.line_class.id,
+        known.line_class.severity,
+        seconds,
+        _stamp(known.prefix, seconds) + _remade(known, captured),
+    )
+
+
+def safe_text(line: str) -> str:
+    """`safe_line` for a text that was a log line; what is not recognised becomes a remark."""
+    made = safe_line(line.encode("utf-8", "replace"))
+    return made.text if made is not None else f"({ELLIPSIS} left out)"
+
+
+def safe_word(value: str) -> str:
+    """The value of a text field, if it is a word of llama.cpp's own; else an ellipsis."""
+    known = value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED)
+    return value if known else ELLIPSIS
+
+
+def safe_error(text: str) -> str:
+    """The text of an error that the server answered with: only where it is one of its own, without values."""
+    found = next((one for one in _ERRORS if text.lower().startswith(one)), None)
+    return f"{found} {ELLIPSIS}" if found is not None else ELLIPSIS
+
+
+def safe_event(event: ServerEvent) -> tuple[tuple[str, str], ...]:
+    """The fields of a life-cycle line."""
+    return tuple((name, safe_word(value)) for name, value in event.fields)
+
+
+def title_of(line_class: str) -> str:
+    """What lines of a class say, in words."""
+    found = WARNING_CLASSES.get(line_class) or LINE_CLASSES.get(line_class)
+    return found.title if found is not None else line_class
+
+
+_ERRORS: Final = (
+    "the request exceeds the available context size",
+    "request exceeds the available context size",
+    "the request exceeds",
+    "input is too large to process",
+    "input prompt is too big",
+    "context size has been exceeded",
+    "context size exceeded",
+    "failed to process speculative batch",
+    "failed to decode",
+    "failed to find free space in the kv cache",
+    "compute error",
+    "invalid input batch",
+    "failed to parse grammar",
+    "failed to initialize samplers",
+    "failed to tokenize",
+    "failed to truncate tokens",
+    "invalid slot id",
+    "slot is unavailable",
+    "the model does not support",
+)
+"""How errors of the server begin that say what happened and quote nothing."""
+
+
+def _captures(known: Recognised, line: bytes) -> Sequence[bytes] | None:
+    if known.form is None:
+        return None
+    every = _FIELD.sub(r"{every:\2}", known.form.template)
+    end = json_message_end(line) if known.prefix.clock is Clock.JSON else len(line)
+    match = whole_pattern(known.form.context, every, known.prefix).match(line[:end])
+    if match is None:
+        return None
+    return match.groups()[known.prefix.routed + {Clock.STAMP: 3, Clock.JSON: 1}.get(known.prefix.clock, 0) :]
+
+
+def _remade(known: Recognised, captured: Sequence[bytes]) -> str:
+    assert known.form is not None  # noqa: S101 - for the type checker
+    values = [one.decode("utf-8", "replace").strip() if one is not None else "" for one in captured]
+    head = ""
+    if known.form.context is Context.SLOT:
+        head = f"slot: id {values[0]} | task {values[1]} | "
+        values = values[2:]
+    fields = iter(values)
+
+    def filled(field: re.Match[str]) -> str:
+        value = next(fields, "")
+        return value if field[2] in _NUMERIC else safe_word(value)
+
+    return head + _FIELD.sub(filled, known.form.template)
+
+
+def _stamp(prefix: Prefix, seconds: float | None) -> str:
+    level = f"{prefix.level} " if prefix.level else ""
+    return f"{seconds:.3f} s {level}" if seconds is not None else level
+
+
+def _unknown(known: Recognised, line: bytes) -> SafeLine:
+    seconds = seconds_of(known.prefix, line)
+    text = f"{_stamp(known.prefix, seconds)}({known.line_class.title}: left out)"
+    return SafeLine(known.line_class.id, known.line_class.severity, seconds, text)
