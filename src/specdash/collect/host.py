@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from specdash.collect.processes import ProcessWatch, listening_pid, local_port
-from specdash.core.observations import Host, ProcessTree
+from specdash.core.config import JOURNAL
+from specdash.core.observations import Disk, Host, ProcessTree
+from specdash.core.paths import state_dir
 from specdash.core.readings import FailureKind, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdash.core.target import Target
 
 MEMINFO = Path("/proc/meminfo")
+VMSTAT = Path("/proc/vmstat")
+
+DISKS_S = 2.0
+"""Disks do not fill faster than this can tell, and a look at a network's may be slow."""
 
 FIND_AGAIN_S = 5.0
 """Finding the process that owns a port reads every process's file descriptors."""
@@ -36,14 +42,23 @@ class HostCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         disk: str = "/",
+        places: Callable[[], Iterable[tuple[str, str]]] = tuple,
+        meminfo: Path = MEMINFO,
+        vmstat: Path = VMSTAT,
         clock: Callable[[], float] = time.monotonic,
         find_pid: Callable[[int], int | None] = listening_pid,
     ) -> None:
+        """`places` tells the folders that are written to: what for, and the path."""
         self._target = target
         self._publish = publish
         self._clock = clock
         self._find_pid = find_pid
         self._disk = disk
+        self._places = places
+        self._disks: tuple[Disk, ...] = ()
+        self._disks_at: float | None = None
+        self._meminfo, self._vmstat = meminfo, vmstat
+        self._swapped: tuple[float, int, int] | None = None
         self._cpu: tuple[float, float] | None = None
         self._watch: ProcessWatch | None = None
         self._given_pid = target.pid
@@ -63,13 +78,33 @@ class HostCollector:
         return min(interval_s, FIRST_PAUSE_S) if first else interval_s
 
     def _host(self) -> Host:
+        swap_in, swap_out = self._swap_rates()
         return Host(
             cpu_utilisation=self._cpu_utilisation(),
             cpu_count=os.cpu_count(),
             load_1m=os.getloadavg()[0],
-            **memory_figures(),
+            disks=self._disks_now(),
+            **memory_figures(self._meminfo),
             **disk_figures(self._disk),
+            swap_in_bytes_per_s=swap_in,
+            swap_out_bytes_per_s=swap_out,
         )
+
+    def _disks_now(self) -> tuple[Disk, ...]:
+        now = self._clock()
+        if self._disks_at is None or now - self._disks_at >= DISKS_S:
+            self._disks_at = now
+            self._disks = tuple(disk for use, path in self._places() if (disk := disk_of(use, path)) is not None)
+        return self._disks
+
+    def _swap_rates(self) -> tuple[float | None, float | None]:
+        pages = swapped_pages(self._vmstat)
+        now = self._clock()
+        before, self._swapped = self._swapped, (now, *pages) if pages is not None else None
+        if before is None or self._swapped is None or now <= before[0]:
+            return None, None
+        per_s = os.sysconf("SC_PAGE_SIZE") / (now - before[0])
+        return max(0, self._swapped[1] - before[1]) * per_s, max(0, self._swapped[2] - before[2]) * per_s
 
     def _cpu_utilisation(self) -> float | None:
         times = psutil.cpu_times()
@@ -140,6 +175,46 @@ def disk_figures(path: str) -> dict[str, int]:
     except OSError:
         return {}
     return {"disk_free_bytes": status.f_bavail * status.f_frsize, "disk_total_bytes": status.f_blocks * status.f_frsize}
+
+
+def written_places(target: Target, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Where the server, its proxy and specdash write, as far as it is on this machine."""
+    places = [("specdash's state", str(state_dir(env)))]
+    if target.log is not None:
+        places.insert(0, ("server log", str(Path(target.log).resolve().parent)))
+    if target.proxy_log is not None and not target.proxy_log.startswith(JOURNAL):
+        places.append(("proxy events", str(Path(target.proxy_log).resolve().parent)))
+    return places
+
+
+def disk_of(use: str, path: str) -> Disk | None:
+    """The file system of `path`, or of its nearest folder that is there; None when it cannot be looked at."""
+    place = Path(path).absolute()
+    for there in (place, *place.parents):
+        try:
+            status, device = os.statvfs(there), there.stat().st_dev
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        if not status.f_blocks:
+            return None
+        free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+        return Disk(path, use, free, total, device, status.f_favail if status.f_files else None)
+    return None
+
+
+def swapped_pages(vmstat: Path = VMSTAT) -> tuple[int, int] | None:
+    """Pages read from the swap and written to it since the machine started; None where the kernel does not tell."""
+    try:
+        lines = vmstat.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    counts = dict(words for line in lines if len(words := line.split()) == 2)
+    try:
+        return int(counts["pswpin"]), int(counts["pswpout"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _watch(pid: int, clock: Callable[[], float]) -> ProcessWatch | None:
