@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from specdash.insight.picture import BackendState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from specdash.core.proxy_status import ProxyStatus
     from specdash.insight.picture import Picture
     from specdash.insight.samples import Samples
 
@@ -40,11 +41,18 @@ class Sample:
     """Lines so far by warning class."""
     checkpoints: Mapping[str, int] = field(default_factory=dict)
     """Events so far by `kind action`."""
-    guardrails: Mapping[str, int] = field(default_factory=dict)
-    """Proxy actions so far by guardrail."""
+    guardrails: Mapping[str, int] | None = field(default_factory=dict)
+    """The proxy's own count of its actions, by guardrail and by `guardrail:action`; None where none tells it."""
     proxy_requests: int | None = None
     proxy_errors: int | None = None
     proxy_left: int | None = None
+    deferred: float | None = None
+    """Requests that wait for a slot."""
+    gpu_utilisation: float | None = None
+    """Of the busiest GPU."""
+    swap_used_bytes: int | None = None
+    swap_rate: float | None = None
+    """Bytes a second that came from the swap and went there."""
 
 
 class Past:
@@ -81,17 +89,19 @@ class Past:
 
     def first_within(self, seconds: float) -> Sample | None:
         """The oldest sample of the last `seconds`, or of all when fewer are kept."""
-        found = self.since(self._samples[-1].at - seconds) if self._samples else ()
-        return found[0] if found else None
+        if not self._samples:
+            return None
+        index = bisect_left(self._samples, self._samples[-1].at - seconds, key=lambda sample: sample.at)
+        return self._samples[index]
 
     def growth(self, name: str, seconds: float) -> float | None:
         """How much a total of `Counters` grew in the last `seconds`; None when unknown."""
-        return _growth([one.totals.get(name) for one in self._recent(seconds)])
+        return increase([one.totals.get(name) for one in self._recent(seconds)])
 
     def grown(self, kind: str, name: str, seconds: float) -> float:
         """How much a count of `warnings`, `checkpoints` or `guardrails` grew in the last `seconds`."""
-        counts: list[float | None] = [getattr(one, kind).get(name, 0) for one in self._recent(seconds)]
-        return _growth(counts) or 0.0
+        tables: list[Mapping[str, float] | None] = [getattr(one, kind) for one in self._recent(seconds)]
+        return increase([table.get(name, 0) if table is not None else None for table in tables]) or 0.0
 
     def lasting(self, states: Iterable[BackendState]) -> float | None:
         """For how many seconds the state has been one of these without a break; None when it is not one now."""
@@ -107,7 +117,7 @@ class Past:
         return self.since(self._samples[-1].at - seconds) if self._samples else ()
 
 
-def _growth(values: Sequence[float | None]) -> float | None:
+def increase(values: Sequence[float | None]) -> float | None:
     """Sum of the increases; a total that went back began anew."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
@@ -154,6 +164,9 @@ def sample_of(picture: Picture) -> Sample:
     slots = backend.slots
     live = proxy.live
     window = backend.speculation.acceptance.window
+    fresh = {one.source for one in backend.sources if one.status is Status.KNOWN}
+    utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
+    host = picture.host
     return Sample(
         at=picture.at,
         state=backend.state,
@@ -166,8 +179,23 @@ def sample_of(picture: Picture) -> Sample:
         totals=dict(backend.counters),
         warnings={one.warning: one.count for one in picture.log.warnings},
         checkpoints=dict(picture.log.checkpoints),
-        guardrails={one.guardrail: one.total for one in proxy.guardrails},
+        guardrails=_guardrails(live) if live is not None and live.started is not None else None,
         proxy_requests=live.requests if live is not None else None,
         proxy_errors=live.errors if live is not None else None,
         proxy_left=live.clients_left if live is not None else None,
+        deferred=backend.requests_deferred if Source.METRICS in fresh else None,
+        gpu_utilisation=max(utilisations, default=None) if Source.GPU in fresh else None,
+        swap_used_bytes=host.swap_used_bytes if host is not None else None,
+        swap_rate=_sum(host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) if host is not None else None,
     )
+
+
+def _guardrails(live: ProxyStatus) -> Mapping[str, int]:
+    counts: Counter[str] = Counter(live.counters)
+    for name, count in live.counters.items():
+        counts[name.partition(":")[0]] += count
+    return counts
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return first + second if first is not None and second is not None else None
