@@ -135,6 +135,7 @@ class ProxyState:
             origin=target.proxy_origin,
             status=status,
             reason=self._reason(target, failure, status),
+            failure=failure.kind if failure is not None else None,
             age_s=now - known.at if known is not None and live is not None else None,
             live=live,
             events_status=Status.UNKNOWN if events is None or events_failure is not None else Status.KNOWN,

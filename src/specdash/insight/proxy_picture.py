@@ -14,6 +14,7 @@ from specdash.core.readings import Status
 if TYPE_CHECKING:
     from specdash.core.proxy_events import GuardrailEvent, RequestEvent
     from specdash.core.proxy_status import ActiveView, ProxyStatus, SessionView
+    from specdash.core.readings import FailureKind
 
 HOW_TO = "not configured: name it with --proxy-url http://127.0.0.1:4000, and its events with --proxy-log FILE"
 """What to do where no proxy is known."""
@@ -72,6 +73,8 @@ class ProxyPicture:
     """Of `live`."""
     reason: str = HOW_TO
     """Why `live` is not KNOWN, and what to do."""
+    failure: FailureKind | None = None
+    """What became of the last look at `url`, None when it succeeded."""
     age_s: float | None = None
     live: ProxyStatus | None = None
     """The last picture that the proxy gave of itself."""
