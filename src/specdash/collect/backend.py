@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
@@ -91,8 +92,11 @@ class BackendPoller:
         interval_s: float = 1.0,
         pace: Pace | None = None,
         deadlines_s: dict[Source, float] | None = None,
+        is_local: bool = False,
     ) -> None:
+        """`is_local` says that the paths that the server tells are paths of this machine."""
         self._client = client
+        self._is_local = is_local
         self._publish = publish
         self._pace = pace or Pace()
         self._deadlines = deadlines_s or DEADLINES_S
@@ -181,7 +185,7 @@ class BackendPoller:
             self._wake(Source.SLOTS)
         self._known.asleep = asleep
         self._props_told.set()
-        return result
+        return _with_size(result) if self._is_local and isinstance(result, Props) else result
 
     async def _metrics(self) -> Counters | Failure:
         result = await self._client.metrics(self._deadlines[Source.METRICS])
@@ -241,3 +245,13 @@ def _without_gauges(counters: Counters) -> Counters:
 def _went_back(before: Counters, now: Counters) -> bool:
     pairs = ((getattr(before, name), getattr(now, name)) for name in _TOTALS)
     return any(old is not None and new is not None and new < old for old, new in pairs)
+
+
+def _with_size(props: Props) -> Props:
+    """With the size of the model's file, where it can be seen."""
+    if props.model_path is None:
+        return props
+    try:
+        return replace(props, model_bytes=Path(props.model_path).stat().st_size)
+    except (OSError, ValueError):
+        return props

@@ -81,6 +81,7 @@ class Hub:
         self._http.start()
         self._watch_log()
         self._watch_applies()
+        self._watch_baselines()
         self._watch_record()
         self._proxy.start()
         if self._with_host:
@@ -125,6 +126,11 @@ class Hub:
 
         self._work("applies", ApplyCollector(self._target.url, self.bus.publish, self._env).step, Source.APPLIES)
 
+    def _watch_baselines(self) -> None:
+        from specdash.collect.baselines import BaselineCollector
+
+        self._work("baselines", BaselineCollector(self.bus.publish, self._env).step, Source.BASELINES)
+
     def _watch_record(self) -> None:
         watch = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), self._env)
         self._work("record", watch.step, Source.PROCESS)
@@ -136,9 +142,11 @@ class Hub:
             self._on_target(self._target)
 
     def _watch_host(self) -> None:
-        from specdash.collect.host import HostCollector
+        from specdash.collect.host import HostCollector, written_places
 
-        self._host = HostCollector(self._target, self.bus.publish)
+        self._host = HostCollector(
+            self._target, self.bus.publish, places=lambda: written_places(self._target, self._env)
+        )
         self._work("host", partial(self._step, self._host.step), Source.HOST)
 
     def _watch_gpu(self) -> None:
@@ -248,12 +256,13 @@ class _HttpThread:
 
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
+        from specdash.collect.processes import local_port
         from specdash.llama.client import LlamaClient
 
-        client = LlamaClient(self._target)
+        client, is_local = LlamaClient(self._target), local_port(self._target.url) is not None
         try:
             while not self._stopping.is_set():
-                self._poller = BackendPoller(client, self._publish, interval_s=self._interval_s)
+                self._poller = BackendPoller(client, self._publish, interval_s=self._interval_s, is_local=is_local)
                 await self._keep(self._poller, Source.HEALTH)
         finally:
             await client.aclose()

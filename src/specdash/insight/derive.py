@@ -70,7 +70,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES):
+    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES):
         return known
     return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
 
@@ -195,7 +195,7 @@ def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:
         if latest.failure is not None:
             age = now - known.at if known.value is not None else None
             status = Status.STALE if known.value is not None else Status.UNKNOWN
-            yield SourcePicture(source, status, age, str(latest.failure))
+            yield SourcePicture(source, status, age, str(latest.failure), latest.failure.kind)
         else:
             yield SourcePicture(source, known.status, now - known.at)
 
