@@ -1,0 +1,423 @@
+"""How each value type is stored, from its type hints: one value as JSON, and many values as columns.
+
+A `Shape` stores every value of one type without loss. What a newer version wrote and this one does not know is left out
+when it is read, what an older one did not write yet gets its default: a field, a class in a union, a member of an enum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from abc import ABC, abstractmethod
+from enum import Enum
+from functools import cache
+from itertools import islice, repeat
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Union, get_args, get_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+
+class UnreadableError(ValueError):
+    """What is stored is of a kind that this version does not know."""
+
+
+class _Lost:
+    """Stands in a column for a value that this version cannot read."""
+
+
+LOST: Final = _Lost()
+NOT_FINITE: Final[Mapping[str, float]] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_MARK: Final = "~"
+"""A JSON object with this one key is a value that JSON has no form for."""
+
+
+class Sink(Protocol):
+    """Takes columns."""
+
+    def put(self, path: str, values: list[Any]) -> None:
+        """Store a column of scalars (None, flags, numbers, texts)."""
+
+
+class Origin(Protocol):
+    """Gives columns back."""
+
+    def get(self, path: str) -> list[Any] | None:
+        """The column of `put`, None when there is none."""
+
+
+class Shape(ABC):
+    """How the values of one type are stored."""
+
+    loses: bool = False
+    """Whether reading may find something that this version does not know."""
+
+    @abstractmethod
+    def to_json(self, value: Any) -> Any:
+        """What `json.dumps` can write without loss and without NaN."""
+
+    @abstractmethod
+    def from_json(self, data: Any) -> Any:
+        """The value of `to_json`. Raises UnreadableError, or TypeError and ValueError for what is damaged."""
+
+    @abstractmethod
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        """Store all values under `path`."""
+
+    @abstractmethod
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        """The `count` values of `shred`; LOST for those that cannot be read. Raises UnreadableError without any."""
+
+
+def _column(origin: Origin, path: str, count: int) -> list[Any]:
+    if not count:
+        return []
+    column = origin.get(path)
+    if column is None:
+        raise UnreadableError(f"no column {path}")
+    if len(column) != count:
+        raise ValueError(f"column {path} has {len(column)} values instead of {count}")
+    return column
+
+
+class Scalar(Shape):
+    """A flag, a number or a text."""
+
+    def to_json(self, value: Any) -> Any:
+        if type(value) is float and not math.isfinite(value):
+            return {_MARK: repr(value)}
+        return value
+
+    def from_json(self, data: Any) -> Any:
+        return NOT_FINITE[data[_MARK]] if type(data) is dict else data
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        sink.put(path, values)
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        return _column(origin, path, count)
+
+
+class Anything(Shape):
+    """A value that came from JSON, such as the facts of an event."""
+
+    def to_json(self, value: Any) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            return {_MARK: repr(value)}
+        if isinstance(value, dict):
+            plain = {str(key): self.to_json(one) for key, one in value.items()}
+            return {_MARK: plain} if _MARK in plain else plain
+        if isinstance(value, tuple):
+            return {_MARK: [self.to_json(one) for one in value]}
+        if isinstance(value, list):
+            return [self.to_json(one) for one in value]
+        return value
+
+    def from_json(self, data: Any) -> Any:
+        if isinstance(data, list):
+            return [self.from_json(one) for one in data]
+        if not isinstance(data, dict):
+            return data
+        marked = data.get(_MARK)
+        if isinstance(marked, str):
+            return NOT_FINITE[marked]
+        if isinstance(marked, list):
+            return tuple(self.from_json(one) for one in marked)
+        return {key: self.from_json(one) for key, one in (data if marked is None else marked).items()}
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        import json
+
+        sink.put(path, [json.dumps(self.to_json(value), separators=(",", ":")) for value in values])
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        import json
+
+        return [self.from_json(json.loads(text)) for text in _column(origin, path, count)]
+
+
+class Member(Shape):
+    """A member of an enum."""
+
+    loses = True
+
+    def __init__(self, enum: type[Enum]) -> None:
+        self._by_value = {member.value: member for member in enum}
+
+    def to_json(self, value: Any) -> Any:
+        return value.value
+
+    def from_json(self, data: Any) -> Any:
+        member = self._by_value.get(data)
+        if member is None:
+            raise UnreadableError(f"unknown {data!r}")
+        return member
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        sink.put(path, [value.value for value in values])
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        find = self._by_value.get
+        return [find(value, LOST) for value in _column(origin, path, count)]
+
+
+class Mapped(Shape):
+    """A mapping from texts."""
+
+    def __init__(self, of: Shape) -> None:
+        self._of = of
+        self._whole = Anything()
+
+    def to_json(self, value: Any) -> Any:
+        return {str(key): self._of.to_json(one) for key, one in value.items()}
+
+    def from_json(self, data: Any) -> Any:
+        return {key: self._of.from_json(one) for key, one in data.items()}
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        self._whole.shred([self.to_json(value) for value in values], sink, path)
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        return [self.from_json(data) for data in self._whole.gather(count, origin, path)]
+
+
+class Maybe(Shape):
+    """A record, a tuple or a member, or None. Scalars need no Maybe: a column holds None as it is."""
+
+    def __init__(self, of: Shape) -> None:
+        self._of = of
+        self.loses = of.loses
+
+    def to_json(self, value: Any) -> Any:
+        return None if value is None else self._of.to_json(value)
+
+    def from_json(self, data: Any) -> Any:
+        return None if data is None else self._of.from_json(data)
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        sink.put(path + "?", [value is not None for value in values])
+        self._of.shred([value for value in values if value is not None], sink, path)
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        present = _column(origin, path + "?", count)
+        found = iter(self._of.gather(sum(present), origin, path))
+        return [next(found) if is_there else None for is_there in present]
+
+
+class Row(Shape):
+    """A tuple of any length, of one type."""
+
+    def __init__(self, of: Shape) -> None:
+        self._of = of
+
+    def to_json(self, value: Any) -> Any:
+        return [self._of.to_json(one) for one in value]
+
+    def from_json(self, data: Any) -> Any:
+        found = []
+        for one in data:
+            try:
+                found.append(self._of.from_json(one))
+            except UnreadableError:
+                continue
+        return tuple(found)
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        sink.put(path + "#", [len(value) for value in values])
+        self._of.shred([one for value in values for one in value], sink, path + "[]")
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        lengths = _column(origin, path + "#", count)
+        items = iter(self._of.gather(sum(lengths), origin, path + "[]"))
+        if not self._of.loses:
+            return [tuple(islice(items, length)) for length in lengths]
+        return [tuple(one for one in islice(items, length) if one is not LOST) for length in lengths]
+
+
+class Fixed(Shape):
+    """A tuple of so many values of a type each."""
+
+    def __init__(self, of: Sequence[Shape]) -> None:
+        self._of = of
+        self.loses = any(one.loses for one in of)
+
+    def to_json(self, value: Any) -> Any:
+        return [shape.to_json(one) for shape, one in zip(self._of, value, strict=True)]
+
+    def from_json(self, data: Any) -> Any:
+        return tuple(shape.from_json(one) for shape, one in zip(self._of, data, strict=True))
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        for index, shape in enumerate(self._of):
+            shape.shred([value[index] for value in values], sink, f"{path}.{index}")
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        columns = [shape.gather(count, origin, f"{path}.{index}") for index, shape in enumerate(self._of)]
+        whole = list(zip(*columns, strict=True)) if columns else [()] * count
+        return [LOST if LOST in one else one for one in whole] if self.loses else whole
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    shape: Shape
+    default: Callable[[], Any] | None
+
+    def absent(self) -> Any:
+        """What a record gets that was written without the field."""
+        return LOST if self.default is None else self.default()
+
+
+class Record(Shape):
+    """A dataclass. In JSON, fields that have their default are left out."""
+
+    loses = True
+
+    def __init__(self, cls: type, fields: Sequence[_Field]) -> None:
+        self._cls = cls
+        self._fields = fields
+
+    def to_json(self, value: Any) -> Any:
+        found = {}
+        for field in self._fields:
+            one = getattr(value, field.name)
+            if field.default is None or not _same(one, field.default()):
+                found[field.name] = field.shape.to_json(one)
+        return found
+
+    def from_json(self, data: Any) -> Any:
+        values = []
+        for field in self._fields:
+            if field.name in data:
+                values.append(field.shape.from_json(data[field.name]))
+            elif field.default is not None:
+                values.append(field.default())
+            else:
+                raise UnreadableError(f"{self._cls.__name__} without {field.name}")
+        return self._cls(*values)
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        for field in self._fields:
+            field.shape.shred(list(map(attrgetter(field.name), values)), sink, f"{path}.{field.name}")
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        if not count:
+            return []
+        columns: list[Iterable[Any]] = []
+        lost: set[int] = set()
+        for field in self._fields:
+            try:
+                column = field.shape.gather(count, origin, f"{path}.{field.name}")
+                loses = field.shape.loses
+            except UnreadableError:
+                column = [field.absent() for _ in range(count)]
+                loses = field.default is None
+            if loses:
+                lost.update(index for index, one in enumerate(column) if one is LOST)
+            columns.append(column)
+        made = list(map(self._cls, *columns)) if columns else [self._cls() for _ in range(count)]
+        for index in lost:
+            made[index] = LOST
+        return made
+
+
+class OneOf(Shape):
+    """One of several dataclasses, told by the class's name."""
+
+    loses = True
+
+    def __init__(self, records: Mapping[type, Record]) -> None:
+        self._records = {cls.__name__: record for cls, record in records.items()}
+
+    def to_json(self, value: Any) -> Any:
+        name = type(value).__name__
+        return [name, self._records[name].to_json(value)]
+
+    def from_json(self, data: Any) -> Any:
+        name, values = data
+        if name not in self._records:
+            raise UnreadableError(f"unknown {name}")
+        return self._records[name].from_json(values)
+
+    def shred(self, values: list[Any], sink: Sink, path: str) -> None:
+        names = [type(value).__name__ for value in values]
+        sink.put(path + "|", names)
+        by_name: dict[str, list[Any]] = {}
+        for name, value in zip(names, values, strict=True):
+            by_name.setdefault(name, []).append(value)
+        for name, own in by_name.items():
+            self._records[name].shred(own, sink, f"{path}<{name}>")
+
+    def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        names = _column(origin, path + "|", count)
+        found: dict[str, Any] = {}
+        for name in set(names):
+            record = self._records.get(name)
+            lost = repeat(LOST)
+            found[name] = iter(record.gather(names.count(name), origin, f"{path}<{name}>")) if record else lost
+        return [next(found[name]) for name in names]
+
+
+def _same(one: Any, default: Any) -> bool:
+    """Whether a value is its default in every respect, so that it need not be written."""
+    if type(one) is not type(default):
+        return False
+    if isinstance(one, float):
+        return one == default and math.copysign(1.0, one) == math.copysign(1.0, default)
+    return bool(one == default) if not isinstance(one, tuple | dict) else not one and not default
+
+
+def _default(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+        return lambda: value
+    return field.default_factory if field.default_factory is not dataclasses.MISSING else None
+
+
+@cache
+def record_of(cls: type, names: tuple[tuple[str, Any], ...] = ()) -> Record:
+    """The shape of a dataclass. `names` are those its hints use that its module knows to type checkers alone."""
+    import sys
+
+    hints = typing.get_type_hints(cls, {**vars(sys.modules[cls.__module__]), **dict(names)})
+    fields = dataclasses.fields(cls)
+    return Record(cls, [_Field(one.name, shape_of(hints[one.name], names), _default(one)) for one in fields])
+
+
+def shape_of(hint: Any, names: tuple[tuple[str, Any], ...] = ()) -> Shape:
+    """The shape of the values that a type hint allows. Raises TypeError for a hint that it does not know."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return Anything()
+    if origin in (Union, types.UnionType):
+        return _union(arguments, names)
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return Row(shape_of(arguments[0], names))
+        return Fixed([shape_of(one, names) for one in arguments])
+    if origin is dict:
+        return Mapped(shape_of(arguments[1], names))
+    if isinstance(hint, type):
+        if issubclass(hint, Enum):
+            return Member(hint)
+        if dataclasses.is_dataclass(hint):
+            return record_of(hint, names)
+        if hint in (bool, int, float, str):
+            return Scalar()
+    raise TypeError(f"cannot store {hint!r}")
+
+
+def _union(arguments: tuple[Any, ...], names: tuple[tuple[str, Any], ...]) -> Shape:
+    kinds = [one for one in arguments if one is not type(None)]
+    if all(one in (bool, int, float, str) for one in kinds):
+        return Scalar()
+    if len(kinds) == 1:
+        of = shape_of(kinds[0], names)
+    elif all(isinstance(one, type) and dataclasses.is_dataclass(one) for one in kinds):
+        of = OneOf({one: record_of(one, names) for one in kinds})
+    else:
+        raise TypeError(f"cannot store a union of {kinds!r}")
+    return Maybe(of) if len(kinds) < len(arguments) else of
