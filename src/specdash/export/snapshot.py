@@ -23,7 +23,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
     """The snapshot as a JSON-ready dictionary; what is unknown is None."""
     document = {
         "schema": SCHEMA,
-        "time": datetime.fromtimestamp(picture.wall, UTC).isoformat(timespec="milliseconds"),
+        "time": _time(picture.wall),
         "window_seconds": picture.window_s,
         "backend": _backend(picture.backend),
         "log": _log(picture.log),
@@ -120,6 +120,7 @@ def _log(log: LogPicture) -> dict[str, Any]:
         "path": log.path,
         "status": str(log.status),
         "reason": log.reason or None,
+        "counted_since": _time(log.since_wall) if log.since_wall is not None else None,
         "lines": log.lines,
         "unrecognised": log.unrecognised,
         "warnings": {
@@ -136,6 +137,10 @@ def _log(log: LogPicture) -> dict[str, Any]:
         "checkpoints": dict(log.checkpoints),
         "requests": [{**asdict(request), "acceptance": request.acceptance} for request in log.requests],
     }
+
+
+def _time(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

@@ -219,6 +219,7 @@ def _log(state: TargetState, now: float) -> LogPicture:
         warnings=_warnings(state, now),
         requests=_requests(state, now),
         checkpoints=tuple(sorted(log.checkpoints.items())),
+        since_wall=log.since_wall,
     )
 
 

@@ -72,6 +72,8 @@ class LogView:
     """Takes in log batches in order; memory is bounded whatever the log says."""
 
     def __init__(self) -> None:
+        self.since_wall: float | None = None
+        """Unix time from when on lines were counted; None when it is from the log's beginning."""
         self.lines = 0
         self.unrecognised = 0
         self.newest_s: float | None = None

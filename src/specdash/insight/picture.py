@@ -224,6 +224,8 @@ class LogPicture:
     """The most recent finished requests, newest first; bounded."""
     checkpoints: tuple[tuple[str, int], ...] = ()
     """Counts of checkpoint events, by `kind action`."""
+    since_wall: float | None = None
+    """Unix time from when on all these were counted; None when it is from the beginning of the log, as it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from specdash.insight.rates import (
     mean_busy_slots,
     tokens_per_decode,
 )
+from specdash.insight.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,6 +110,13 @@ class TargetState:
         """Take in one reading of the past, from before the rules are to be judged."""
         with self._lock:
             self._take(reading)
+
+    def read_anew(self) -> None:
+        """The reader of the log and of the proxy's events begins again: what it tells next, it may have told before."""
+        with self._lock:
+            self.log = LogView()
+            self.proxy = ProxyState()
+            self.experiments.samples = Samples()
 
     def remember(self, memory: Memory) -> None:
         """Begin with what a record says of the time before the first reading."""
