@@ -1,1 +1,380 @@
-"""Rules, described in answers.toml."""
+"""What clients get, through the proxy: pure rules, described in answers.toml."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+from typing import TYPE_CHECKING
+
+from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.proxy_events import Action, Guardrail, Outcome, Phase
+from specdash.core.proxy_status import Upstream
+from specdash.core.readings import FailureKind, Status
+from specdash.insight.picture import BackendState
+from specdash.insight.rules.turns import acted, events_of, minutes, percent, sessions_of, turns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from specdash.core.proxy_events import RequestEvent
+    from specdash.core.proxy_status import SessionView
+    from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.scene import Scene
+
+BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
+    ("PROXY_LOOP_BREAKER", "on"),
+    ("PROXY_LOOP_WINDOW", "6"),
+    ("PROXY_LOOP_REPEAT_THRESHOLD", "8"),
+    ("PROXY_FORCED_THRESHOLD", "14"),
+    ("PROXY_NO_PROGRESS_THRESHOLD", "4"),
+    ("PROXY_CONTEXT_RELEASE_THRESHOLD", "0.9"),
+)
+"""The profile `loop-incident`, with the breaker on."""
+GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
+SILENT_TOKENS = 1
+"""An answer of so many tokens that ended by itself is nothing but its end."""
+SERVER_ERROR = 500
+_GONE_STATES = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
+
+
+def empty_answers(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Answers with nothing in them, or with nothing but reasoning."""
+    window = limits["window_s"]
+    turns = turns_of(scene, window)
+    reasoning = acted(scene, Guardrail.REASONING_FALLBACK, Action.APPLIED, window)
+    found = acted(scene, Guardrail.EMPTY_RESPONSE, Action.DETECTED, window)
+    shown = max(
+        reasoning,
+        acted(scene, Guardrail.EMPTY_RESPONSE, Action.EXHAUSTED, window),
+        sum(_is_silent(one) for one in turns.ended),
+    )
+    evidence = (
+        ("answers", f"{turns.total} in {minutes(window)}"),
+        ("empty to the client", str(shown)),
+        ("of these reasoning alone", str(reasoning)),
+        ("asked for again", str(acted(scene, Guardrail.EMPTY_RESPONSE, Action.RETRIED, window))),
+    )
+    if shown >= limits["shown"] and turns.share(shown) >= limits["shown_share"]:
+        what = "nothing but reasoning" if reasoning * 2 > shown else "nothing in them"
+        fix = ("PROXY_STREAM_REASONING_FALLBACK", "sanitized") if reasoning else ("PROXY_EMPTY_RESPONSE_RETRY_MAX", "2")
+        yield Symptom(f"{shown} of {turns.total} answers in {minutes(window)} had {what}", evidence, fix=(fix,))
+    elif found >= limits["found"] and turns.share(found) >= limits["found_share"]:
+        words = f"{found} of {turns.total} answers in {minutes(window)} came empty and were asked for again"
+        yield Symptom(words, evidence, severity=AlertSeverity.NOTICE)
+
+
+def _is_silent(event: RequestEvent) -> bool:
+    return (
+        event.outcome is Outcome.OK
+        and event.stop_reason == "end_turn"
+        and not event.tool_calls
+        and event.completion_tokens is not None
+        and event.completion_tokens <= SILENT_TOKENS
+    )
+
+
+def malformed_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Many turns whose tool calls are malformed, mended by asking again."""
+    window = limits["window_s"]
+    events = events_of(scene, Guardrail.MALFORMED_TOOL, Action.DETECTED, window)
+    found = acted(scene, Guardrail.MALFORMED_TOOL, Action.DETECTED, window)
+    turns = turns_of(scene, window)
+    if found < limits["found"] or turns.share(found) < limits["share"]:
+        return
+    kinds = Counter(str(event.facts["kind"]) for event in events if "kind" in event.facts)
+    yield Symptom(
+        f"{found} of {turns.total} turns in {minutes(window)} had a malformed tool call, and each costs another turn",
+        (
+            ("malformed turns", f"{found} in {minutes(window)}"),
+            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.RECOVERED, window))),
+            ("sessions", str(sessions_of(events) or "--")),
+            ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or "--"),
+        ),
+    )
+
+
+def malformed_shown(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Malformed tool calls that no retry mended: the client gets an apology, or a call that it refuses."""
+    window = limits["window_s"]
+    shown = acted(scene, Guardrail.MALFORMED_TOOL, Action.EXHAUSTED, window)
+    if shown < limits["shown"]:
+        return
+    events = events_of(scene, Guardrail.MALFORMED_TOOL, Action.EXHAUSTED, window)
+    turns = turns_of(scene, window)
+    yield Symptom(
+        f"{shown} malformed tool calls in {minutes(window)} reached the client, because no retry mended them",
+        (
+            ("not mended", f"{shown} of {turns.total} turns in {minutes(window)}"),
+            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.RECOVERED, window))),
+            ("sessions", str(sessions_of(events) or "--")),
+        ),
+        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
+        severity=AlertSeverity.CRITICAL if turns.share(shown) >= limits["critical_share"] else None,
+    )
+
+
+def session_looping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """A session repeats the same calls with the same results although it was told."""
+    for session in _seen_lately(scene, limits["seen_s"]):
+        if not session.is_looping or session.loop_repeats < limits["repeats"]:
+            continue
+        told = (
+            f"told {session.loop_warnings} times" if session.loop_warnings else "never told, is the loop breaker off?"
+        )
+        yield Symptom(
+            f"session {session.id} repeats the same tool calls with the same results for the "
+            f"{session.loop_repeats}th turn ({told})",
+            (
+                ("tool turns in the loop", str(session.loop_repeats)),
+                ("cycle", f"{session.loop_period} turns" if session.loop_period > 1 else "every turn the same"),
+                ("turns without anything new", str(session.no_progress)),
+                ("requests of the session", str(session.requests)),
+            ),
+            subject=session.id,
+            fix=BREAK_LOOPS_SOONER,
+        )
+
+
+def loop_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Most turns are those of loops."""
+    window = limits["window_s"]
+    told = acted(scene, Guardrail.LOOP_BREAKER, Action.APPLIED, window)
+    turns = turns_of(scene, window)
+    if told < limits["told"] or turns.share(told) < limits["share"]:
+        return
+    sessions = sessions_of(events_of(scene, Guardrail.LOOP_BREAKER, Action.APPLIED, window))
+    yield Symptom(
+        f"{told} of {turns.total} turns in {minutes(window)} went on with a loop of tool calls",
+        (("turns in loops", f"{told} of {turns.total} in {minutes(window)}"), ("sessions", str(sessions or "--"))),
+        fix=BREAK_LOOPS_SOONER,
+    )
+
+
+def contamination_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Sessions are cut back after malformed turns again and again."""
+    window = limits["window_s"]
+    cut = acted(scene, Guardrail.CONTAMINATION, Action.APPLIED, window)
+    if cut < limits["cut"]:
+        return
+    sessions = sessions_of(events_of(scene, Guardrail.CONTAMINATION, Action.APPLIED, window))
+    yield Symptom(
+        f"sessions were cut back {cut} times in {minutes(window)} after malformed tool calls in a row",
+        (
+            ("cut back", f"{cut} times in {minutes(window)}"),
+            ("sessions", str(sessions or "--")),
+            ("malformed turns", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.DETECTED, window))),
+        ),
+        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
+    )
+
+
+def prune_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Histories are cut to fit the window at most turns."""
+    window = limits["window_s"]
+    cut = acted(scene, Guardrail.CONTEXT_PRUNE, Action.APPLIED, window)
+    turns = turns_of(scene, window)
+    if cut < limits["cut"] or turns.share(cut) < limits["share"]:
+        return
+    events = events_of(scene, Guardrail.CONTEXT_PRUNE, Action.APPLIED, window)
+    removed = [event.facts["removed_tokens"] for event in events if "removed_tokens" in event.facts]
+    size = scene.picture.proxy.live.context_window if scene.picture.proxy.live is not None else None
+    yield Symptom(
+        f"{cut} of {turns.total} turns in {minutes(window)} were cut to fit a window of {size or 'unknown'} tokens",
+        (
+            ("turns cut", f"{cut} of {turns.total} in {minutes(window)}"),
+            ("sessions", str(sessions_of(events) or "--")),
+            ("removed per turn, median", f"{median(removed):.0f} tokens" if removed else "--"),
+            ("context window", str(size or "--")),
+        ),
+        fix=(("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "0.5"),),
+    )
+
+
+def context_nearly_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """A session at work uses nearly all of its context window."""
+    full = [one for one in _seen_lately(scene, limits["seen_s"]) if (one.utilisation or 0.0) >= limits["warning"]]
+    for session in sorted(full, key=lambda one: -(one.utilisation or 0.0))[: int(limits["sessions"])]:
+        use = session.utilisation or 0.0
+        left = session.turns_remaining
+        yield Symptom(
+            f"session {session.id} uses {percent(use)} of its context window of {session.context_window} tokens",
+            (
+                ("context", f"{session.context_tokens} of {session.context_window} tokens"),
+                ("turns left at this rate", str(left) if left is not None else "--"),
+                ("pruned", f"{session.prunes} times"),
+                ("refused as too long", f"{session.overflows} times"),
+            ),
+            subject=session.id,
+            severity=AlertSeverity.CRITICAL if use >= limits["critical"] else None,
+        )
+
+
+def context_overflow(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Prompts that do not fit the window are refused."""
+    window = limits["window_s"]
+    refused = acted(scene, Guardrail.CONTEXT_PRUNE, Action.DETECTED, window)
+    if refused < limits["refused"]:
+        return
+    events = events_of(scene, Guardrail.CONTEXT_PRUNE, Action.DETECTED, window)
+    sizes = [int(event.facts["prompt"]) for event in events if "prompt" in event.facts]
+    most = f"{max(sizes)} tokens" if sizes else "--"
+    yield Symptom(
+        f"{refused} prompts in {minutes(window)} were longer than the context window and refused",
+        (
+            ("refused", f"{refused} in {minutes(window)}"),
+            ("longest prompt", most),
+            ("sessions", str(sessions_of(events) or "--")),
+        ),
+        fix=(("PROXY_CONTEXT_PRUNE_THRESHOLD", "0.75"),),
+    )
+
+
+def _seen_lately(scene: Scene, seconds: float) -> Sequence[SessionView]:
+    """Sessions at work or seen in the last `seconds`; those of a proxy that answers no more are nobody's."""
+    proxy = scene.picture.proxy
+    if proxy.live is None or proxy.status is not Status.KNOWN:
+        return ()
+    since = scene.picture.wall - seconds
+    return [one for one in proxy.live.sessions if one.active or one.last_seen >= since]
+
+
+def clients_leaving(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Clients go away before their answer is complete."""
+    window = limits["window_s"]
+    turns = turns_of(scene, window)
+    if turns.left < limits["left"] or turns.share(turns.left) < limits["share"]:
+        return
+    gone = [one for one in turns.ended if one.outcome is Outcome.CLIENT_LEFT]
+    waited = [one.duration_s for one in gone if one.duration_s is not None]
+    unanswered = sum(one.ttft_s is None for one in gone)
+    after = f", after {median(waited):.1f} s (median)" if waited else ""
+    yield Symptom(
+        f"{turns.left} of {turns.total} clients in {minutes(window)} left before their answer was complete{after}",
+        (
+            ("left", f"{turns.left} of {turns.total} in {minutes(window)}"),
+            ("before the first token", str(unanswered) if gone else "--"),
+            ("waited, longest", f"{max(waited):.1f} s" if waited else "--"),
+        ),
+    )
+
+
+def proxy_errors(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Clients get errors instead of answers."""
+    window = limits["window_s"]
+    turns = turns_of(scene, window)
+    rate = turns.share(turns.errors)
+    if turns.errors < limits["errors"] or rate < limits["share"]:
+        return
+    failed = [one for one in turns.ended if one.outcome is Outcome.ERROR]
+    kinds = Counter(f"{one.status or 'no status'} {one.error_type or ''}".strip() for one in failed)
+    refused = sum(one.status is not None and one.status < SERVER_ERROR for one in failed)
+    most = kinds.most_common(1)[0][0] if kinds else "of unknown kind"
+    severity = AlertSeverity.CRITICAL if rate >= limits["critical_share"] else None
+    if refused * 2 > len(failed):
+        severity = AlertSeverity.NOTICE
+    yield Symptom(
+        f"{turns.errors} of {turns.total} requests in {minutes(window)} ended with an error, most with {most}",
+        (
+            ("error rate", percent(rate)),
+            ("errors", ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common(3)) or str(turns.errors)),
+            ("refused as the client's fault", str(refused) if failed else "--"),
+        ),
+        severity=severity,
+    )
+
+
+def proxy_down(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Nothing answers at the proxy's address."""
+    proxy = scene.picture.proxy
+    if proxy.url is None or proxy.failure is None:
+        return
+    first = scene.past.first_within(limits["silent_s"])
+    silent = proxy.age_s if proxy.age_s is not None else scene.now - first.at if first is not None else 0.0
+    hangs = proxy.failure is FailureKind.TIMEOUT and silent >= limits["silent_s"]
+    if proxy.failure in GONE or hangs:
+        yield Symptom(
+            f"the proxy at {proxy.url} {'hangs' if hangs else 'is gone'}: {proxy.reason}",
+            (("last answer", f"{proxy.age_s:.0f} s ago" if proxy.age_s is not None else "never"),),
+        )
+
+
+def upstream_unreachable(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The proxy is there, and what stands behind it is not.
+
+    The proxy looks at its upstream when requests come. Of one that answers us, with no error since, it tells of old.
+    """
+    proxy, backend = scene.picture.proxy, scene.picture.backend
+    live = proxy.live
+    if live is None or proxy.status is not Status.KNOWN or live.held or live.upstream is not Upstream.UNREACHABLE:
+        return
+    is_same = live.upstream_url.rstrip("/").removesuffix("/v1") == backend.url
+    if is_same and backend.state not in _GONE_STATES and not turns_of(scene, limits["errors_s"]).errors:
+        return
+    yield Symptom(
+        f"the proxy cannot reach its upstream {live.upstream_url}",
+        (
+            ("upstream", live.upstream_url),
+            ("watched server", f"{backend.url}, {backend.state}"),
+            ("the same address", "yes" if is_same else "no"),
+        ),
+    )
+
+
+def proxy_held(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The proxy has been held for so long that somebody may have forgotten it."""
+    proxy = scene.picture.proxy
+    live = proxy.live
+    if live is None or proxy.status is not Status.KNOWN or not live.held or live.held_since is None:
+        return
+    held = scene.picture.wall - live.held_since
+    if held < limits["held_s"]:
+        return
+    why = live.hold_reason or "no reason given"
+    yield Symptom(
+        f"the proxy is held for {held:.0f} s by now ({why}), and {live.waiting} requests wait",
+        (("held", f"{held:.0f} s"), ("reason", why), ("requests that wait", str(live.waiting))),
+        severity=AlertSeverity.CRITICAL if live.waiting and held >= limits["critical_s"] else None,
+    )
+
+
+def requests_waiting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Requests wait for a slot all the time, or one waits for long."""
+    window = limits["window_s"]
+    known = [one for one in scene.past.since(scene.now - window) if one.deferred is not None]
+    queued = [one.deferred or 0.0 for one in known]
+    if known and scene.now - known[0].at >= window * limits["share"] and queued[-1] > 0:
+        share = sum(count > 0 for count in queued) / len(queued)
+        if share >= limits["share"]:
+            slots = scene.picture.backend.slots
+            yield Symptom(
+                f"{queued[-1]:.0f} requests wait for a slot, and some did for {percent(share)} of the last "
+                f"{minutes(window)}",
+                (
+                    ("waiting, mean", f"{sum(queued) / len(queued):.1f}"),
+                    ("slots", str(len(slots)) if slots else "--"),
+                ),
+            )
+            return
+    proxy = scene.picture.proxy
+    if proxy.live is None or proxy.live.held:
+        return
+    stuck = [one for one in proxy.running if one.phase is Phase.WAITING]
+    longest = max((scene.picture.wall - one.started for one in stuck), default=0.0)
+    if longest >= limits["longest_s"]:
+        yield Symptom(
+            f"a request waits for {longest:.0f} s by now without a token of its prompt processed",
+            (("waiting upstream", str(len(stuck))), ("longest", f"{longest:.0f} s")),
+        )
+
+
+def proxy_settings(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Settings of the proxy that could not be used."""
+    del limits
+    proxy = scene.picture.proxy
+    problems = proxy.live.problems if proxy.live is not None and proxy.status is Status.KNOWN else ()
+    if problems:
+        words = f"{len(problems)} settings of the proxy" if len(problems) > 1 else "a setting of the proxy"
+        yield Symptom(
+            f"{words} cannot be used and {'are' if len(problems) > 1 else 'is'} not in force: {problems[0]}",
+            tuple((f"problem {number}", text) for number, text in enumerate(problems, 1)),
+        )
