@@ -69,7 +69,8 @@ class ProcessWatch:
     def sample(self) -> ProcessTree | None:
         """What the tree costs since the last sample; None when the root has ended (also when its pid lives on)."""
         now = self._clock()
-        if not self._root.is_running() or self._root.status() == psutil.STATUS_ZOMBIE:
+        status = _status(self._root)
+        if status is None or status == psutil.STATUS_ZOMBIE:
             return None
         if self._listed_at is None or now - self._listed_at >= CHILDREN_TTL_S:
             self._list_members(now)
@@ -95,6 +96,7 @@ class ProcessWatch:
             processes=alive,
             pids=self.pids,
             command=self._command,
+            is_stopped=status == psutil.STATUS_STOPPED,
         )
 
     def _list_members(self, now: float) -> None:
@@ -113,6 +115,13 @@ class ProcessWatch:
             return masked_command(self._root.cmdline())
         except psutil.Error:
             return ()
+
+
+def _status(process: psutil.Process) -> str | None:
+    try:
+        return process.status() if process.is_running() else None
+    except psutil.Error:
+        return None
 
 
 def _figures(process: psutil.Process) -> tuple[float, int, int] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import Source, Status
+from specdash.core.readings import FailureKind, Source, Status
 from specdash.insight.alerts_picture import AlertsPicture
 from specdash.insight.proxy_picture import ProxyPicture
 from specdash.insight.speedup_picture import SpeedUpPicture
@@ -45,6 +45,8 @@ class SourcePicture:
     status: Status
     age_s: float | None = None
     reason: str = ""
+    failure: FailureKind | None = None
+    """Why the last look at it failed; None when it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

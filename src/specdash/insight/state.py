@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import Rule
 
 TIMELINE_KEPT = 500
+JUDGED_AFTER_S = 1.5
+"""An idle server is asked for its health less often than that."""
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
@@ -69,12 +71,14 @@ class TargetState:
         observer: Observer | None = None,
         wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
-        """`rules` are judged at every HEALTH reading (default: those shipped); `wall_offset` is Unix time minus the
-        readings' monotonic time."""
+        """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed without
+        one, and when the process was stopped or goes on; `wall_offset` is Unix time minus the readings' monotonic time.
+        """
         self.target = target
         self.alerts = Alerts(rules)
         self._wall_offset = wall_offset
         self._state_seen: BackendState | None = None
+        self._judged_at = float("-inf")
         self.timeline: deque[TimelineEvent] = deque(maxlen=TIMELINE_KEPT)
         """Restarts and changes of state, oldest first."""
         self.baselines: tuple[Baseline, ...] = ()
@@ -102,9 +106,10 @@ class TargetState:
     def apply(self, reading: Reading[Any]) -> None:
         """Take in one reading; times must not decrease per source."""
         with self._lock:
+            due = self._is_due(reading)
             self._take(reading)
-            if reading.source is Source.HEALTH:
-                self._judge(reading.at)
+            if due:
+                self._judge(max(reading.at, self._judged_at))
 
     def take_unjudged(self, reading: Reading[Any]) -> None:
         """Take in one reading of the past, from before the rules are to be judged."""
@@ -204,8 +209,21 @@ class TargetState:
         self.latest.pop(source, None)
         self.last_known.pop(source, None)
 
+    def _is_due(self, reading: Reading[Any]) -> bool:
+        """Whether to judge with this reading: it is of the server's health, or that is long in coming, or it tells what
+        the server itself cannot: that its process was stopped, or goes on."""
+        if reading.source is Source.HEALTH:
+            return True
+        if Source.HEALTH not in self.latest:
+            return False
+        before: ProcessTree | None = self.value(Source.PROCESS)
+        if reading.source is Source.PROCESS and reading.value is not None and before is not None:
+            return before.is_stopped != reading.value.is_stopped or reading.at - self._judged_at >= JUDGED_AFTER_S
+        return reading.at - self._judged_at >= JUDGED_AFTER_S
+
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""
+        self._judged_at = at
         wall = at + self._wall_offset()
         picture = derive.picture(self, at, wall, JUDGED_WINDOW_S)
         backend = picture.backend

@@ -1,7 +1,13 @@
-"""Which alerts are raised now and which were: hysteresis, and holding back while a server settles."""
+"""Which alerts are raised now and which were: hysteresis, and holding back while a server settles.
+
+A symptom raises an alert when it was seen at every judgement for `raise_after_s`, and the alert is over when it was not
+for `clear_after_s`. What cannot be judged (its sources are silent, the server settles or idles) neither holds nor
+clears: it stays as it is, until it is forgotten.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,15 +26,24 @@ SETTLE_S = 10.0
 PAST_KEPT = 200
 FORGOTTEN_AFTER_S = 600.0
 """An alert that could not be judged for so long is over."""
+INTERRUPTED_S = 10.0
+"""A symptom that has not lasted long enough yet survives so long without being judged: a look that failed, or a pause
+between two requests, does not make it begin anew."""
+SUBJECTS = 40
+"""One rule has at most so many symptoms at a time."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """One symptom: since when without a break, when last (monotonic), and its alert once it is raised."""
+    """One symptom: since when without a break, when last and when last as bad as its alert says (monotonic), and that
+    alert once it is raised."""
 
     since: float
     last: float
     alert: Alert | None = None
+    as_bad: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +86,12 @@ class AlertBook:
         unjudged: list[Unjudged] = []
         for rule in self.rules:
             why = self._why_not(rule.spec, scene)
-            if why is None:
-                symptoms = {one.subject: one for one in rule.judge(scene, rule.spec.limits)}
-                events += self._take(rule.spec, symptoms, scene)
-            else:
-                unjudged.append(Unjudged(rule.spec.id, why))
+            symptoms = _symptoms(rule, scene) if why is None else why
+            if isinstance(symptoms, str):
+                unjudged.append(Unjudged(rule.spec.id, symptoms))
                 events += self._frozen(rule.spec, scene)
+            else:
+                events += self._take(rule.spec, symptoms, scene)
         if scene.is_settling:
             self._settled_at = scene.now
         self.unjudged = tuple(unjudged)
@@ -126,8 +141,13 @@ class AlertBook:
                 fix=symptom.fix,
                 chart=spec.chart,
             )
+            seen.as_bad = now
             return AlertEvent(Transition.RAISED, seen.alert, wall)
         before = seen.alert.severity
+        if severity.rank >= before.rank:
+            seen.as_bad = now
+        elif now - seen.as_bad < spec.clear_after_s:
+            severity = before
         seen.alert = replace(
             seen.alert,
             severity=severity,
@@ -139,11 +159,12 @@ class AlertBook:
         return AlertEvent(Transition.CHANGED, seen.alert, wall) if severity is not before else None
 
     def _frozen(self, spec: RuleSpec, scene: Scene) -> list[AlertEvent]:
-        """A rule that cannot be judged neither holds nor ends: its alerts stay; what was not raised is forgotten."""
+        """A rule that cannot be judged neither holds nor ends: its alerts stay, and are forgotten in the end."""
         events = []
         for key in [key for key in self._seen if key[0] == spec.id]:
             seen = self._seen[key]
-            if seen.alert is None or scene.now - seen.last >= FORGOTTEN_AFTER_S:
+            kept_s = INTERRUPTED_S if seen.alert is None else FORGOTTEN_AFTER_S
+            if scene.now - seen.last >= kept_s:
                 events += self._end(key, scene.picture.wall)
         return events
 
@@ -151,6 +172,19 @@ class AlertBook:
         alert = self._seen.pop(key).alert
         if alert is None:
             return []
-        ended = replace(alert, ended=wall)
+        # The clock may have been set back in the meantime.
+        ended = replace(alert, ended=max(wall, alert.raised))
         self.past.appendleft(ended)
         return [AlertEvent(Transition.ENDED, ended, wall)]
+
+
+def _symptoms(rule: Rule, scene: Scene) -> dict[str, Symptom] | str:
+    """By subject; why the rule failed when it did."""
+    try:
+        found = {one.subject: one for one in rule.judge(scene, rule.spec.limits)}
+    except Exception as error:  # noqa: BLE001 - a rule with a fault must not blind the others
+        _log.exception("rule %s failed", rule.spec.id)
+        return f"the rule failed: {type(error).__name__}"
+    if len(found) <= SUBJECTS:
+        return found
+    return {subject: found[subject] for subject in sorted(found)[:SUBJECTS]}

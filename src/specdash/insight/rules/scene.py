@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
 from specdash.insight.picture import BackendState
+from specdash.insight.rules.starts import Starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from specdash.insight.samples import Samples
 
 KEEP_S = 3600.0
+FINE_S = 900.0
+"""Samples older than this are thinned."""
+COARSE_S = 10.0
+LEAST_APART_S = 0.9
+"""Looks that follow each other closer than this share a sample, unless the state changed."""
+_THIN_EVERY = 64
+_SHARED = ("totals", "warnings", "checkpoints", "live", "guardrails", "work")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class Sample:
 
     at: float
     state: BackendState
+    wall: float = 0.0
+    """The same moment in Unix time."""
     uptime_s: float | None = None
     pid: int | None = None
     acceptance: float | None = None
@@ -35,12 +45,18 @@ class Sample:
     prefill: float | None = None
     busy: int | None = None
     """Slots at work."""
+    work: Mapping[int, tuple[int | None, ...]] | None = None
+    """How far each slot at work has come: task, generated tokens, processed prompt tokens, by slot."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """By field name of `core.observations.Counters`."""
     warnings: Mapping[str, int] = field(default_factory=dict)
     """Lines so far by warning class."""
     checkpoints: Mapping[str, int] = field(default_factory=dict)
     """Events so far by `kind action`."""
+    live: Mapping[str, int] = field(default_factory=dict)
+    """Events so far of which the log told while we looked: see `LogPicture.live`."""
+    exact_accepted: float | None = None
+    """Accepted draft tokens so far, exact where the rounded counter is not."""
     guardrails: Mapping[str, int] | None = field(default_factory=dict)
     """The proxy's own count of its actions, by guardrail and by `guardrail:action`; None where none tells it."""
     proxy_requests: int | None = None
@@ -56,16 +72,26 @@ class Sample:
 
 
 class Past:
-    """The last hour in samples, one a second at most, oldest first."""
+    """The last hour in samples, oldest first: about one a second of the last quarter, one in ten seconds before."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque()
+        self._samples: list[Sample] = []
+        self._added = 0
+        self.starts = Starts()
 
     def add(self, sample: Sample) -> None:
         """Take in the sample of this moment; times must not decrease."""
-        self._samples.append(sample)
-        while self._samples[0].at < sample.at - KEEP_S:
-            self._samples.popleft()
+        samples = self._samples
+        if samples:
+            sample = _sharing(sample, samples[-1])
+        if len(samples) >= 2 and sample.at - samples[-2].at < LEAST_APART_S and samples[-1].state is samples[-2].state:
+            samples[-1] = sample
+        else:
+            samples.append(sample)
+        self.starts.add(sample)
+        self._added += 1
+        if self._added % _THIN_EVERY == 0:
+            self._samples = _thinned(samples, sample.at)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -77,8 +103,7 @@ class Past:
 
     def since(self, at: float) -> Sequence[Sample]:
         """Samples from monotonic time `at` on, oldest first."""
-        index = bisect_left(self._samples, at, key=lambda sample: sample.at)
-        return [self._samples[i] for i in range(index, len(self._samples))]
+        return self._samples[bisect_left(self._samples, at, key=lambda sample: sample.at) :]
 
     def ago(self, seconds: float) -> Sample | None:
         """The newest sample that is at least `seconds` older than the last; None when none is that old."""
@@ -99,7 +124,7 @@ class Past:
         return increase([one.totals.get(name) for one in self._recent(seconds)])
 
     def grown(self, kind: str, name: str, seconds: float) -> float:
-        """How much a count of `warnings`, `checkpoints` or `guardrails` grew in the last `seconds`."""
+        """How much a count of `warnings`, `checkpoints`, `live` or `guardrails` grew in the last `seconds`."""
         tables: list[Mapping[str, float] | None] = [getattr(one, kind) for one in self._recent(seconds)]
         return increase([table.get(name, 0) if table is not None else None for table in tables]) or 0.0
 
@@ -115,6 +140,27 @@ class Past:
 
     def _recent(self, seconds: float) -> Sequence[Sample]:
         return self.since(self._samples[-1].at - seconds) if self._samples else ()
+
+
+def _sharing(sample: Sample, before: Sample) -> Sample:
+    """The sample with those tables of the one before that have not changed: an idle hour is small."""
+    same = {
+        name: table
+        for name in _SHARED
+        if (table := getattr(before, name)) == getattr(sample, name) and table is not getattr(sample, name)
+    }
+    return replace(sample, **same) if same else sample
+
+
+def _thinned(samples: list[Sample], now: float) -> list[Sample]:
+    """The samples of the last hour; of the older ones those that are `COARSE_S` apart, or that saw another state."""
+    first = bisect_left(samples, now - KEEP_S, key=lambda sample: sample.at)
+    fine = bisect_left(samples, now - FINE_S, key=lambda sample: sample.at)
+    kept: list[Sample] = []
+    for sample in samples[first:fine]:
+        if not kept or sample.at - kept[-1].at >= COARSE_S or sample.state is not kept[-1].state:
+            kept.append(sample)
+    return kept + samples[fine:]
 
 
 def increase(values: Sequence[float | None]) -> float | None:
@@ -170,15 +216,19 @@ def sample_of(picture: Picture) -> Sample:
     return Sample(
         at=picture.at,
         state=backend.state,
+        wall=picture.wall,
         uptime_s=backend.uptime_s,
         pid=backend.process.pid if backend.process is not None else None,
         acceptance=window.value if window.status is Status.KNOWN else None,
         decode=backend.decode.value if backend.decode.basis == "live" else None,
         prefill=backend.prefill.value if backend.prefill.basis == "live" else None,
         busy=sum(slot.phase != "idle" for slot in slots) if slots is not None else None,
+        work={s.id: (s.task, s.decoded, s.prompt_processed) for s in slots if s.phase != "idle"} if slots else None,
         totals=dict(backend.counters),
         warnings={one.warning: one.count for one in picture.log.warnings},
         checkpoints=dict(picture.log.checkpoints),
+        live=dict(picture.log.live),
+        exact_accepted=backend.speculation.accepted_tokens_total,
         guardrails=_guardrails(live) if live is not None and live.started is not None else None,
         proxy_requests=live.requests if live is not None else None,
         proxy_errors=live.errors if live is not None else None,

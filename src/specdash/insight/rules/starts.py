@@ -1,0 +1,84 @@
+"""When the server was seen to start: told from its state and its process, each start once."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdash.insight.picture import BackendState
+
+if TYPE_CHECKING:
+    from specdash.insight.rules.scene import Sample
+
+KEPT = 100
+ONE_START_S = 30.0
+"""Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
+_UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start, at monotonic time `at` and Unix time `wall`. `again` is False for one before which nothing ran while
+    it was watched."""
+
+    at: float
+    wall: float
+    why: str
+    again: bool
+
+
+class Starts:
+    """Watches the samples for starts. Bounded."""
+
+    def __init__(self) -> None:
+        self.seen: deque[Start] = deque(maxlen=KEPT)
+        """Oldest first."""
+        self._pid: int | None = None
+        self._state: BackendState | None = None
+        self._was_up = False
+        self._was_down = False
+        self._signs: set[str] = set()
+        """Signs that the last start has given."""
+
+    def add(self, sample: Sample) -> None:
+        """Take in the sample of this moment."""
+        before, self._state = self._state, sample.state
+        if sample.state is BackendState.DOWN:
+            self._was_down = True
+            return
+        if sample.state not in _UP:
+            return
+        if self._was_down:
+            self._was_down = False
+            self._signs.clear()
+            self._count(sample, "the port opened again", "port")
+        if self._pid is not None and sample.pid is not None and sample.pid != self._pid:
+            self._sign(sample, f"process {sample.pid} took the place of {self._pid}", "process")
+        elif before is not None and sample.state is not before and self._began(sample, before):
+            self._sign(sample, "totals went back" if sample.state is BackendState.RESTARTED else "it loads", "totals")
+        self._pid = sample.pid if sample.pid is not None else self._pid
+        self._was_up = True
+
+    def within(self, now: float, seconds: float) -> tuple[Start, ...]:
+        """Starts of the last `seconds`, oldest first."""
+        return tuple(one for one in self.seen if one.at >= now - seconds)
+
+    def _began(self, sample: Sample, before: BackendState) -> bool:
+        """Whether the state alone says that another process serves: with a process in sight, that one says it."""
+        if sample.pid is not None and sample.pid == self._pid:
+            return False
+        return sample.state is BackendState.RESTARTED or (sample.state is BackendState.LOADING and before in _UP)
+
+    def _sign(self, sample: Sample, why: str, sign: str) -> None:
+        """A sign of a start: of the last one, when that was a moment ago and has not given this sign yet."""
+        last = self.seen[-1] if self.seen else None
+        if last is not None and sample.at - last.at <= ONE_START_S and sign not in self._signs:
+            self._signs.add(sign)
+            return
+        self._signs.clear()
+        self._count(sample, why, sign)
+
+    def _count(self, sample: Sample, why: str, sign: str) -> None:
+        self._signs.add(sign)
+        self.seen.append(Start(sample.at, sample.wall, why, self._was_up))
