@@ -1,1 +1,291 @@
-"""Rules, described in machine.toml."""
+"""The GPU and the host under the server: pure rules, described in machine.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.readings import FailureKind, Source, Status
+from specdash.insight.rules.turns import minutes, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from specdash.core.observations import Disk, Gpu, GpuProcess
+    from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.scene import Scene
+
+MIB = 1024**2
+GIB = 1024**3
+THROTTLES: Mapping[str, AlertSeverity] = {
+    "power cap": AlertSeverity.NOTICE,
+    "thermal slowdown (software)": AlertSeverity.WARNING,
+    "thermal slowdown (hardware)": AlertSeverity.CRITICAL,
+    "hardware slowdown": AlertSeverity.CRITICAL,
+    "power brake": AlertSeverity.CRITICAL,
+}
+"""How bad each of `collect.gpu.THROTTLE_REASONS` is. A power cap is how a GPU works at full load; the software slows
+down before damage, the hardware when cooling or power supply fail. What is not here was set by somebody, or is idle."""
+GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
+
+
+def gpu_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """A GPU that was there answers no more."""
+    del limits
+    for one in scene.picture.backend.sources:
+        # A source that was known once and fails is stale; on a machine without NVML it never was known.
+        fails = one.status is Status.STALE and one.reason.startswith(FailureKind.UNAVAILABLE)
+        if one.source is Source.GPU and fails:
+            yield Symptom(
+                f"the GPUs were there and NVML fails now: {one.reason}",
+                (("last seen", f"{one.age_s:.0f} s ago" if one.age_s is not None else "--"),),
+            )
+            return
+    gpus = scene.picture.gpu.gpus
+    for gpu in gpus:
+        if gpu.name is None and gpu.utilisation is None and gpu.memory_used_bytes is None:
+            yield Symptom(
+                f"GPU {gpu.index} answers NVML no more; {len(gpus) - 1} others do", subject=f"GPU {gpu.index}"
+            )
+
+
+def gpu_unused(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The server decodes and the GPU that it is meant to use does nothing: it runs on the CPU."""
+    window = limits["window_s"]
+    samples = scene.past.since(scene.now - window)
+    if not samples or scene.now - samples[0].at < 0.8 * window or not all(one.busy for one in samples):
+        return
+    known = [one.gpu_utilisation for one in samples if one.gpu_utilisation is not None]
+    if len(known) < len(samples) / 2 or max(known) > limits["idle_share"]:
+        return
+    why = _meant_for_gpu(scene, limits)
+    process = scene.picture.backend.process
+    cores = process.cpu_cores if process is not None else None
+    if why and (cores is None or cores >= limits["cores"]):
+        yield Symptom(
+            f"the server decodes, and no GPU is used above {percent(max(known))} for {minutes(window)}, although {why}",
+            (
+                ("GPU, most", percent(max(known))),
+                ("CPU of the server", f"{cores:.1f} cores" if cores is not None else "--"),
+                ("why a GPU is expected", why),
+            ),
+        )
+
+
+def _meant_for_gpu(scene: Scene, limits: Limits) -> str:
+    """Why the server should use a GPU; empty when nothing says so."""
+    process = scene.picture.backend.process
+    layers = _gpu_layers(process.command) if process is not None else None
+    if layers:
+        return f"it was started with {layers} layers for it"
+    if layers is None and any(
+        one.busy and (one.gpu_utilisation or 0.0) >= limits["used_share"]
+        for one in scene.past.since(scene.now - limits["before_s"])
+    ):
+        return "it used it before"
+    return ""
+
+
+def _gpu_layers(command: Sequence[str]) -> int | None:
+    """Layers that a command line wants on the GPU; None when it does not say."""
+    for at, word in enumerate(command):
+        flag, _, value = word.partition("=")
+        if flag in GPU_LAYERS_FLAGS:
+            value = value or (command[at + 1] if at + 1 < len(command) else "")
+            return int(value) if value.isdecimal() else None
+    return None
+
+
+def gpu_throttled(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The clocks of a GPU at work are held down."""
+    for gpu in _used(scene):
+        if (gpu.utilisation or 0.0) < limits["busy_share"]:
+            continue
+        reasons = [one for one in gpu.throttle_reasons or () if one in THROTTLES]
+        if not reasons:
+            continue
+        severity = max((THROTTLES[one] for one in reasons), key=lambda one: one.rank)
+        worst = ", ".join(one for one in reasons if THROTTLES[one] is severity)
+        yield Symptom(
+            f"{_named(gpu)} is slowed down: {worst}{_by_how_much(gpu)}",
+            (
+                ("reasons", ", ".join(gpu.throttle_reasons or ())),
+                ("temperature", f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else "--"),
+                ("power", _power(gpu)),
+                ("SM clock", f"{gpu.sm_clock_mhz} MHz" if gpu.sm_clock_mhz is not None else "--"),
+            ),
+            subject=f"GPU {gpu.index}",
+            severity=severity,
+        )
+
+
+def _by_how_much(gpu: Gpu) -> str:
+    hot = f" at {gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
+    return f"{hot}, {_power(gpu)}" if gpu.power_watts is not None else hot
+
+
+def _power(gpu: Gpu) -> str:
+    if gpu.power_watts is None:
+        return "--"
+    return f"{gpu.power_watts:.0f} W" + (f" of {gpu.power_limit_watts:.0f} W" if gpu.power_limit_watts else "")
+
+
+def gpu_memory_pressure(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """A GPU's memory is all but used up."""
+    for gpu in _used(scene):
+        used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+        if used is None or not total:
+            continue
+        free = max(0, total - used)
+        if free < limits["free_mib"] * MIB and used / total >= limits["share"]:
+            yield Symptom(
+                f"{_named(gpu)} has {free / MIB:.0f} MiB of {total / GIB:.1f} GiB left",
+                (("used", f"{used / GIB:.2f} of {total / GIB:.2f} GiB"), *_largest(gpu.processes or ())),
+                subject=f"GPU {gpu.index}",
+                severity=AlertSeverity.CRITICAL if free < limits["critical_mib"] * MIB else None,
+            )
+
+
+def gpu_shared(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Somebody else has memory on the server's GPU. Judged only where the server itself is seen there."""
+    for gpu in scene.picture.gpu.gpus:
+        processes = gpu.processes or ()
+        if not any(one.is_backend for one in processes) or not _is_known(scene):
+            continue
+        others = [one for one in processes if not one.is_backend]
+        taken = sum(one.memory_bytes or 0 for one in others)
+        if taken < limits["mib"] * MIB:
+            continue
+        first = max(others, key=lambda one: one.memory_bytes or 0)
+        total = gpu.memory_total_bytes
+        share = taken / total if total else 0.0
+        yield Symptom(
+            f"{first.name or 'a process'} ({first.pid}) {'and others have' if len(others) > 1 else 'has'} "
+            f"{taken / GIB:.1f} GiB on {_named(gpu)}, beside the server",
+            _largest(processes),
+            subject=f"GPU {gpu.index}",
+            severity=AlertSeverity.WARNING if share >= limits["warning_share"] else None,
+        )
+
+
+def _largest(processes: Iterable[GpuProcess]) -> tuple[tuple[str, str], ...]:
+    """The processes with most memory, by name and pid."""
+    most = sorted(processes, key=lambda one: -(one.memory_bytes or 0))[:4]
+    return tuple(
+        (
+            f"{one.name or 'process'} {one.pid}" + (" (the server)" if one.is_backend else ""),
+            f"{one.memory_bytes / MIB:.0f} MiB" if one.memory_bytes is not None else "--",
+        )
+        for one in most
+    )
+
+
+def _is_known(scene: Scene) -> bool:
+    return scene.picture.gpu.status is Status.KNOWN
+
+
+def _used(scene: Scene) -> Sequence[Gpu]:
+    """The GPUs of the server; all of them where its processes are not seen."""
+    if not _is_known(scene):
+        return ()
+    gpus = scene.picture.gpu.gpus
+    own = [gpu for gpu in gpus if any(one.is_backend for one in gpu.processes or ())]
+    return own or gpus
+
+
+def _named(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
+
+
+def host_memory_pressure(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The machine's memory is all but used up."""
+    host = scene.picture.host
+    if host is None or host.memory_used_bytes is None or not host.memory_total_bytes:
+        return
+    total = host.memory_total_bytes
+    left = total - host.memory_used_bytes
+    if left / total >= limits["left_share"] or left >= limits["left_mib"] * MIB:
+        return
+    process = scene.picture.backend.process
+    server = process.memory_bytes if process is not None else None
+    is_critical = left / total < limits["critical_share"]
+    yield Symptom(
+        f"{left / MIB:.0f} MiB of {total / GIB:.1f} GiB memory are left on the machine",
+        (
+            ("left", f"{left / MIB:.0f} MiB, {percent(left / total)}"),
+            ("the server has", f"{server / GIB:.1f} GiB" if server is not None else "--"),
+            ("swap", _swap(host.swap_used_bytes, host.swap_total_bytes)),
+        ),
+        severity=AlertSeverity.CRITICAL if is_critical else None,
+    )
+
+
+def swapping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Memory is read back from the swap all the time, or more and more of it goes there."""
+    host = scene.picture.host
+    window = limits["window_s"]
+    samples = scene.past.since(scene.now - window)
+    if host is None or not samples or scene.now - samples[0].at < 0.8 * window:
+        return
+    rates = [one.swap_rate for one in samples if one.swap_rate is not None]
+    rate = sum(rates) / len(rates) if rates else 0.0
+    used = [one.swap_used_bytes for one in samples if one.swap_used_bytes is not None]
+    grown = used[-1] - used[0] if used else 0
+    if rate < limits["mib_per_s"] * MIB and grown < limits["grown_mib"] * MIB:
+        return
+    what = (
+        f"{rate / MIB:.1f} MiB/s move between memory and swap"
+        if rate >= limits["mib_per_s"] * MIB
+        else (f"the swap in use grew by {grown / MIB:.0f} MiB in {minutes(window)}")
+    )
+    yield Symptom(
+        f"the machine swaps: {what}",
+        (
+            ("swap", _swap(host.swap_used_bytes, host.swap_total_bytes)),
+            ("moved, mean", f"{rate / MIB:.2f} MiB/s" if rates else "--"),
+            ("read back now", _rate(host.swap_in_bytes_per_s)),
+            ("grown", f"{grown / MIB:.0f} MiB in {minutes(window)}"),
+        ),
+    )
+
+
+def _swap(used: int | None, total: int | None) -> str:
+    return f"{used / MIB:.0f} of {total / MIB:.0f} MiB" if used is not None and total else "none"
+
+
+def _rate(value: float | None) -> str:
+    return f"{value / MIB:.2f} MiB/s" if value is not None else "--"
+
+
+def disk_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """A disk that the server's log, the proxy's events or specdash's state is on has little room left."""
+    host = scene.picture.host
+    if host is None:
+        return
+    seen: set[object] = set()
+    for disk in host.disks:
+        key = disk.device if disk.device is not None else disk.path
+        if key in seen:
+            continue
+        seen.add(key)
+        uses = ", ".join(dict.fromkeys(one.use for one in host.disks if one.device == disk.device))
+        no_files = disk.files_left is not None and disk.files_left < limits["files"]
+        is_small = disk.free_bytes < limits["free_mib"] * MIB
+        if no_files or (is_small and disk.free_bytes < limits["share"] * disk.total_bytes):
+            is_critical = disk.files_left == 0 or disk.free_bytes < limits["critical_mib"] * MIB
+            yield Symptom(
+                _room(disk, uses, no_files=no_files),
+                (
+                    ("folder", disk.path),
+                    ("free", f"{disk.free_bytes / MIB:.1f} of {disk.total_bytes / MIB:.0f} MiB"),
+                    ("files that can be made", str(disk.files_left) if disk.files_left is not None else "no bound"),
+                ),
+                subject=disk.path,
+                severity=AlertSeverity.CRITICAL if is_critical else None,
+            )
+
+
+def _room(disk: Disk, uses: str, *, no_files: bool) -> str:
+    if no_files:
+        return f"only {disk.files_left} files can still be made on the disk of {disk.path} ({uses})"
+    return f"{disk.free_bytes / MIB:.1f} MiB are left on the disk of {disk.path} ({uses})"
