@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdash.core.log_facts import LogBatch, VerificationSteps
+from specdash.core.log_facts import LogBatch, TaskLaunched, Touched, VerificationSteps, WarningTally
 from specdash.insight.log_view import LogView, SlotSteps
 
 
@@ -29,3 +29,26 @@ def test_another_task_of_the_slot_begins_anew() -> None:
     window = view.steps_exact.window(100.0, 10.0)
     assert window is not None
     assert (window.generated, window.accepted, window.steps) == (24, 13, 3)
+
+
+def find_slot(first_s: float, last_s: float, *slots: int) -> WarningTally:
+    return WarningTally("find_slot_non_consecutive", 9, first_s, last_s, "find_slot: ...", Touched(slots))
+
+
+def test_a_storm_whose_lines_name_slots_alone_touches_the_tasks_that_these_ran() -> None:
+    view = LogView()
+    view.add(1.0, LogBatch(2, facts=(TaskLaunched(0, 5, 1.0), TaskLaunched(1, 6, 1.1))), None)
+    view.add(2.0, LogBatch(9, warnings=(find_slot(1.5, 1.9, 0),)), None)
+    (storm,) = view.storms.view(2.0)
+    assert storm.tasks.ids == (5,)
+    launched = (TaskLaunched(0, 7, 2.0), TaskLaunched(0, 8, 2.4), TaskLaunched(0, 9, 2.9))
+    view.add(3.0, LogBatch(9, facts=launched, warnings=(find_slot(2.1, 2.5, 0),)), None)
+    (storm,) = view.storms.view(3.0)
+    assert storm.tasks.ids == (5, 7, 8)
+
+
+def test_what_the_log_told_of_the_past_is_not_counted_as_happening_now() -> None:
+    old, now = VerificationSteps(0, 1, 100, 0, 800, at_s=10.0), VerificationSteps(0, 2, 3, 4, 24, at_s=99.9)
+    view = LogView()
+    view.add(1.0, LogBatch(2, facts=(old, now)), 100.0)
+    assert (view.live["steps"], view.live["drafted"], view.live["accepted"]) == (3, 24, 4)

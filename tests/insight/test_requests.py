@@ -81,6 +81,8 @@ def test_a_request_has_all_that_its_lines_say() -> None:
         steps_accepted=6,
         replays=1,
         truncated=True,
+        slot_tokens=241,
+        selected="lru",
         finished=True,
     )
     assert request.completed

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from specdash.core.log_facts import WarningTally
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.log_facts import TOUCHED_KEPT, Touched, WarningTally
 from specdash.insight.storms import StormBook
 
 
@@ -36,3 +39,45 @@ def test_the_most_recent_class_comes_first() -> None:
     book.add(1.0, tally(1))
     book.add(2.0, WarningTally("context_shift", 1, None, None, "slot context shift"))
     assert [view.warning for view in book.view(3.0)] == ["context_shift", "find_slot_non_consecutive"]
+
+
+def touching(slots: tuple[int, ...], tasks: tuple[int, ...], *, more: bool = False) -> WarningTally:
+    return WarningTally("context_shift", 1, None, None, "...", Touched(slots, more), Touched(tasks, more))
+
+
+def test_slots_and_tasks_are_counted_once_each() -> None:
+    book = StormBook()
+    for tally in (touching((0,), (7,)), touching((1, 0), (8, 7)), touching((1,), (9,))):
+        book.add(1.0, tally)
+    (view,) = book.view(2.0)
+    assert view.slots == Touched((0, 1))
+    assert (view.tasks_touched, view.tasks.more) == (3, False)
+
+
+def test_a_new_servers_tasks_are_others_and_its_slots_the_same() -> None:
+    book = StormBook()
+    book.add(1.0, touching((0,), (7,)))
+    book.new_server()
+    book.add(2.0, touching((0,), (7,)))
+    (view,) = book.view(3.0)
+    assert (view.slots.ids, view.tasks_touched) == ((0,), 2)
+
+
+def test_the_busiest_minute_is_remembered() -> None:
+    book = StormBook()
+    book.add(10.0, tally(90))
+    book.add(500.0, tally(4))
+    (view,) = book.view(501.0)
+    assert (view.per_minute, view.peak_per_minute) == (4, 90)
+
+
+@given(st.lists(st.lists(st.integers(0, 600), max_size=40), max_size=40))
+def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list[list[int]]) -> None:
+    touched = Touched()
+    for numbers in named:
+        touched = touched.and_then(Touched(tuple(dict.fromkeys(numbers))))
+    distinct = {number for numbers in named for number in numbers}
+    assert len(touched.ids) == len(set(touched.ids)) <= TOUCHED_KEPT
+    assert set(touched.ids) <= distinct
+    assert touched.more or set(touched.ids) == distinct
+    assert touched.more == (len(distinct) > TOUCHED_KEPT)

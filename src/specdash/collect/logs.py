@@ -173,16 +173,7 @@ def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
     for batch in run:
         for tally in batch.warnings:
             before = tallies.get(tally.warning)
-            tallies[tally.warning] = (
-                tally
-                if before is None
-                else replace(
-                    before,
-                    count=before.count + tally.count,
-                    first_s=before.first_s if before.first_s is not None else tally.first_s,
-                    last_s=tally.last_s if tally.last_s is not None else before.last_s,
-                )
-            )
+            tallies[tally.warning] = tally if before is None else before.and_then(tally)
     return tuple(tallies.values())
 
 

@@ -9,8 +9,8 @@ slot and task numbers, and time stamps, count per origin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -279,9 +279,33 @@ class ServerEvent:
         return dict(self.fields).get(key)
 
 
+TOUCHED_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Which slots, or tasks, lines of one class name: distinct numbers, those named last at the end, `TOUCHED_KEPT` at
+    most. `more` says that there are or may be others, so that their count is a least one."""
+
+    ids: tuple[int, ...] = ()
+    more: bool = False
+
+    def and_then(self, later: Touched) -> Touched:
+        """Those of earlier and of `later` lines."""
+        if not later.ids or later.ids == self.ids:
+            return self if self.more or not later.more else Touched(self.ids, more=True)
+        latest = frozenset(later.ids)
+        ids = (*(one for one in self.ids if one not in latest), *later.ids)
+        return Touched(ids[-TOUCHED_KEPT:], self.more or later.more or len(ids) > TOUCHED_KEPT)
+
+
+UNTOUCHED: Final = Touched()
+
+
 @dataclass(frozen=True, slots=True)
 class WarningTally:
-    """All lines of one warning class in one batch: how many, time stamps of the first and last, and the first line.
+    """All lines of one warning class in one batch: how many, time stamps of the first and last, the first line, and
+    the slots and tasks that they name.
 
     `warning` is the line class's id; `specdash.llama.log_grammar.WARNING_CLASSES` has its title, severity and note.
     """
@@ -291,6 +315,19 @@ class WarningTally:
     first_s: float | None
     last_s: float | None
     sample: str
+    slots: Touched = UNTOUCHED
+    tasks: Touched = UNTOUCHED
+
+    def and_then(self, later: WarningTally) -> WarningTally:
+        """Both tallies of the class in one."""
+        return replace(
+            self,
+            count=self.count + later.count,
+            first_s=self.first_s if self.first_s is not None else later.first_s,
+            last_s=later.last_s if later.last_s is not None else self.last_s,
+            slots=self.slots.and_then(later.slots),
+            tasks=self.tasks.and_then(later.tasks),
+        )
 
 
 LogFact = (

@@ -148,6 +148,10 @@ def _warnings(summary: LogSummary) -> dict[str, Any]:
             "last": tally.last_s,
             "sample": tally.sample,
             "note": WARNING_CLASSES[name].note,
+            "slots": len(tally.slots.ids),
+            "slots_at_least": tally.slots.more,
+            "tasks": len(tally.tasks.ids),
+            "tasks_at_least": tally.tasks.more,
         }
         for name, tally in sorted(summary.warnings.items(), key=_gravity)
     }

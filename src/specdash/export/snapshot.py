@@ -127,10 +127,16 @@ def _log(log: LogPicture) -> dict[str, Any]:
             warning.warning: {
                 "count": warning.count,
                 "per_minute": warning.per_minute,
+                "peak_per_minute": warning.peak_per_minute,
                 "severity": warning.severity,
                 "first_age_seconds": warning.first_age_s,
                 "last_age_seconds": warning.last_age_s,
                 "sample": warning.sample,
+                "slots": list(warning.slots),
+                "slots_at_least": warning.slots_at_least,
+                "tasks_touched": warning.tasks_touched,
+                "tasks_at_least": warning.tasks_at_least,
+                "last_tasks": list(warning.tasks[-8:]),
             }
             for warning in log.warnings
         },

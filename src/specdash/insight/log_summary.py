@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import (
@@ -22,7 +22,9 @@ from specdash.llama.log_grammar import SERVER_STARTING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SPAMMING_EVENTS = frozenset({"prompt_cache_saved", "prompt_cache_hit", "prompt_cache_updated", "sleeping", "awake"})
+_SPAMMING_EVENTS = frozenset(
+    {"prompt_cache_saved", "prompt_cache_hit", "prompt_cache_updated", "sleeping", "awake", "image_processing"}
+)
 """Events that come with the traffic: counted, not listed."""
 _MAX_SAMPLES = 10
 _MAX_EVENTS = 200
@@ -104,10 +106,7 @@ class LogSummary:
 
     def _warning(self, tally: WarningTally) -> None:
         known = self.warnings.get(tally.warning)
-        if known is None:
-            self.warnings[tally.warning] = tally
-        else:
-            self.warnings[tally.warning] = replace(known, count=known.count + tally.count, last_s=tally.last_s)
+        self.warnings[tally.warning] = tally if known is None else known.and_then(tally)
 
     def _steps(self, fact: VerificationSteps) -> None:
         self.replays += fact.replays

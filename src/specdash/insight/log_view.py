@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.log_facts import (
+    TOUCHED_KEPT,
     CheckpointEvent,
     DecodeTiming,
     PrefillProgress,
     PromptTiming,
     RequestAcceptance,
     ServerEvent,
+    SpeculativeStatistics,
+    TaskLaunched,
+    Touched,
     VerificationSteps,
 )
 from specdash.insight.acceptance import ExactWindow
+from specdash.insight.answer_progress import AnswerProgress
 from specdash.insight.counter_log import KEEP_S
+from specdash.insight.draft_statistics import DraftStatistics
 from specdash.insight.log_dates import at_reading, lives, newest
 from specdash.insight.requests import LoggedRequest, RequestAssembler
 from specdash.insight.storms import StormBook
@@ -25,7 +31,7 @@ from specdash.insight.storms import StormBook
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.core.log_facts import LogBatch, LogFact
+    from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.log_dates import Clock
 
 RECENT_REQUESTS = 50
@@ -85,11 +91,17 @@ class LogView:
         self.recent: deque[tuple[float, LoggedRequest]] = deque(maxlen=RECENT_REQUESTS)
         self.storms = StormBook()
         self.checkpoints: Counter[str] = Counter()
+        self.live: Counter[str] = Counter()
+        """What happened while we looked, the past of the log left out: see `LogPicture.live`."""
         self.events: dict[str, ServerEvent] = {}
         self.requests_exact = ExactWindow(KEEP_S)
         self.steps_exact = ExactWindow(LIVE_STEPS_S)
         self.slot_steps: dict[int, SlotSteps] = {}
+        self.drafting = DraftStatistics()
+        self.answers = AnswerProgress()
         self.prefill: dict[int, PrefillProgress] = {}
+        self._task_of: dict[int, int] = {}
+        """The task that each slot began last."""
         self._assembler = RequestAssembler()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
@@ -100,6 +112,7 @@ class LogView:
         The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
         """
         is_first = not self.lines
+        tasks_before = dict(self._task_of)
         parts = lives(batch)
         if batch.restarted and len(parts) == 1:
             self._new_server()
@@ -120,6 +133,7 @@ class LogView:
         if None in stamps[-1]:
             self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
+            tally = _with_tasks(tally, tasks_before, batch.facts)
             self.storms.add(at, tally, clocks[-1].get(None, uptime_s))
         return fresh
 
@@ -130,6 +144,7 @@ class LogView:
             self._fact(at - age, fact)
             if age == 0.0:
                 _note(fresh, fact)
+                self._note_live(fact)
         for request in self._assembler.feed(facts):
             now_s = clock.get(request.origin)
             self._finish(at - _age(now_s, request.at_s), request)
@@ -151,8 +166,12 @@ class LogView:
         self.steps_exact.clear()
         self.requests_exact.clear()
         self.slot_steps.clear()
+        self.drafting.clear()
+        self.answers.clear()
         self.prefill.clear()
         self.events.clear()
+        self.storms.new_server()
+        self._task_of.clear()
 
     def _steps(self, at: float, steps: VerificationSteps) -> None:
         self.steps_exact.add(at, steps.generated, steps.accepted, steps.steps)
@@ -165,16 +184,32 @@ class LogView:
         live.last_s = steps.at_s
 
     def _fact(self, at: float, fact: LogFact) -> None:
+        self.answers.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
             self.requests_exact.add(at, fact.generated, fact.accepted)
+        elif isinstance(fact, SpeculativeStatistics):
+            self.drafting.note(at, fact)
         elif isinstance(fact, PrefillProgress):
             self.prefill[fact.slot] = fact
         elif isinstance(fact, CheckpointEvent):
             self.checkpoints[f"{fact.kind} {fact.action}"] += 1
         elif isinstance(fact, ServerEvent):
             self.events[fact.name] = fact
+        elif isinstance(fact, TaskLaunched):
+            self._task_of[fact.slot] = fact.task
+
+    def _note_live(self, fact: LogFact) -> None:
+        if isinstance(fact, VerificationSteps):
+            self.live["steps"] += fact.steps
+            self.live["replays"] += fact.replays
+            self.live["drafted"] += fact.generated
+            self.live["accepted"] += fact.accepted
+        elif isinstance(fact, CheckpointEvent):
+            self.live[f"{fact.kind} {fact.action}"] += 1
+        elif isinstance(fact, ServerEvent):
+            self.live[fact.name] += 1
 
     def _finish(self, at: float, request: LoggedRequest) -> None:
         self.recent.appendleft((at, request))
@@ -193,6 +228,23 @@ def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
 
         stamps.append(own_seconds(batch.tail[-1]))
     return stamps
+
+
+def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[LogFact]) -> WarningTally:
+    """The tally with the tasks of its slots while its lines were written, where the lines themselves name none."""
+    if tally.tasks.ids or not tally.slots.ids:
+        return tally
+    tasks = {slot: [before[slot]] if slot in before else [] for slot in tally.slots.ids}
+    for fact in facts:
+        if not isinstance(fact, TaskLaunched) or fact.slot not in tasks:
+            continue
+        if fact.at_s is not None and tally.last_s is not None and fact.at_s > tally.last_s:
+            continue
+        if fact.at_s is not None and tally.first_s is not None and fact.at_s <= tally.first_s:
+            tasks[fact.slot].clear()
+        tasks[fact.slot].append(fact.task)
+    found = dict.fromkeys(task for of_slot in tasks.values() for task in of_slot)
+    return replace(tally, tasks=Touched(tuple(found)[-TOUCHED_KEPT:], tally.slots.more or len(found) > TOUCHED_KEPT))
 
 
 def _age(now_s: float | None, at_s: float | None) -> float:

@@ -108,6 +108,14 @@ class RequestPicture:
     draft_generated: int | None = None
     draft_accepted: int | None = None
     cancelled: bool = False
+    prompt_total: int | None = None
+    """Length of its prompt, where the log's verbosity tells."""
+    slot_tokens: int | None = None
+    """How many tokens its slot held at its end: prompt and answer."""
+    selected: str | None = None
+    """Why it got its slot: `lcp` (shared prefix), `lru` or `id`."""
+    similarity: float | None = None
+    """Share of its prompt that the slot held already, where that is why."""
 
     @property
     def acceptance(self) -> float | None:
@@ -210,6 +218,17 @@ class WarningPicture:
     sample: str
     note: str = ""
     """What the class means and when it is normal."""
+    peak_per_minute: float = 0.0
+    """The most lines that any minute had while we looked."""
+    slots: tuple[int, ...] = ()
+    """Slots that the lines are about, the latest last; bounded."""
+    tasks: tuple[int, ...] = ()
+    """Tasks of the server that writes now, likewise."""
+    tasks_touched: int = 0
+    """How many tasks of all servers."""
+    slots_at_least: bool = False
+    tasks_at_least: bool = False
+    """There are or may be more than are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +247,9 @@ class LogPicture:
     """Counts of checkpoint events, by `kind action`."""
     since_wall: float | None = None
     """Unix time from when on all these were counted; None when it is from the beginning of the log, as it was read."""
+    live: tuple[tuple[str, int], ...] = ()
+    """Counts of what happened while we looked, without what was in the log before: verification `steps`, `replays`
+    among them, tokens `drafted` and `accepted` by them; checkpoint events by `kind action`; server events by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,12 @@ class LoggedRequest:
     steps_accepted: int = 0
     replays: int = 0
     truncated: bool | None = None
+    slot_tokens: int | None = None
+    """How many tokens the slot held at its end: prompt and answer."""
+    selected: str | None = None
+    """Why it got its slot: `lcp` (shared prefix), `lru` (the one unused longest) or `id`."""
+    similarity: float | None = None
+    """Share of its prompt that the slot held already, where that is why."""
     cancelled: bool = False
     error: str | None = None
     finished: bool = False
@@ -107,6 +113,8 @@ class RequestAssembler:
     def __init__(self) -> None:
         self._open: dict[tuple[int | None, int | None], _Open] = {}
         self._ended: deque[tuple[int | None, int | None]] = deque(maxlen=_MAX_ENDED)
+        self._selections: dict[tuple[int | None, int], SlotSelected] = {}
+        """How slots were picked whose tasks have not begun yet."""
         self._done: list[LoggedRequest] = []
         self._handlers: dict[type[LogFact], Callable[[Any], None]] = {
             TaskLaunched: self._launched,
@@ -193,11 +201,17 @@ class RequestAssembler:
         self._end((fact.origin, fact.slot))
         request = self._find(fact).request
         request.started_s = request.at_s = fact.at_s
+        selection = self._selections.pop((fact.origin, fact.slot), None)
+        if selection is not None:
+            request.selected, request.similarity = selection.how, selection.similarity
 
     def _selected(self, fact: SlotSelected) -> None:
         known = self._open.get((fact.origin, fact.slot))
         if known is not None and known.released:
             self._end((fact.origin, fact.slot))
+        if len(self._selections) >= _MAX_OPEN:
+            self._selections.clear()
+        self._selections[fact.origin, fact.slot] = fact
 
     def _prompt_started(self, fact: PromptStarted) -> None:
         self._early(fact).prompt_total_tokens = fact.prompt_tokens
@@ -249,6 +263,7 @@ class RequestAssembler:
         known.released = True
         known.request.at_s = fact.at_s
         known.request.truncated = fact.truncated
+        known.request.slot_tokens = fact.n_tokens
         if known.request.timed or known.request.cancelled or known.request.error is not None:
             self._end((fact.origin, fact.slot))
 

@@ -1,9 +1,12 @@
-"""Warnings by class: counted, rated and dated in O(1) memory per class, however many lines come."""
+"""Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
+however many lines come."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from specdash.core.log_facts import UNTOUCHED, Touched
 
 if TYPE_CHECKING:
     from specdash.core.log_facts import WarningTally
@@ -19,10 +22,16 @@ class _Storm:
     sample: str
     ring: list[int] = field(default_factory=lambda: [0] * MINUTE)
     second: int = 0
+    peak: float = 0.0
+    slots: Touched = UNTOUCHED
+    tasks: Touched = UNTOUCHED
+    tasks_before: int = 0
+    """Tasks of servers that are gone: their numbers begin anew with the next one."""
 
     def add_recent(self, at: float, count: int) -> None:
         self._advance(at)
         self.ring[self.second % MINUTE] += count
+        self.peak = max(self.peak, float(sum(self.ring)))
 
     def per_minute(self, now: float) -> float:
         self._advance(now)
@@ -45,6 +54,13 @@ class StormView:
     first_at: float
     last_at: float
     sample: str
+    peak_per_minute: float = 0.0
+    """The most lines that any minute had, of those that came while we looked."""
+    slots: Touched = UNTOUCHED
+    tasks: Touched = UNTOUCHED
+    """Of the server that writes now."""
+    tasks_touched: int = 0
+    """Of all servers; a least count where `tasks.more`."""
 
 
 class StormBook:
@@ -68,17 +84,32 @@ class StormBook:
             storm = self._storms[tally.warning] = _Storm(0, first_at, last_at, tally.sample, second=int(at))
         storm.count += tally.count
         storm.last_at = max(storm.last_at, last_at)
+        storm.slots = storm.slots.and_then(tally.slots)
+        storm.tasks = storm.tasks.and_then(tally.tasks)
         if at - last_at < MINUTE:
             storm.add_recent(at, tally.count)
 
     def view(self, now: float) -> list[StormView]:
         """Every class, the most recently seen first."""
         views = [
-            StormView(name, s.count, s.per_minute(now), s.first_at, s.last_at, s.sample)
+            StormView(
+                warning=name,
+                count=s.count,
+                per_minute=s.per_minute(now),
+                first_at=s.first_at,
+                last_at=s.last_at,
+                sample=s.sample,
+                peak_per_minute=s.peak,
+                slots=s.slots,
+                tasks=s.tasks,
+                tasks_touched=s.tasks_before + len(s.tasks.ids),
+            )
             for name, s in self._storms.items()
         ]
         return sorted(views, key=lambda view: -view.last_at)
 
-    def clear(self) -> None:
-        """Forget everything: a new server process writes the log."""
-        self._storms.clear()
+    def new_server(self) -> None:
+        """A new server process writes from here on: its tasks are others."""
+        for storm in self._storms.values():
+            storm.tasks_before += len(storm.tasks.ids)
+            storm.tasks = Touched((), storm.tasks.more)

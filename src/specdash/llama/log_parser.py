@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -25,9 +24,10 @@ from specdash.llama.log_grammar import DROPPED
 from specdash.llama.log_prefix import ANSI, Clock, json_message_end, seconds_of, whole_microseconds
 from specdash.llama.log_reading import CONTINUATION, LAYOUT, MALFORMED, Reading, cutter, read_shape
 from specdash.llama.log_steps import StepAdder
+from specdash.llama.log_touched import LOOKED_AT, evenly, touched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 MAX_LINE: Final = 64 * 1024
 """Bytes of a line that are looked at; the rest of a longer line is skipped."""
@@ -316,15 +316,21 @@ class LogParser:
             known = spans.get(reading.line_class.id, (0, first, last))
             spans[reading.line_class.id] = (known[0] + count, min(known[1], first), max(known[2], last))
         for name, (count, first, last) in spans.items():
-            last_s = seconds_of(found[last].prefix, lines[last])
-            tally = self._tallies.get(name)
-            if tally is not None:
-                self._tallies[name] = replace(tally, count=tally.count + count, last_s=last_s)
-                continue
-            first_s = seconds_of(found[first].prefix, lines[first])
-            self._tallies[name] = WarningTally(
-                name, count, first_s, last_s, clean_line(lines[first], SAMPLE_CHARACTERS)
+            places: Sequence[int] = range(first, last + 1)
+            if len(places) > count:
+                places = [index for index in places if found[index].line_class.id == name]
+            slots, tasks = touched([lines[index] for index in evenly(places)], all_seen=count <= LOOKED_AT)
+            tally = WarningTally(
+                name,
+                count,
+                seconds_of(found[first].prefix, lines[first]),
+                seconds_of(found[last].prefix, lines[last]),
+                "" if name in self._tallies else clean_line(lines[first], SAMPLE_CHARACTERS),
+                slots,
+                tasks,
             )
+            before = self._tallies.get(name)
+            self._tallies[name] = tally if before is None else before.and_then(tally)
 
 
 def _unescaped(groups: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -15,6 +15,7 @@ from specdash.core.log_facts import (
     TaskReleased,
     TotalTiming,
 )
+from specdash.llama.log_grammar.captures import event
 from specdash.llama.log_grammar.forms import Context, Form, Groups, LineClass, Maker
 
 SLOT, ANY, BARE = Context.SLOT, Context.ANY, Context.BARE
@@ -219,18 +220,21 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "image_processing",
         "an image or audio part of a prompt was encoded",
-        (
-            Form(ANY, "processing image..."),
-            Form(ANY, "processing mtmd chunk{:rest}"),
-            Form(ANY, "image processed in {:d} ms"),
-            Form(ANY, "encoding image slice..."),
-            Form(ANY, "encoding image or slice..."),
-            Form(ANY, "image slice encoded in {:d} ms"),
-            Form(ANY, "image/slice encoded in {:d} ms"),
-            Form(ANY, "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}"),
-            Form(ANY, "image decoded (batch {:d}/{:d}) in {:d} ms"),
-            Form(ANY, "encoding audio slice..."),
-            Form(ANY, "audio slice encoded in {:d} ms"),
+        tuple(
+            Form(ANY, template, event("image_processing"))
+            for template in (
+                "processing image...",
+                "processing mtmd chunk{:rest}",
+                "image processed in {:d} ms",
+                "encoding image slice...",
+                "encoding image or slice...",
+                "image slice encoded in {:d} ms",
+                "image/slice encoded in {:d} ms",
+                "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}",
+                "image decoded (batch {:d}/{:d}) in {:d} ms",
+                "encoding audio slice...",
+                "audio slice encoded in {:d} ms",
+            )
         ),
     ),
     LineClass(

@@ -103,6 +103,18 @@ MEMORY_TROUBLE: tuple[LineClass, ...] = (
         "Builds until 2025 cut too long prompts in the middle; later ones refuse them (context_exceeded).",
     ),
     LineClass(
+        "compute_buffer_failed",
+        "a compute buffer could not be allocated",
+        anywhere(
+            "failed to allocate compute {:rest}",
+            "failed to initialize the context: failed to allocate compute {:rest}",
+            "failed to allocate graph{:rest}",
+        ),
+        ERROR,
+        "The model and its cache fitted, the room to compute a batch in did not: lower the physical batch or the "
+        "context. At start the server exits; while it runs the batch fails.",
+    ),
+    LineClass(
         "alloc_failed",
         "memory could not be allocated",
         anywhere(

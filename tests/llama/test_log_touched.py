@@ -1,0 +1,66 @@
+"""Warning lines tell which slots and tasks they are about: all of a few, some of a storm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specdash.core.log_facts import LogBatch, Touched
+from specdash.llama.log_parser import LogParser
+from specdash.llama.log_touched import LOOKED_AT
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+
+
+def touched(text: bytes) -> dict[str, tuple[Touched, Touched]]:
+    batch: LogBatch = LogParser().feed(text)
+    return {tally.warning: (tally.slots, tally.tasks) for tally in batch.warnings}
+
+
+@pytest.mark.parametrize(
+    ("line", "slots", "tasks"),
+    [
+        (b"0.1.2.3 W slot update_slots: id  3 | task 12 | slot context shift, n_keep = 0, n_left = 9, n_discard = 4",
+         (3,), (12,)),
+        (b"0.57.309.308 W find_slot: non-consecutive token position 323 after 323 for sequence 2 with 376 new tokens",
+         (2,), ()),
+        (b"srv          stop: cancel task, id_task = 31", (), (31,)),
+        (b"srv    send_error: task id = 5, error: Context size has been exceeded.", (), (5,)),
+        (b"srv  try_clear_id: purging slot 1 with 1024 tokens", (1,), ()),
+        (b"slot get_availabl: id  0 | task -1 | failed to restore context checkpoint (x)", (0,), ()),
+        (b"ggml_abort: failed to allocate compute buffers", (), ()),
+    ],
+)  # fmt: skip
+def test_a_line_names_its_slot_and_task_in_its_own_way(
+    line: bytes, slots: tuple[int, ...], tasks: tuple[int, ...]
+) -> None:
+    ((found_slots, found_tasks),) = touched(line + b"\n").values()
+    assert (found_slots, found_tasks) == (Touched(slots), Touched(tasks))
+
+
+def test_a_real_log_of_context_shifts_touches_one_slot_and_one_task() -> None:
+    slots, tasks = touched((LOGS / "llama_ctxshift_draft75.log").read_bytes())["context_shift"]
+    assert len(slots.ids) == len(tasks.ids) == 1
+    assert not slots.more
+
+
+def shift(i: int) -> bytes:
+    line = b"0.%02d.%03d.000 W slot update_slots: id  %d | task %d | slot context shift, n_keep = 0, n_left = 1, %s\n"
+    return line % (i // 1000, i % 1000, i % 4, i // 100, b"n_discard = 3")
+
+
+def test_of_a_few_lines_all_are_read() -> None:
+    text = b"".join(shift(i) for i in range(LOOKED_AT))
+    slots, tasks = touched(text)["context_shift"]
+    assert (sorted(slots.ids), tasks.ids, slots.more) == ([0, 1, 2, 3], (0,), False)
+
+
+def test_of_a_storm_some_lines_are_read_and_the_counts_are_least_ones() -> None:
+    text = b"".join(shift(i) for i in range(2000))
+    slots, tasks = touched(text)["context_shift"]
+    assert set(slots.ids) <= {0, 1, 2, 3}
+    assert tasks.ids[0] == 0
+    assert tasks.ids[-1] == 19
+    assert slots.more
+    assert tasks.more
