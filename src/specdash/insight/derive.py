@@ -220,6 +220,7 @@ def _log(state: TargetState, now: float) -> LogPicture:
         requests=_requests(state, now),
         checkpoints=tuple(sorted(log.checkpoints.items())),
         since_wall=log.since_wall,
+        live=tuple(sorted(log.live.items())),
     )
 
 
@@ -243,6 +244,12 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 last_age_s=max(0.0, now - view.last_at),
                 sample=view.sample,
                 note=known.note,
+                peak_per_minute=view.peak_per_minute,
+                slots=view.slots.ids,
+                tasks=view.tasks.ids,
+                tasks_touched=view.tasks_touched,
+                slots_at_least=view.slots.more,
+                tasks_at_least=view.tasks.more,
             )
         )
     order = {"error": 0, "warning": 1, "notice": 2}
@@ -263,6 +270,10 @@ def _requests(state: TargetState, now: float) -> tuple[RequestPicture, ...]:
             draft_generated=request.draft_generated,
             draft_accepted=request.draft_accepted,
             cancelled=request.cancelled,
+            prompt_total=request.prompt_total_tokens,
+            slot_tokens=request.slot_tokens,
+            selected=request.selected,
+            similarity=request.similarity,
         )
         for at, request in state.log.recent
     )
