@@ -100,6 +100,17 @@ def difference(before: Estimate, after: Estimate, apart: Callable[[float, float]
     return Difference(value, min(low, value), max(high, value))
 
 
+def interval(estimate: Estimate) -> Difference:
+    """The statistic itself with its 95 % interval; widened like a difference where resamples lie too close together."""
+    tail, spread = _TAIL, 1.0
+    if estimate.is_narrow:
+        tail, spread = _student_tail(estimate.count - 1), _widened(estimate.count)
+    ordered, value = sorted(estimate.resamples), estimate.value
+    low = value + (quantile(ordered, tail) - value) * spread
+    high = value + (quantile(ordered, 1 - tail) - value) * spread
+    return Difference(value, min(low, value), max(high, value))
+
+
 def _widened(count: int) -> float:
     """A resample's variance has the divisor n, not n - 1."""
     return sqrt(count / (count - 1)) if count > 1 else 1.0

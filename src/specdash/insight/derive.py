@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Reading, Source, Status
-from specdash.insight import speculation, timeline
+from specdash.insight import speculation, speedup, timeline
 from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
 from specdash.insight.picture import (
     BackendPicture,
@@ -22,7 +22,6 @@ from specdash.insight.picture import (
     WarningPicture,
 )
 from specdash.insight.rates import lifetime_rates
-from specdash.insight.speedup_picture import SpeedUpPicture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +53,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
         experiment=state.experiments.card(applies, now, wall),
-        speedup=SpeedUpPicture(),
+        speedup=speedup.derive(state, now, wall, window_s),
         alerts=state.alerts.picture(),
         timeline=timeline.events(state, applies),
     )

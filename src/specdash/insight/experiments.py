@@ -254,6 +254,11 @@ class Experiments:
         self._kept: _Kept | None = None
         self._version = 0
 
+    @property
+    def records(self) -> tuple[ApplyRecord, ...]:
+        """All applies there are, oldest first."""
+        return self._records
+
     def set_records(self, records: tuple[ApplyRecord, ...]) -> None:
         """All applies there are, oldest first."""
         self._records = records

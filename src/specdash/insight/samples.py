@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import StrEnum
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,23 @@ class RequestSample:
     decode_rate: float | None = None
     prefill_rate: float | None = None
     ttft_s: float | None = None
+    decode_s: float | None = None
+    """From the first generated token to the last: the time of `decode_tokens` - 1 tokens."""
+    replays: int = 0
+    """Decode calls that repeated tokens after a checkpoint was restored (LLAMA_TRACE=1)."""
+    work: Work | None = None
+    """What it was for, as the proxy saw it."""
+
+
+class Work(StrEnum):
+    """What a request was for, as far as the proxy can see."""
+
+    TOOL_CALL = "tool call"
+    """Tools were offered, and the answer called one."""
+    AGENT_TEXT = "agent text"
+    """Tools were offered, and the answer called none."""
+    CHAT = "chat"
+    """No tools were offered."""
 
 
 class Samples:
@@ -83,6 +101,8 @@ class Samples:
 def _of_log(ended: float, request: LoggedRequest) -> RequestSample:
     processed, cached = request.prompt_tokens, request.prompt_cached
     total = request.prompt_total_tokens
+    if total is None and request.slot_tokens is not None and request.decode_tokens is not None:
+        total = max(processed or 0, request.slot_tokens - request.decode_tokens)
     if total is None and processed is not None:
         total = processed + (cached or 0)
     return RequestSample(
@@ -96,6 +116,8 @@ def _of_log(ended: float, request: LoggedRequest) -> RequestSample:
         decode_rate=_rate(request.decode_tokens, request.decode_ms, LEAST_DECODE_TOKENS),
         prefill_rate=_rate(processed, request.prompt_ms, LEAST_PREFILL_TOKENS),
         ttft_s=_positive(request.prompt_ms / 1000.0 if request.prompt_ms is not None else None),
+        decode_s=_positive(request.decode_ms / 1000.0 if request.decode_ms is not None else None),
+        replays=request.replays,
     )
 
 
@@ -113,7 +135,17 @@ def _of_event(event: RequestEvent, duration_s: float) -> RequestSample:
         decode_rate=_positive(event.decode_rate) if (decoded or 0) >= LEAST_DECODE_TOKENS else None,
         prefill_rate=_positive(event.prefill_rate) if processed >= LEAST_PREFILL_TOKENS else None,
         ttft_s=_positive(event.ttft_s),
+        decode_s=_positive(event.decode_s),
+        work=_work(event),
     )
+
+
+def _work(event: RequestEvent) -> Work | None:
+    if event.tool_calls:
+        return Work.TOOL_CALL
+    if event.tools is None or event.tool_calls is None:
+        return None
+    return Work.AGENT_TEXT if event.tools else Work.CHAT
 
 
 def _duration_s(request: LoggedRequest) -> float:

@@ -31,10 +31,10 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     if drafted is not None and drafted.rate is not None:
         state.held_window = (now, drafted)
     lengths = drafted if drafted is not None and drafted.steps else lifetime
-    active = _active(state)
+    active = is_active(state)
     return SpeculationPicture(
         active=active,
-        types=_types(state),
+        types=types_of(state),
         parameters=state.target.parameters,
         draft_tokens_total=counters.draft_tokens if counters else None,
         accepted_tokens_total=acceptance.exact_accepted(counters) if counters else None,
@@ -107,7 +107,8 @@ def _positions(bounds: tuple[Scrape, Scrape] | None) -> tuple[float, ...] | None
     return acceptance.per_position(first.accepted_per_position, last.accepted_per_position, steps)
 
 
-def _active(state: TargetState) -> bool | None:
+def is_active(state: TargetState) -> bool | None:
+    """Whether the server speculates, None when that is not known."""
     slots: Slots | None = state.value(Source.SLOTS)
     if slots is not None:
         flags = [slot.speculative for slot in slots.slots if slot.speculative is not None]
@@ -119,7 +120,8 @@ def _active(state: TargetState) -> bool | None:
     return None
 
 
-def _types(state: TargetState) -> tuple[str, ...] | None:
+def types_of(state: TargetState) -> tuple[str, ...] | None:
+    """With what it speculates, as it says itself, else as it was started; None when that is not known."""
     slots: Slots | None = state.value(Source.SLOTS)
     if slots is not None:
         seen = {kind: None for slot in slots.slots for kind in slot.speculative_types or ()}

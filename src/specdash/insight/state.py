@@ -34,6 +34,7 @@ from specdash.insight.rates import (
     tokens_per_decode,
 )
 from specdash.insight.samples import Samples
+from specdash.insight.speedup import SpeedUps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ class TargetState:
         self.proxy = ProxyState()
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
+        self.speedups = SpeedUps()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
         self.gain: RateSample | None = None
@@ -296,6 +298,7 @@ class TargetState:
         self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
+        self.speedups.note_slots(at, slots)
         prefill, decode = self.slot_rates.add(at, slots)
         if prefill is not None:
             self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)

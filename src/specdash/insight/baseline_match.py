@@ -1,0 +1,181 @@
+"""Which recorded baselines say how fast a server would decode without speculation, and what they say. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import TYPE_CHECKING
+
+from specdash.core.applies import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from specdash.core.applies import ApplyRecord
+    from specdash.core.baselines import Baseline
+
+RECORD = "`specdash baseline record`"
+STARTS_DIFFER = 0.015
+"""Standard deviation of the speed between two starts of one configuration, at least: no single run shows it."""
+NEAR = 0.15
+"""So far outside of the recorded concurrencies a request may be."""
+_Z = 1.959964
+_HARMLESS = ("LLAMA_SPEC_", "LLAMA_DRAFT_", "LLAMA_LOG_", "LLAMA_API_KEY", "LLAMA_ARG_SPEC_")
+_HARMLESS_KEYS = frozenset({"LLAMA_ALIAS", "LLAMA_HOST", "LLAMA_PORT", "LLAMA_TRACE", "LLAMA_STOP_TIMEOUT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is known of the server that decodes; None is unknown, and compared with nothing."""
+
+    model: str | None
+    """File name of its model."""
+    model_bytes: int | None = None
+    engine: str | None = None
+    """As GET /props has it."""
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Decode without speculation: seconds a token, and the standard deviation of its logarithm."""
+
+    seconds: float
+    deviation: float
+
+
+def matching(
+    baselines: Iterable[Baseline], server: Server, applies: Sequence[ApplyRecord] = ()
+) -> tuple[tuple[Baseline, ...], str]:
+    """The baselines that hold for the server, the newest of each key; without one, why, and what to do."""
+    if server.model is None:
+        return (), "the server does not tell its model"
+    newest: dict[tuple[object, ...], Baseline] = {one.key: one for one in sorted(baselines, key=lambda one: one.at)}
+    left = [one for one in newest.values() if one.model == server.model]
+    if not left:
+        return (), f"no baseline of {server.model}; {RECORD} measures one"
+    for field, what in (
+        ("model_bytes", f"another file {server.model}"),
+        ("engine", f"another engine than {server.engine}"),
+        ("gpu", "another GPU"),
+    ):
+        present = getattr(server, field)
+        left = [one for one in left if present is None or (getattr(one, field) or present) == present]
+        if not left:
+            return (), f"the baseline is of {what}; record it again with {RECORD}"
+    changed = ""
+    fresh = []
+    for one in left:
+        key = _changed_since(applies, one.at)
+        changed = changed or key
+        if not key:
+            fresh.append(one)
+    if not fresh:
+        return (), f"{changed} was changed since the baseline; record it again with {RECORD}"
+    return tuple(fresh), ""
+
+
+def _changed_since(applies: Iterable[ApplyRecord], at: float) -> str:
+    """The first key that applies since then left at another value, and that may change the speed of decode."""
+    first: dict[str, str | None] = {}
+    last: dict[str, str | None] = {}
+    for record in applies:
+        if record.ended_at <= at or record.outcome not in (Outcome.APPLIED, Outcome.ROLLBACK_FAILED):
+            continue
+        for change in record.changes:
+            if change.role == "backend" and not _is_harmless(change.key):
+                first.setdefault(change.key, change.before)
+                last[change.key] = change.after
+    return next((key for key, value in last.items() if value != first[key]), "")
+
+
+def _is_harmless(key: str) -> bool:
+    return key.startswith(_HARMLESS) or key in _HARMLESS_KEYS
+
+
+class Reference:
+    """What matching baselines say for any context length and concurrency.
+
+    A token's time without speculation grows in a straight line with the context (attention reads it) and with the
+    requests beside it (one batch for all), so it is interpolated so. Outside of what was recorded the nearest holds:
+    below the shortest context, and above the longest up to `reach`.
+    """
+
+    def __init__(self, baselines: Iterable[Baseline]) -> None:
+        """`baselines` are not empty."""
+        self.baselines = tuple(baselines)
+        grouped: dict[int, list[Baseline]] = {}
+        for one in self.baselines:
+            grouped.setdefault(one.concurrency, []).append(one)
+        self._lines = {
+            count: sorted((one.middle, 1 / one.decode_rate, _deviation(one)) for one in grouped[count])
+            for count in sorted(grouped)
+        }
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        """Those recorded, ascending."""
+        return tuple(self._lines)
+
+    @property
+    def reach(self) -> float:
+        """The longest context for which it holds."""
+        return max(1.5 * points[-1][0] + 512 for points in self._lines.values())
+
+    def nearest(self, context: float, concurrency: float) -> Baseline:
+        """The baseline recorded nearest to these."""
+        return min(
+            self.baselines,
+            key=lambda one: (abs(one.concurrency - concurrency), abs(log((one.middle + 64) / (context + 64)))),
+        )
+
+    def at(self, context: float, concurrency: int) -> Expected | None:
+        """A token's time at this context, with `concurrency` requests decoding; None where nothing near was recorded.
+
+        `context` counts the tokens halfway through the answer.
+        """
+        counts = self.concurrencies
+        if context > self.reach or not counts[0] <= concurrency <= counts[-1]:
+            return None
+        place = bisect_left(counts, concurrency)
+        upper = _on_line(self._lines[counts[place]], context)
+        if counts[place] == concurrency:
+            return upper
+        lower = _on_line(self._lines[counts[place - 1]], context)
+        return _between(lower, upper, (concurrency - counts[place - 1]) / (counts[place] - counts[place - 1]))
+
+    def over(self, context: float, profile: Mapping[int, float]) -> Expected | None:
+        """A token's time for a request that spent these seconds beside so many others (itself included)."""
+        total = sum(profile.values())
+        tokens = deviation = 0.0
+        for count, seconds in profile.items():
+            found = self.at(context, count)
+            if found is None:
+                if seconds > NEAR * total:
+                    return None
+                continue
+            tokens += seconds / found.seconds
+            deviation += seconds * found.deviation
+        known = sum(seconds for count, seconds in profile.items() if self.at(context, count) is not None)
+        return Expected(known / tokens, deviation / known) if tokens > 0 else None
+
+
+def _deviation(one: Baseline) -> float:
+    return sqrt((log(one.high / one.low) / (2 * _Z)) ** 2 + STARTS_DIFFER**2)
+
+
+def _on_line(points: Sequence[tuple[float, float, float]], context: float) -> Expected:
+    place = bisect_left(points, (context,))
+    if place == 0 or place == len(points):
+        _, seconds, deviation = points[min(place, len(points) - 1)]
+        return Expected(seconds, deviation)
+    (x0, *low), (x1, *high) = points[place - 1], points[place]
+    share = (context - x0) / (x1 - x0) if x1 > x0 else 0.0
+    return _between(Expected(*low), Expected(*high), share)
+
+
+def _between(low: Expected, high: Expected, share: float) -> Expected:
+    return Expected(
+        low.seconds + (high.seconds - low.seconds) * share, low.deviation + (high.deviation - low.deviation) * share
+    )
