@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insight.experiment_data import CHANGE, record
-from specdash.core.applies import ApplyKind, Outcome
-from specdash.core.observations import Counters, Gpu, Gpus, Health, HealthStatus, Host, ProcessTree, Props, Slot, Slots
-from specdash.core.proxy_events import RequestEvent
-from specdash.core.proxy_status import ProxyEvents
+from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree
 from specdash.core.readings import FailureKind, Reading, Source, Status
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
@@ -23,6 +19,7 @@ from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
 from specdash.llama.metrics import parse_metrics
 from specdash.llama.slots import parse_slots
+from support.drawn_readings import values
 
 DATA = Path(__file__).parents[1] / "data"
 OK = Health(HealthStatus.OK)
@@ -125,78 +122,6 @@ def test_charts_have_gaps_where_nothing_was_measured() -> None:
     columns = told.columns(Metric.DECODE, 30.0, 60.0, 60)
     assert columns[-1] == 50.0
     assert set(columns[:-1]) == {None}
-
-
-numbers = st.one_of(st.none(), st.floats(0, 1e12))
-counters = st.builds(
-    Counters,
-    prompt_tokens=numbers,
-    prompt_seconds=numbers,
-    predicted_tokens=numbers,
-    predicted_seconds=numbers,
-    decode_calls=numbers,
-    draft_tokens=numbers,
-    accepted_tokens=numbers,
-    verification_steps=numbers,
-    accepted_per_position=st.one_of(st.none(), st.lists(st.integers(0, 10**9), max_size=8).map(tuple)),
-    requests_processing=numbers,
-    busy_slots_per_decode=numbers,
-)
-whole = st.one_of(st.none(), st.integers(-1, 10**9))
-slots = st.builds(
-    Slots,
-    st.lists(
-        st.builds(
-            Slot,
-            id=st.integers(0, 8),
-            is_processing=st.booleans(),
-            n_decoded=whole,
-            n_remain=whole,
-            task=whole,
-            speculative=st.one_of(st.none(), st.booleans()),
-            n_prompt_tokens_processed=whole,
-        ),
-        max_size=4,
-    ).map(tuple),
-)
-log_text = st.lists(
-    st.sampled_from((DATA / "logs" / "mamba_draft75_lv5.log").read_bytes().splitlines(keepends=True)), max_size=30
-).map(b"".join)
-times = st.floats(1e9 - 3000, 1e9)
-applies = st.lists(
-    st.builds(
-        record,
-        st.integers(1, 9),
-        times,
-        ended_at=times,
-        outcome=st.sampled_from(Outcome),
-        kind=st.sampled_from(ApplyKind),
-        changes=st.sampled_from([(), (CHANGE,)]),
-        step_seconds=st.dictionaries(st.sampled_from(["hold", "drain", "restart"]), st.floats(0, 1e6)),
-    ),
-    max_size=4,
-).map(tuple)
-events = st.builds(
-    lambda at, duration, tokens, rate: ProxyEvents(
-        (RequestEvent(at, "s", "r", duration_s=duration, completion_tokens=tokens, decode_rate=rate, ttft_s=rate),)
-    ),
-    times,
-    numbers,
-    whole,
-    numbers,
-)
-values = st.one_of(
-    st.tuples(st.just(Source.METRICS), counters),
-    st.tuples(st.just(Source.SLOTS), slots),
-    st.tuples(st.just(Source.LOG), log_text.map(lambda text: LogParser().feed(text))),
-    st.tuples(st.just(Source.HEALTH), st.builds(Health, st.sampled_from(HealthStatus))),
-    st.tuples(st.just(Source.PROPS), st.builds(Props, build_info=st.one_of(st.none(), st.text(max_size=9)))),
-    st.tuples(st.just(Source.GPU), st.builds(lambda u: Gpus((Gpu(0, utilisation=u),)), numbers)),
-    st.tuples(st.just(Source.APPLIES), applies),
-    st.tuples(st.just(Source.PROXY_EVENTS), events),
-    st.tuples(st.just(Source.HOST), st.builds(Host, cpu_utilisation=numbers)),
-    st.tuples(st.sampled_from(Source), st.sampled_from(FailureKind)),
-)
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,0 +1,282 @@
+"""A record played again: the recorded readings go through the same `TargetState` as live ones did, so that pictures,
+alerts and charts are those of then. Times are Unix times.
+
+A seek feeds in the last minute or so before the moment, which shows at once what ran; charts' columns, alerts and the
+timeline of the time before come from the store. `deepen` then feeds in the whole last hour, without anybody waiting.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specdash.core.errors import InputError
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.store import target_name
+from specdash.insight.charts import Metric
+from specdash.insight.memory import Memory
+from specdash.insight.state import TargetState
+from specdash.insight.timeline import of_alert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from specdash.core.alerts import Alert
+    from specdash.core.readings import Reading
+    from specdash.core.target import Target
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
+
+QUICK_S = 75.0
+"""A seek feeds in so much: the window that rules judge, and the time in which a server settles."""
+DEEP_S = 3700.0
+"""What `deepen` feeds in: the longest window, and as far as rules look back."""
+CHART_STEP_S = 10.0
+"""Width of the points that a seek takes from the store for the charts of the time before."""
+AHEAD_S = 30.0
+"""So much is read at a time; bounds what is held in memory."""
+SLICE_S = 0.01
+"""So long does `deepen` hold others up at a time."""
+NEAR_S = 1.5
+"""An event this near is the one that is shown, not the next."""
+
+
+class Record(Protocol):
+    """The part of `history.store.Store` that replay reads."""
+
+    def readings(self, target: str, since: float, until: float) -> Iterator[tuple[float, Reading[Any]]]:
+        """Readings with since <= Unix time <= until in time order, `at` being that time."""
+
+    def stills(self, target: str, at: float) -> tuple[tuple[float, Reading[Any]], ...]:
+        """The last readings before `at` of the sources that speak seldom."""
+
+    def points(self, target: str, metric: Metric, since: float, until: float, count: int) -> list[float | None]:
+        """A charted series in `count` columns."""
+
+    def events(self, target: str, since: float, until: float) -> tuple[TimelineEvent, ...]:
+        """Events that began in this time."""
+
+    def alerts(self, target: str, since: float, until: float) -> tuple[Alert, ...]:
+        """Alerts that lasted at some time of this, as they ended."""
+
+    def span(self, target: str) -> tuple[float, float] | None:
+        """The first and the last moment of the record."""
+
+
+@dataclass(slots=True)
+class _Reel:
+    """A state that is being fed: `position` is the moment up to which it was."""
+
+    state: TargetState
+    position: float
+    is_deep: bool = False
+    ahead: deque[tuple[float, Reading[Any]]] = field(default_factory=deque)
+    read_to: float = -math.inf
+
+
+class ReplaySession:
+    """One target's record at one moment; a `tui.view.State`.
+
+    One thread moves it; any thread may look at it meanwhile, and never waits. A picture of it is of its `position`,
+    whatever moment is asked for.
+    """
+
+    def __init__(
+        self, store: Record, target: Target, *, rules: Sequence[Rule] | None = None, at: float | None = None
+    ) -> None:
+        """Opens at the moment `at`, else at the record's end. Raises `InputError` when nothing is recorded of the
+        target."""
+        self.target = target
+        self.name = target_name(target)
+        self._store = store
+        self._rules = rules
+        span = store.span(self.name)
+        if span is None:
+            raise InputError(f"nothing is recorded of {self.name}")
+        self.first, self.last = span
+        self.generation = 0
+        """Grows when another past is shown than the one that went on: what was taken from it piecemeal is void."""
+        self._deeper: _Reel | None = None
+        self.events: tuple[TimelineEvent, ...] = ()
+        """What happened in all of the record, by when it is to be seen: alerts by when they were raised."""
+        self._began: tuple[float, ...] = ()
+        self.refresh()
+        self._reel = _Reel(self._new_state(), self.last)
+        self.seek(self.last if at is None else at)
+
+    @property
+    def position(self) -> float:
+        """The moment that is shown."""
+        return self._reel.position
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last moment of the record."""
+        return self.first, self.last
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether all of the last hour was fed in."""
+        return self._reel.is_deep
+
+    def refresh(self) -> None:
+        """Look again for where the record ends, and for what happened in it: it may be recorded still."""
+        span = self._store.span(self.name)
+        if span is not None:
+            self.first, self.last = span
+        found = [
+            *(one for one in self._store.events(self.name, self.first, _after(self.last)) if not _is_alert(one)),
+            *(
+                replace(of_alert(alert), at=alert.raised)
+                for alert in self._store.alerts(self.name, self.first, _after(self.last))
+            ),
+        ]
+        self.events = tuple(sorted(found, key=lambda one: one.at))
+        self._began = tuple(one.at for one in self.events if one.kind is EventKind.RECORDER and one.ref == BEGAN)
+
+    def seek(self, wall: float) -> None:
+        """Show the moment `wall`, or the one nearest to it in the record."""
+        wall = min(max(wall, self.first), self.last)
+        reel = self._wound(wall - QUICK_S)
+        self._forward(reel, wall)
+        self._deeper = None
+        self._reel = reel
+        self.generation += 1
+
+    def step(self, seconds: float) -> None:
+        """Go on, or back."""
+        if seconds >= 0:
+            self.advance(self.position + seconds)
+        else:
+            self.seek(self.position + seconds)
+
+    def advance(self, wall: float, budget_s: float = math.inf) -> None:
+        """Go on to the moment `wall`, but not beyond the record's end, nor for longer than `budget_s` of our time."""
+        if wall > self.last:
+            self.refresh()
+        self._forward(self._reel, min(wall, self.last), time.perf_counter() + budget_s)
+
+    def deepen(self, budget_s: float = math.inf) -> bool:
+        """Feed in what rules and windows see beyond the last minute, for `budget_s` of our time at most; True when that
+        is done. Until then the picture is what the last minute tells."""
+        reel = self._reel
+        if reel.is_deep:
+            return True
+        deadline = time.perf_counter() + budget_s
+        deeper = self._deeper
+        if deeper is None:
+            deeper = self._deeper = self._wound(reel.position - DEEP_S)
+            deeper.is_deep = True
+        if not self._forward(deeper, reel.position, deadline):
+            return False
+        self._deeper = None
+        self._reel = deeper
+        self.generation += 1
+        return True
+
+    def next_event(self, step: int) -> TimelineEvent | None:
+        """The next event (1) or the one before (-1), None where there is none."""
+        moments = [one.at for one in self.events]
+        if step > 0:
+            index = bisect_right(moments, self.position + 1e-3)
+        else:
+            index = bisect_left(moments, self.position - NEAR_S) - 1
+        return self.events[index] if 0 <= index < len(moments) else None
+
+    def picture(self, now: float = 0.0, wall: float = 0.0, window_s: float = 300.0) -> Picture:
+        """Everything that was known at `position`."""
+        del now, wall
+        reel = self._reel
+        moment = reel.position
+        return reel.state.picture(moment, moment, window_s)
+
+    def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
+        """See `TargetState.columns`."""
+        return self._reel.state.columns(metric, now, window_s, count)
+
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+        """See `TargetState.log_lines`."""
+        return self._reel.state.log_lines(after, limit)
+
+    def _new_state(self) -> TargetState:
+        return TargetState(self.target, rules=self._rules, wall_offset=lambda: 0.0)
+
+    def _wound(self, wall: float) -> _Reel:
+        """A state that knows what the record says of the time before `wall`, and is to be fed from there on."""
+        state = self._new_state()
+        if wall <= self.first:
+            return _Reel(state, self.first, is_deep=True)
+        began = bisect_right(self._began, wall)
+        state.log.since_wall = wall if not began or self._began[began - 1] < wall else None
+        for _, reading in self._store.stills(self.name, wall):
+            state.take_unjudged(reading)
+        state.remember(self._memory(wall))
+        return _Reel(state, wall)
+
+    def _memory(self, wall: float) -> Memory:
+        known = self._store.alerts(self.name, self.first, wall)
+        raised = [one for one in known if one.raised < wall]
+        over = [one for one in raised if _over(one) < wall]
+        active = [replace(one, ended=None, last=min(one.last, wall)) for one in raised if _over(one) >= wall]
+        since = max(self.first, wall - DEEP_S)
+        count = max(1, math.ceil((wall - since) / CHART_STEP_S))
+        points = {metric: self._points(metric, since, wall, count) for metric in Metric}
+        happened = [one for one in self.events if one.at < wall and one.kind in _REMEMBERED]
+        return Memory(wall, points, (), happened, over, active)
+
+    def _points(self, metric: Metric, since: float, until: float, count: int) -> list[tuple[float, float]]:
+        width = (until - since) / count
+        columns = self._store.points(self.name, metric, since, until, count)
+        return [(since + (i + 0.5) * width, value) for i, value in enumerate(columns) if value is not None]
+
+    def _forward(self, reel: _Reel, until: float, deadline: float = math.inf) -> bool:
+        """Feed in what was recorded up to `until`; False when the deadline came first."""
+        if reel.read_to == -math.inf:
+            reel.read_to = math.nextafter(reel.position, -math.inf)
+        while True:
+            while reel.ahead and reel.ahead[0][0] <= until:
+                wall, reading = reel.ahead.popleft()
+                self._feed(reel, wall, reading)
+                if time.perf_counter() > deadline:
+                    return False
+            if reel.ahead or reel.read_to >= until:
+                break
+            after = reel.read_to
+            reel.read_to = min(max(until, after + AHEAD_S), self.last)
+            for wall, reading in self._store.readings(self.name, after, reel.read_to):
+                if after < wall <= reel.read_to:
+                    reel.ahead.append((wall, reading))
+        reel.position = max(reel.position, until)
+        return True
+
+    def _feed(self, reel: _Reel, wall: float, reading: Reading[Any]) -> None:
+        anew = bisect_right(self._began, wall) > bisect_right(self._began, reel.position)
+        reel.position = max(reel.position, wall)
+        if anew:
+            reel.state.read_anew()
+            self.generation += 1
+        reel.state.apply(reading)
+
+
+BEGAN = "began"
+"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
+_REMEMBERED = (EventKind.STATE, EventKind.RESTART, EventKind.RECORDER)
+_SILENT_S = 600.0
+"""An alert whose end nobody recorded was over so long after it was last seen."""
+
+
+def _after(wall: float) -> float:
+    return math.nextafter(wall, math.inf)
+
+
+def _is_alert(event: TimelineEvent) -> bool:
+    return event.kind is EventKind.ALERT
+
+
+def _over(alert: Alert) -> float:
+    """When it was over."""
+    return alert.ended if alert.ended is not None else alert.last + _SILENT_S

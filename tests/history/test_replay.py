@@ -1,0 +1,348 @@
+"""A record played again: what it shows is what live showed then."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.errors import InputError
+from specdash.core.log_facts import LogBatch
+from specdash.core.observations import Counters, Health, HealthStatus, Host
+from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.target import Target
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.export.snapshot import to_json
+from specdash.history.replay import QUICK_S, ReplaySession
+from specdash.insight.charts import Metric
+from specdash.insight.picture import BackendState
+from specdash.insight.state import TargetState
+from support.drawn_readings import values
+from support.list_record import ListRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from specdash.insight.picture import Picture
+
+TARGET = Target("http://127.0.0.1:8080", log="server.log")
+WALL = 1e9 - 3000
+"""Unix time at monotonic 0: within what the drawn readings date."""
+OK = Health(HealthStatus.OK)
+
+
+def differences(live: Any, again: Any, path: str = "") -> list[str]:
+    """Where two snapshots differ by more than what rounding does to times of 1e9 s."""
+    if isinstance(live, dict) and isinstance(again, dict):
+        names = sorted({*live, *again})
+        return [one for name in names for one in differences(live.get(name), again.get(name), f"{path}.{name}")]
+    if isinstance(live, list | tuple) and isinstance(again, list | tuple) and len(live) == len(again):
+        return [
+            one for i, pair in enumerate(zip(live, again, strict=True)) for one in differences(*pair, f"{path}[{i}]")
+        ]
+    if isinstance(live, float) and isinstance(again, float):
+        return [] if math.isclose(live, again, rel_tol=1e-6, abs_tol=1e-5) else [f"{path}: {live} then {again}"]
+    return [] if live == again else [f"{path}: {live!r} then {again!r}"]
+
+
+def shown(picture: Picture) -> dict[str, Any]:
+    """All that a picture tells: the snapshot, the alerts and the timeline."""
+    document: dict[str, Any] = json.loads(json.dumps(to_json(picture), allow_nan=False))
+    told = picture.alerts
+    document["of_alerts"] = [json.loads(alert.to_json()) for alert in (*told.active, *told.past)]
+    document["cause"], document["unjudged"] = told.cause, [list(one) for one in told.unjudged]
+    document["events"] = [[one.at, str(one.kind), one.title, one.detail] for one in picture.timeline]
+    return document
+
+
+class Live:
+    """A live state, and the record that is kept of it."""
+
+    def __init__(self, target: Target = TARGET) -> None:
+        self.record = ListRecord(lambda at: at + WALL)
+        self.state = TargetState(target, observer=self.record, wall_offset=lambda: WALL)
+        self.target = target
+
+    def tell(self, at: float, source: Source, value: object) -> None:
+        """Observe something at monotonic `at`, or fail to."""
+        known = not isinstance(value, FailureKind)
+        reading: Reading[Any] = (
+            Reading.known(source, at, value) if known else Reading.unknown(source, at, FailureKind(str(value)), "why")
+        )
+        self.state.apply(reading)
+        self.record.kept.append((at + WALL, replace(reading, at=at + WALL)))
+
+    def shown(self, at: float, window_s: float = 300.0) -> dict[str, Any]:
+        """What was to be seen at monotonic `at`."""
+        return shown(self.state.picture(at, at + WALL, window_s))
+
+    def replay(self) -> ReplaySession:
+        return ReplaySession(self.record, self.target)
+
+
+def serve(live: Live, seconds: Iterable[float], tokens: Callable[[float], float] = lambda at: 100.0 * at) -> None:
+    """A server that is looked at once a second, and makes tokens."""
+    for at in seconds:
+        total = tokens(at)
+        counters = Counters(
+            predicted_tokens=total,
+            predicted_seconds=total / 50.0,
+            decode_calls=total / 2,
+            draft_tokens=total,
+            accepted_tokens=total / 4,
+            requests_processing=1.0,
+        )
+        live.tell(at, Source.METRICS, counters)
+        live.tell(at, Source.HOST, Host(cpu_utilisation=0.5, cpu_count=8))
+        live.tell(at, Source.HEALTH, OK)
+
+
+def fail(live: Live, seconds: Iterable[float]) -> None:
+    """A server that refuses."""
+    for at in seconds:
+        for source in (Source.METRICS, Source.HEALTH):
+            live.tell(at, source, FailureKind.REFUSED)
+
+
+steps = st.lists(st.tuples(st.integers(0, 20 * 64).map(lambda ticks: ticks / 64), values), min_size=1, max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps, st.sampled_from([60.0, 3600.0]))
+def test_played_from_its_beginning_a_record_shows_at_every_moment_what_live_showed(
+    drawn: list[tuple[float, tuple[Source, object]]], window_s: float
+) -> None:
+    live, now, then = Live(), 100.0, []
+    for step, (source, value) in drawn:
+        now += step
+        live.tell(now, source, value)
+        then.append((now, live.shown(now, window_s)))
+    # Of readings of one moment, only the last is a moment of its own.
+    moments = dict(then)
+    session = live.replay()
+    session.seek(session.first)
+    for at, expected in moments.items():
+        session.advance(at + WALL)
+        assert session.position == at + WALL
+        assert differences(expected, shown(session.picture(window_s=window_s))) == []
+        for metric in Metric:
+            moment = at + WALL
+            assert session.columns(metric, moment, window_s, 7) == live_columns(live, metric, moment, window_s)
+
+
+def live_columns(live: Live, metric: Metric, wall: float, window_s: float) -> list[float | None]:
+    """What a chart on the wall clock shows of the points that live had by then."""
+    from specdash.core.series import Series
+
+    series = Series()
+    for at, value in live.record.charted.get(metric, []):
+        if at <= wall:
+            series.append(at, value)
+    return series.columns(wall, window_s, 7)
+
+
+def test_a_record_that_is_shorter_than_the_warm_up_is_exact_wherever_one_looks() -> None:
+    live = Live()
+    serve(live, range(0, 60))
+    expected = {at: None for at in (10, 30, 59)}
+    again = Live()
+    for at in range(60):
+        serve(again, [at])
+        if at in expected:
+            expected[at] = again.shown(at)
+    session = live.replay()
+    for at in (59, 10, 30):
+        session.seek(at + WALL)
+        assert differences(expected[at], shown(session.picture())) == []
+        assert session.is_deep
+
+
+def test_after_a_seek_into_the_middle_figures_and_charts_are_those_of_live_and_all_is_once_it_went_deeper() -> None:
+    live = Live()
+    serve(live, range(0, 400))
+    expected = live.shown(399)
+    session = live.replay()
+    assert not session.is_deep
+    quick = shown(session.picture(window_s=60.0))
+    assert differences(live.shown(399, 60.0), quick) == [
+        f".log.counted_since: None then '{quick['log']['counted_since']}'"
+    ]
+    columns = session.columns(Metric.DECODE, 399 + WALL, 900.0, 30)
+    assert columns == pytest.approx(live_columns_of(live, Metric.DECODE, 399 + WALL, 900.0, 30))
+    assert session.deepen()
+    assert session.is_deep
+    assert differences(expected, shown(session.picture())) == []
+
+
+def live_columns_of(live: Live, metric: Metric, wall: float, window_s: float, count: int) -> list[float | None]:
+    from specdash.core.series import Series
+
+    series = Series()
+    for at, value in live.record.charted.get(metric, []):
+        series.append(at, value)
+    return series.columns(wall, window_s, count)
+
+
+def test_going_deeper_can_be_done_bit_by_bit_while_the_record_plays_on() -> None:
+    live = Live()
+    serve(live, range(0, 400))
+    session = live.replay()
+    session.seek(WALL + 300)
+    rounds = 0
+    while not session.deepen(0.002):
+        session.step(0.5)
+        rounds += 1
+    assert rounds > 1
+    again = Live()
+    serve(again, range(0, int(session.position - WALL) + 1))
+    at = session.position - WALL
+    assert differences(again.shown(at), shown(session.picture())) == []
+
+
+def test_a_step_forward_feeds_only_what_is_new_and_a_step_back_seeks() -> None:
+    live = Live()
+    serve(live, range(0, 600))
+    session = live.replay()
+    session.seek(WALL + 300)
+    generation = session.generation
+    session.step(10.0)
+    assert (session.position, session.generation) == (WALL + 310, generation)
+    assert session.picture().backend.counters == (*_counters(310.0),)
+    session.step(-200.0)
+    assert (session.position, session.generation) == (WALL + 110, generation + 1)
+    assert session.picture().backend.counters == (*_counters(110.0),)
+
+
+def _counters(at: float) -> Iterable[tuple[str, float]]:
+    state = Live()
+    serve(state, [at])
+    return state.state.picture(at, at).backend.counters
+
+
+def test_moments_outside_of_the_record_are_its_first_and_last() -> None:
+    live = Live()
+    serve(live, range(100, 200))
+    session = live.replay()
+    session.seek(0.0)
+    assert session.position == session.first == WALL + 100
+    session.seek(1e12)
+    assert session.position == session.last == WALL + 199
+    session.step(50.0)
+    assert session.position == WALL + 199
+
+
+def test_a_record_that_grows_is_followed() -> None:
+    live = Live()
+    serve(live, range(0, 60))
+    session = live.replay()
+    serve(live, range(60, 90))
+    session.step(20.0)
+    assert session.position == WALL + 79
+    assert differences(_after(80).shown(79), shown(session.picture())) == []
+
+
+def _after(seconds: int) -> Live:
+    live = Live()
+    serve(live, range(seconds))
+    return live
+
+
+def test_an_alert_is_raised_again_when_it_was_and_one_of_before_the_warm_up_is_still_there() -> None:
+    live = Live()
+    serve(live, range(0, 60))
+    fail(live, range(60, 60 + 400))
+    serve(live, range(460, 600))
+    (alert,) = [one for one in live.record.raised.values() if one.rule == "backend_down"]
+    session = live.replay()
+    session.seek(alert.raised - 0.5)
+    assert [one.rule for one in session.picture().alerts.active] == []
+    session.step(0.5)
+    assert [one.rule for one in session.picture().alerts.active] == ["backend_down"]
+    session.seek(WALL + 400)
+    assert WALL + 400 - alert.raised > QUICK_S
+    (active,) = [one for one in session.picture().alerts.active if one.rule == "backend_down"]
+    assert (active.since, active.raised, active.ended) == (alert.since, alert.raised, None)
+    session.seek(WALL + 599)
+    (past,) = [one for one in session.picture().alerts.past if one.rule == "backend_down"]
+    assert past.ended == alert.ended
+    assert session.picture().alerts.active == ()
+
+
+def test_events_are_gone_to_in_order_and_alerts_by_when_they_were_raised() -> None:
+    live = Live()
+    serve(live, range(0, 60))
+    live.record.happened.append(TimelineEvent(WALL + 30, EventKind.STATE, "live"))
+    fail(live, range(60, 90))
+    serve(live, range(90, 200))
+    (alert,) = [one for one in live.record.raised.values() if one.rule == "backend_down"]
+    session = live.replay()
+    moments = []
+    while (event := session.next_event(-1)) is not None:
+        session.seek(event.at)
+        moments.append(event.at)
+    assert moments == sorted({WALL + 30, *(one.raised for one in live.record.raised.values())}, reverse=True)
+    assert alert.raised in moments
+    assert session.next_event(1) is not None
+    session.seek(session.last)
+    assert session.next_event(1) is None
+
+
+def test_what_a_recorder_that_begins_reads_again_does_not_count_twice() -> None:
+    live = Live()
+    backfill = LogBatch(lines=500)
+    for began in (0, 200):
+        live.record.happened.append(TimelineEvent(WALL + began, EventKind.RECORDER, "began", ref="began"))
+        live.tell(began + 0.5, Source.LOG, backfill)
+        serve(live, range(began + 1, began + 100))
+    session = live.replay()
+    session.seek(session.first)
+    session.advance(session.last)
+    assert session.picture().log.lines == 500
+    assert session.picture().log.since_wall is None
+
+
+def test_totals_of_a_log_say_from_when_on_they_count() -> None:
+    live = Live()
+    live.tell(0.0, Source.LOG, LogBatch(lines=500))
+    for at in range(1, 300):
+        live.tell(at, Source.LOG, LogBatch(lines=1))
+        serve(live, [at + 0.5])
+    session = live.replay()
+    log = session.picture().log
+    assert log.lines < 100
+    assert log.since_wall == pytest.approx(session.position - QUICK_S)
+    session.deepen()
+    assert (session.picture().log.lines, session.picture().log.since_wall) == (799, None)
+
+
+def test_nothing_recorded_is_one_clear_line() -> None:
+    with pytest.raises(InputError, match="nothing is recorded of http://127.0.0.1:8080"):
+        ReplaySession(ListRecord(), TARGET)
+
+
+def test_it_can_be_looked_at_while_it_moves() -> None:
+    live = Live()
+    serve(live, range(0, 300))
+    session = live.replay()
+    session.seek(session.first)
+    session.advance(session.last, budget_s=0.0)
+    assert session.first <= session.position < session.last
+    picture = session.picture()
+    assert picture.at == picture.wall == session.position
+    assert picture.backend.state is BackendState.LIVE
+
+
+def test_an_alert_whose_end_nobody_recorded_is_over_after_a_while() -> None:
+    live = Live()
+    serve(live, range(0, 2000))
+    lost = Alert("gpu_lost", "GPU lost", AlertSeverity.CRITICAL, "gone", WALL + 10, WALL + 12, WALL + 20)
+    live.record.raised[*lost.key, lost.raised] = lost
+    session = live.replay()
+    assert lost.rule not in [one.rule for one in session.picture().alerts.active]
+    assert lost.rule in [one.rule for one in session.picture().alerts.past]

@@ -1,0 +1,65 @@
+"""A record in memory, with the methods of `history.store.Store` that replay reads: for tests of replay alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.alerts import Transition
+from specdash.core.readings import Source
+from specdash.insight.timeline import of_alert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from specdash.core.alerts import Alert, AlertEvent
+    from specdash.core.readings import Reading
+    from specdash.core.timeline import TimelineEvent
+    from specdash.insight.charts import Metric
+
+STILL = (Source.PROPS, Source.APPLIES, Source.BASELINES)
+
+
+class ListRecord:
+    """Keeps readings, points, events and alerts of one target. An observer: `wall_of` makes Unix times of a live
+    state's moments."""
+
+    def __init__(self, wall_of: Callable[[float], float] = lambda at: at) -> None:
+        self._wall_of = wall_of
+        self.kept: list[tuple[float, Reading[Any]]] = []
+        self.charted: dict[Metric, list[tuple[float, float]]] = {}
+        self.happened: list[TimelineEvent] = []
+        self.raised: dict[tuple[str, str, float], Alert] = {}
+
+    def on_alert(self, event: AlertEvent) -> None:
+        assert event.transition in Transition
+        self.raised[*event.alert.key, event.alert.raised] = event.alert
+
+    def on_point(self, metric: Metric, at: float, value: float | None) -> None:
+        if value is not None:
+            self.charted.setdefault(metric, []).append((self._wall_of(at), value))
+
+    def readings(self, target: str, since: float, until: float) -> Iterator[tuple[float, Reading[Any]]]:
+        return ((wall, one) for wall, one in self.kept if since <= wall <= until)
+
+    def stills(self, target: str, at: float) -> tuple[tuple[float, Reading[Any]], ...]:
+        found = {one.source: (wall, one) for wall, one in self.kept if wall <= at and one.source in STILL and one.value}
+        return tuple(found.values())
+
+    def points(self, target: str, metric: Metric, since: float, until: float, count: int) -> list[float | None]:
+        columns: list[list[float]] = [[] for _ in range(count)]
+        for at, value in self.charted.get(metric, []):
+            if since <= at < until:
+                columns[int((at - since) / (until - since) * count)].append(value)
+        return [sum(column) / len(column) if column else None for column in columns]
+
+    def events(self, target: str, since: float, until: float) -> tuple[TimelineEvent, ...]:
+        found = [*self.happened, *map(of_alert, self.raised.values())]
+        return tuple(sorted((one for one in found if since <= one.at <= until), key=lambda one: one.at))
+
+    def alerts(self, target: str, since: float, until: float) -> tuple[Alert, ...]:
+        return tuple(
+            one for one in self.raised.values() if one.since <= until and (one.ended is None or one.ended >= since)
+        )
+
+    def span(self, target: str) -> tuple[float, float] | None:
+        return (self.kept[0][0], self.kept[-1][0]) if self.kept else None
