@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.readings import Status
 from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
+from specdash.export.speedup_snapshot import speedup_json, speedup_rows
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu
@@ -34,6 +35,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "proxy": proxy_json(picture.proxy),
         "applies": applies_json(picture),
         "experiment": experiment_json(picture.experiment),
+        "speedup": speedup_json(picture.speedup),
     }
     finite: dict[str, Any] = _finite(document)
     return finite
@@ -191,6 +193,7 @@ def to_text(picture: Picture) -> str:
         ("warnings", ", ".join(f"{w.warning} {w.count}" for w in picture.log.warnings) or "none seen"),
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
     ]
+    rows += speedup_rows(picture)
     rows += proxy_rows(picture)
     rows += experiment_rows(picture)
     return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
