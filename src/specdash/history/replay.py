@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from specdash.core.errors import InputError
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.store import target_name
+from specdash.history.writer import BEGAN
 from specdash.insight.charts import Metric
 from specdash.insight.memory import Memory
 from specdash.insight.state import TargetState
@@ -209,9 +210,10 @@ class ReplaySession:
         """A state that knows what the record says of the time before `wall`, and is to be fed from there on."""
         state = self._new_state()
         if wall <= self.first:
+            if not self._began or self._began[0] > self.first + _BEGINNING_S:
+                state.log.since_wall = self.first
             return _Reel(state, self.first, is_deep=True)
-        began = bisect_right(self._began, wall)
-        state.log.since_wall = wall if not began or self._began[began - 1] < wall else None
+        state.log.since_wall = wall
         for _, reading in self._store.stills(self.name, wall):
             state.take_unjudged(reading)
         state.remember(self._memory(wall))
@@ -262,9 +264,9 @@ class ReplaySession:
         reel.state.apply(reading)
 
 
-BEGAN = "began"
-"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
-_REMEMBERED = (EventKind.STATE, EventKind.RESTART, EventKind.RECORDER)
+_REMEMBERED = (EventKind.STATE, EventKind.RESTART)
+_BEGINNING_S = 5.0
+"""A record that begins so soon after its recorder begins with what was read first."""
 _SILENT_S = 600.0
 """An alert whose end nobody recorded was over so long after it was last seen."""
 
