@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from specdash.core.errors import InputError
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.store import target_name
-from specdash.history.writer import BEGAN
 from specdash.insight.charts import Metric
 from specdash.insight.memory import Memory
 from specdash.insight.state import TargetState
@@ -264,6 +263,8 @@ class ReplaySession:
         reel.state.apply(reading)
 
 
+BEGAN = "began"
+"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
 _REMEMBERED = (EventKind.STATE, EventKind.RESTART)
 _BEGINNING_S = 5.0
 """A record that begins so soon after its recorder begins with what was read first."""
