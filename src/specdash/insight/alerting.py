@@ -51,8 +51,10 @@ class Alerts:
         book = self._book
         if book is None:
             return AlertsPicture()
+        from specdash.insight.rules.cause import likely_cause
+
         active = book.active
-        first = active[0] if active else None
+        first = likely_cause(active, book.rules)
         return AlertsPicture(
             active=active,
             past=tuple(book.past),

@@ -15,6 +15,7 @@ KEPT = 100
 ONE_START_S = 30.0
 """Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
 _UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
+_SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Starts:
     def __init__(self) -> None:
         self.seen: deque[Start] = deque(maxlen=KEPT)
         """Oldest first."""
-        self._pid: int | None = None
+        self.owner: int | None = None
+        """The process that was seen last while the server was up."""
+        self.served: int | None = None
+        """The process that was seen last while the server answered all there is to ask."""
         self._state: BackendState | None = None
         self._was_up = False
         self._was_down = False
@@ -53,11 +57,14 @@ class Starts:
             self._was_down = False
             self._signs.clear()
             self._count(sample, "the port opened again", "port")
-        if self._pid is not None and sample.pid is not None and sample.pid != self._pid:
-            self._sign(sample, f"process {sample.pid} took the place of {self._pid}", "process")
+        if self.owner is not None and sample.pid is not None and sample.pid != self.owner:
+            self._sign(sample, f"process {sample.pid} took the place of {self.owner}", "process")
         elif before is not None and sample.state is not before and self._began(sample, before):
             self._sign(sample, "totals went back" if sample.state is BackendState.RESTARTED else "it loads", "totals")
-        self._pid = sample.pid if sample.pid is not None else self._pid
+        if sample.pid is not None:
+            self.owner = sample.pid
+            if sample.state in _SERVING:
+                self.served = sample.pid
         self._was_up = True
 
     def within(self, now: float, seconds: float) -> tuple[Start, ...]:
@@ -66,7 +73,7 @@ class Starts:
 
     def _began(self, sample: Sample, before: BackendState) -> bool:
         """Whether the state alone says that another process serves: with a process in sight, that one says it."""
-        if sample.pid is not None and sample.pid == self._pid:
+        if sample.pid is not None and sample.pid == self.owner:
             return False
         return sample.state is BackendState.RESTARTED or (sample.state is BackendState.LOADING and before in _UP)
 
