@@ -191,7 +191,7 @@ def _captures(known: Recognised, line: bytes) -> Sequence[bytes] | None:
 
 def _remade(known: Recognised, captured: Sequence[bytes]) -> str:
     assert known.form is not None  # noqa: S101 - for the type checker
-    values = [one.decode("utf-8", "replace").strip() if one is not None else "" for one in captured]
+    values = [one.decode("utf-8", "replace").strip() for one in captured]
     head = ""
     if known.form.context is Context.SLOT:
         head = f"slot: id {values[0]} | task {values[1]} | "
