@@ -1,0 +1,399 @@
+"""Gathers the parts of an incident bundle from everywhere. What cannot be had becomes a remark, never an error."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from specdash.core import paths
+from specdash.core.changes import Role, is_secret
+from specdash.core.config import JOURNAL
+from specdash.core.errors import SpecdashError
+from specdash.export.incident.parts import EnvPart, EnvVersion, Missing, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from specdash.control.services import Deployment, ManagedService
+    from specdash.core.alerts import Alert
+    from specdash.core.applies import ApplyRecord
+    from specdash.core.config import Resolved
+    from specdash.core.proxy_events import ProxyEvent
+    from specdash.core.target import Target
+    from specdash.core.timeline import TimelineEvent
+    from specdash.export.incident.excerpt import Excerpt
+    from specdash.export.incident.parts import Span
+    from specdash.export.incident.redaction import Redactor
+    from specdash.history.store import Store
+    from specdash.insight.charts import Metric
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
+
+    Columns = Callable[[Metric, float, float, int], list[float | None]]
+
+T = TypeVar("T")
+_POINTS = 430
+"""Columns of a plot: one for two pixels."""
+_NOW_S = 90.0
+"""A span that ends so recently is about now."""
+_READINGS_S = 7200.0
+"""Of a longer span, the extract has every reading of its end only."""
+_PROXY_BYTES = 8 * 1024 * 1024
+_MOST_PROXY_EVENTS = 5000
+_OWN_ENV = {Role.BACKEND: paths.backend_env_file, Role.PROXY: paths.proxy_env_file}
+_NOT_FOUND = "no env file is known"
+
+
+def recorded_target(env: Mapping[str, str]) -> Target | None:
+    """The server that was recorded last, None without a record."""
+    from specdash.core.target import Target
+    from specdash.history.store import Store
+
+    try:
+        with Store(paths.history_file(env)) as store:
+            name = next(iter(store.targets()), None)
+    except (SpecdashError, OSError, ValueError):
+        return None
+    if name is None:
+        return None
+    url, _, model = name.partition(" ")
+    return Target(url, model=model or None, origin="the server that was recorded last")
+
+
+class Gathering:
+    """One bundle's parts. `missing` grows as things are found not to be there."""
+
+    def __init__(
+        self,
+        target: Target,
+        settings: Mapping[str, Resolved],
+        span: Span,
+        env: Mapping[str, str],
+        *,
+        anonymise: bool,
+    ) -> None:
+        self.target = target
+        self.settings = settings
+        self.span = span
+        self.env = env
+        self.anonymise = anonymise
+        self.missing: list[Missing] = []
+        self.is_now = time.time() - span.until < _NOW_S
+
+    def attempt(self, part: str, get: Callable[[], T]) -> T | None:
+        """What `get` returns; None, with a remark on `part`, where it fails."""
+        try:
+            return get()
+        except (SpecdashError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.missing.append(Missing(part, " ".join(why.split())))
+        except Exception as error:  # noqa: BLE001 - a bundle about trouble must not fail for more trouble
+            self.missing.append(Missing(part, f"failed: {type(error).__name__}"))
+        return None
+
+    def parts(self, picture: Picture | None, columns: Columns | None) -> Parts:
+        """Everything."""
+        from specdash.export.incident import machine
+        from specdash.export.incident.redaction import Redactor
+
+        deployment = self.attempt("services", self._deployment)
+        envs = tuple(part for role in Role if (part := self._env_part(role, deployment)) is not None)
+        names = machine.names() if self.anonymise else None
+        redactor = Redactor(self._secrets(envs, picture), names)
+        rules = self.attempt("runbooks", self._rules) or ()
+        applies = self.attempt("applies.json", self._applies) or ()
+        recorded = self.attempt("history.db", self._recorded)
+        parts = Parts(
+            made=time.time(),
+            span=self.span,
+            url=self.target.url,
+            redactor=redactor,
+            picture=picture,
+            applies=applies,
+            rules={rule.spec.id: rule.spec for rule in rules},
+            envs=envs,
+            log=self.attempt("log/llama-server.log", self._log),
+            proxy_events=self.attempt("proxy-events.jsonl", self._proxy_events) or (),
+            versions=self.attempt("versions.json", partial(machine.versions, picture)) or {},
+            machine=self.attempt("machine.json", machine.machine) or {},
+            run_records=self.attempt("run-records.json", partial(machine.run_records, self.env)) or (),
+            anonymised=self.anonymise,
+        )
+        parts = self._with_history(parts, recorded, rules, columns, redactor)
+        self._note_absences(picture)
+        return replace(parts, command=self._command(picture), missing=tuple(self.missing))
+
+    def _deployment(self) -> Deployment:
+        from specdash.control.deployment import find_deployment
+
+        return find_deployment(self.settings, self.env)
+
+    def _rules(self) -> tuple[Rule, ...]:
+        from specdash.insight.rules.catalogue import shipped
+
+        return shipped()
+
+    def _recorded(self) -> Store:
+        from specdash.history.store import Store
+
+        return Store(paths.history_file(self.env))
+
+    def _applies(self) -> tuple[ApplyRecord, ...]:
+        from specdash.control.records import read_records
+
+        records = read_records(paths.applies_file(self.env))
+        return tuple(one for one in records if self.span.touches(one.at, one.ended_at))
+
+    # Env files
+
+    def _env_part(self, role: Role, deployment: Deployment | None) -> EnvPart | None:
+        service = deployment.service(role) if deployment is not None else None
+        return self.attempt(f"env/{role}.env", lambda: self._env(role, service))
+
+    def _env(self, role: Role, service: ManagedService | None) -> EnvPart:
+        from specdash.control.env_store import Backups, read_env
+        from specdash.core.envfile import decode
+        from specdash.core.errors import InputError
+
+        named = self.settings[f"{role}_env_file"].value
+        if service is not None:
+            path = service.env_file
+        else:
+            path = (
+                Path(named).expanduser() if named is not None else self._recorded_env(role) or _OWN_ENV[role](self.env)
+            )
+        snapshot = read_env(path)
+        if not snapshot.exists:
+            raise InputError(f"{_NOT_FOUND}: there is no {path}")
+        kept = Backups(paths.backups_dir(self.env))
+        before = [
+            EnvVersion(decode(kept.read(role, one.number)), one.at, one.number)
+            for one in kept.list(role)
+            if one.original in (None, path.absolute(), snapshot.target)
+            and self.span.since <= one.at <= self.span.until
+            and one.existed
+        ]
+        return EnvPart(role, path, EnvVersion(decode(snapshot.data)), tuple(before))
+
+    def _recorded_env(self, role: Role) -> Path | None:
+        """The env file that a running service says it was started from."""
+        from specdash.export.incident.machine import run_records
+
+        for record in run_records(self.env):
+            about = record["url"] if role is Role.BACKEND else record.get("upstream")
+            if record["kind"] == str(role) and about == self.target.url and record["env_file"]:
+                return Path(record["env_file"])
+        return None
+
+    def _secrets(self, envs: Iterable[EnvPart], picture: Picture | None) -> set[str]:
+        """Every secret whose value is known, so that it is found wherever it got to."""
+        from specdash.export.incident.envs import secret_values
+
+        found = {one for one in (self.target.api_key, self.target.proxy_key) if one}
+        for part in envs:
+            for version in (*part.before, part.now):
+                found |= secret_values(version.text)
+        found |= {value for key, value in self.env.items() if value and is_secret(key)}
+        process = picture.backend.process if picture is not None else None
+        if process is not None:
+            found |= _secret_variables(process.pid)
+        # A list of keys is one value of a setting, and each of them a secret.
+        return found | {one.strip() for value in found for one in value.split(",") if one.strip()}
+
+    # The log and the proxy's events
+
+    def _log(self) -> Excerpt | None:
+        from specdash.export.incident.excerpt import excerpt
+
+        log = self.target.log or self.settings["log"].value or self._last_log()
+        if log is None:
+            self.missing.append(Missing("log/llama-server.log", "no log file is known; name it with --log FILE"))
+            return None
+        return excerpt(Path(log), self.span)
+
+    def _last_log(self) -> str | None:
+        """The log of a backend that ran at this address and is gone."""
+        from specdash.export.incident.machine import run_records
+
+        records = [one for one in run_records(self.env) if one["kind"] == "backend" and one["url"] == self.target.url]
+        return next((str(one["log"]) for one in records if one["log"]), None)
+
+    def _proxy_events(self) -> tuple[ProxyEvent, ...]:
+        from specdash.core.proxy_events import from_json
+
+        place = self.target.proxy_log
+        if place is None:
+            self.missing.append(Missing("proxy-events.jsonl", "no proxy is known in front of the server"))
+            return ()
+        if place.startswith(JOURNAL):
+            self.missing.append(Missing("proxy-events.jsonl", f"the proxy writes to {place}, which is not read here"))
+            return ()
+        with Path(place).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _PROXY_BYTES))
+            lines = file.read(_PROXY_BYTES).splitlines()
+        events = [event for line in lines if line.lstrip().startswith(b"{") and (event := from_json(line)) is not None]
+        inside = tuple(one for one in events if self.span.since <= one.at <= self.span.until)
+        if not inside:
+            self.missing.append(Missing("proxy-events.jsonl", "the proxy wrote no event in this time"))
+        return inside[-_MOST_PROXY_EVENTS:]
+
+    # The record
+
+    def _with_history(
+        self, parts: Parts, store: Store | None, rules: Sequence[Rule], columns: Columns | None, redactor: Redactor
+    ) -> Parts:
+        from specdash.export.incident.values import redacted
+
+        target = self._name_in(store) if store is not None else None
+        recorded: tuple[Alert, ...] = ()
+        events: tuple[TimelineEvent, ...] = ()
+        series: dict[Metric, tuple[tuple[float, float | None], ...]] = {}
+        if store is not None and target is None:
+            self.missing.append(Missing("history.db", f"nothing is recorded of {self.target.url}"))
+        if store is not None and target is not None:
+            span = self.span
+            recorded = self.attempt("recorded alerts", lambda: store.alerts(target, span.since, span.until)) or ()
+            events = self.attempt("recorded events", lambda: store.events(target, span.since, span.until)) or ()
+            series = self.attempt("recorded series", lambda: self._recorded_series(store, target)) or {}
+            if span.seconds > _READINGS_S:
+                hours = f"{_READINGS_S / 3600:g} h"
+                why = f"history.db has series of the whole time, and every reading of its last {hours} only"
+                self.missing.append(Missing("earlier readings", why))
+        if columns is not None and parts.picture is not None and self.is_now:
+            series = {**self._live_series(columns, parts.picture), **series}
+        alerts = self._alerts(parts.picture, recorded)
+        return replace(
+            parts,
+            alerts=alerts,
+            cause=self.attempt("likely cause", lambda: self._cause(parts.picture, alerts, rules)) or "",
+            events=self._events(parts.picture, events, alerts),
+            series=series,
+            extract=partial(self._extract, store, target, lambda value: redacted(value, redactor), redactor)
+            if store is not None and target is not None
+            else None,
+        )
+
+    def _name_in(self, store: Store) -> str | None:
+        from specdash.history.store import target_name
+
+        known = store.targets()
+        return next((name for name in (target_name(self.target), self.target.url) if name in known), None)
+
+    def _recorded_series(self, store: Store, target: str) -> dict[Metric, tuple[tuple[float, float | None], ...]]:
+        from specdash.insight.charts import Metric
+
+        found = {}
+        for metric in Metric:
+            values = store.points(target, metric, self.span.since, self.span.until, _POINTS)
+            if any(value is not None for value in values):
+                found[metric] = _joined(values, self.span)
+        return found
+
+    def _live_series(self, columns: Columns, picture: Picture) -> dict[Metric, tuple[tuple[float, float | None], ...]]:
+        from specdash.insight.charts import Metric
+
+        found = {}
+        for metric in Metric:
+            values = columns(metric, picture.at, self.span.seconds, _POINTS)
+            if any(value is not None for value in values):
+                found[metric] = _joined(values, self.span)
+        return found
+
+    def _extract(self, store: Store, target: str, change: Callable[[Any], Any], redactor: Redactor, path: Path) -> int:
+        from specdash.history.extract import copy_span
+
+        since, until = self.span.since, self.span.until
+        name = redactor.text(target)
+        return copy_span(
+            store, target, since, until, path, name=name, change=change, readings_since=until - _READINGS_S
+        )
+
+    # Alerts and events
+
+    def _alerts(self, picture: Picture | None, recorded: Sequence[Alert]) -> tuple[Alert, ...]:
+        """Recorded ones, and those that are active now: an alert seen both ways is told as it was recorded."""
+        found = {(one.key, one.raised): one for one in recorded}
+        active = {one.key for one in recorded if one.is_active}
+        if picture is not None:
+            for one in (*picture.alerts.past, *picture.alerts.active):
+                seen = (one.key, one.raised) in found or (one.is_active and one.key in active)
+                if not seen and self.span.touches(one.since, one.ended):
+                    found[one.key, one.raised] = one
+        return tuple(sorted(found.values(), key=lambda one: one.since))
+
+    def _cause(self, picture: Picture | None, alerts: Sequence[Alert], rules: Sequence[Rule]) -> str:
+        if picture is not None and self.is_now and picture.alerts.cause:
+            return picture.alerts.cause
+        from specdash.insight.rules.cause import likely_cause
+
+        found = likely_cause([one for one in alerts if one.is_active] or list(alerts), rules)
+        return f"{found.title}: {found.summary}" if found is not None else ""
+
+    def _events(
+        self, picture: Picture | None, recorded: Sequence[TimelineEvent], alerts: Sequence[Alert]
+    ) -> tuple[TimelineEvent, ...]:
+        from specdash.core.timeline import EventKind
+        from specdash.insight.timeline import of_alert
+
+        live = picture.timeline if picture is not None else ()
+        told = [one for one in (*recorded, *live) if one.kind is not EventKind.ALERT]
+        unique = {
+            (round(one.at), one.kind, one.title): one for one in told if self.span.touches(one.at, one.ended or one.at)
+        }
+        return tuple(sorted([*unique.values(), *map(of_alert, alerts)], key=lambda one: one.at))
+
+    # What is not there
+
+    def _command(self, picture: Picture | None) -> tuple[str, ...] | None:
+        process = picture.backend.process if picture is not None else None
+        if process is None or not process.command:
+            self.missing.append(Missing("the backend's command line", "its process is not known on this machine"))
+            return None
+        return process.command
+
+    def _note_absences(self, picture: Picture | None) -> None:
+        if picture is None:
+            return
+        if picture.gpu.unavailable:
+            self.missing.append(Missing("GPU state", picture.gpu.unavailable))
+        elif not picture.gpu.gpus:
+            self.missing.append(Missing("GPU state", "NVML shows no GPU"))
+        for source in picture.backend.sources:
+            if (
+                source.status != "known"
+                and source.reason
+                and str(source.source) in ("health", "props", "metrics", "slots")
+            ):
+                self.missing.append(Missing(f"/{source.source} of the server", source.reason))
+
+
+def _joined(values: Sequence[float | None], span: Span) -> tuple[tuple[float, float | None], ...]:
+    """Columns as points; a gap of a few columns, which a slow series has between its values, is none."""
+    width = span.seconds / len(values)
+    longest = max(3, round(15.0 / width))
+    points: list[tuple[float, float | None]] = []
+    empty = 0
+    for at, value in enumerate(values):
+        if value is None:
+            empty += 1
+            continue
+        if empty > longest:
+            points.append((span.since + (at - 0.5) * width, None))
+        points.append((span.since + (at + 0.5) * width, value))
+        empty = 0
+    return tuple(points)
+
+
+def _secret_variables(pid: int) -> set[str]:
+    """Secrets that a process of this user was started with."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return set()
+    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0"))
+    return {value for key, _, value in pairs if value and is_secret(key)}
