@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Status
+from specdash.export.alerts_snapshot import alerts_json, alerts_rows, timeline_json
 from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 from specdash.export.speedup_snapshot import speedup_json, speedup_rows
@@ -35,6 +36,8 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "proxy": proxy_json(picture.proxy),
         "applies": applies_json(picture),
         "experiment": experiment_json(picture.experiment),
+        "alerts": alerts_json(picture.alerts),
+        "timeline": timeline_json(picture),
         "speedup": speedup_json(picture.speedup),
     }
     finite: dict[str, Any] = _finite(document)
@@ -194,6 +197,7 @@ def to_text(picture: Picture) -> str:
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
     ]
     rows += speedup_rows(picture)
+    rows += alerts_rows(picture)
     rows += proxy_rows(picture)
     rows += experiment_rows(picture)
     return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
