@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from specdash.core.target import Target
+    from specdash.insight.rules.catalogue import Rule
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
@@ -38,6 +39,24 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
         raise InputError(f"cannot read {path}: {error}") from None
     given = {name: getattr(args, name, None) for name in BY_NAME} if args is not None else {}
     return resolve(given, os.environ, text, str(path))
+
+
+def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
+    """The alert rules with the user's thresholds: of the file that `rules` names, else of rules.toml beside config.toml
+    where there is one. Raises `InputError` for a file that is named and missing, or that cannot be meant."""
+    from specdash.insight.rules.catalogue import shipped, with_user_limits
+
+    named = settings["rules"].value
+    path = Path(named) if named is not None else paths.rules_file()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if named is None:
+            return shipped()
+        raise InputError(f"rules {named} ({settings['rules'].origin}): {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    return with_user_limits(shipped(), text, str(path))
 
 
 def bare_target(settings: Mapping[str, Resolved]) -> Target:
