@@ -29,10 +29,14 @@ class ListRecord:
         self.charted: dict[Metric, list[tuple[float, float]]] = {}
         self.happened: list[TimelineEvent] = []
         self.raised: dict[tuple[str, str, float], Alert] = {}
+        self.is_closed = False
 
     def on_alert(self, event: AlertEvent) -> None:
         assert event.transition in Transition
         self.raised[*event.alert.key, event.alert.raised] = event.alert
+
+    def on_event(self, event: TimelineEvent) -> None:
+        self.happened.append(event)
 
     def on_point(self, metric: Metric, at: float, value: float | None) -> None:
         if value is not None:
@@ -63,3 +67,6 @@ class ListRecord:
 
     def span(self, target: str) -> tuple[float, float] | None:
         return (self.kept[0][0], self.kept[-1][0]) if self.kept else None
+
+    def close(self) -> None:
+        self.is_closed = True

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from specdash.core.alerts import AlertEvent
+    from specdash.core.timeline import TimelineEvent
     from specdash.insight.charts import Metric
 
 
 class Observer(Protocol):
-    """Hears of every alert and of every point of every charted series."""
+    """Hears of every alert, of every change of the server's state, and of every point of every charted series."""
 
     def on_alert(self, event: AlertEvent) -> None:
         """An alert was raised, changed or is over."""
 
     def on_point(self, metric: Metric, at: float, value: float | None) -> None:
         """A series got a sample at monotonic time `at`; None is a gap."""
+
+    def on_event(self, event: TimelineEvent) -> None:
+        """The server restarted, or its state is another one."""

@@ -232,7 +232,10 @@ class TargetState:
         if backend.state is not self._state_seen:
             if self._state_seen is not None:
                 kind = EventKind.RESTART if backend.state is BackendState.RESTARTED else EventKind.STATE
-                self.timeline.append(TimelineEvent(wall, kind, str(backend.state), detail=backend.reason))
+                happened = TimelineEvent(wall, kind, str(backend.state), detail=backend.reason)
+                self.timeline.append(happened)
+                if self._observer is not None:
+                    self._observer.on_event(happened)
             self._state_seen = backend.state
         for event in self.alerts.judge(picture, self.experiments.samples):
             if self._observer is not None:
