@@ -6,6 +6,7 @@ Being here also puts this folder on the import path, so that tests can import `s
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,3 +32,9 @@ KEPT = ("SPECDASH_REQUIRE_LLAMA_SERVER", "SPECDASH_REQUIRE_NODE", "SPECDASH_REQU
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    # A shell starts what it puts in the background deaf to Ctrl-C, and nohup to SIGHUP; every process of every test
+    # would inherit that.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -92,11 +93,14 @@ def gauge(proxy: ProxyProcess, word: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-def settled(proxy: ProxyProcess) -> tuple[int, int]:
-    """Descriptors and memory once nothing runs and idle connections are as they stay."""
+def settled(proxy: ProxyProcess, upstream: FaultUpstream) -> tuple[int, int]:
+    """Descriptors and memory once nothing runs. Connections kept for the next requests, at most as many as were at
+    once, are no leak: how many it takes depends on how busy the machine is."""
     proxy.wait_idle()
     time.sleep(0.5)
-    return proxy.descriptors(), proxy.rss()
+    kept = proxy.connections_to(urlsplit(upstream.url).port or 0)
+    assert kept <= AT_ONCE
+    return proxy.descriptors() - kept, proxy.rss()
 
 
 @pytest.mark.slow
@@ -112,11 +116,11 @@ def test_ten_thousand_requests_leave_nothing_behind(upstream: FaultUpstream, tmp
     values = {"PROXY_MAX_SESSIONS": MAX_SESSIONS, "PROXY_LOG_LEVEL": "ERROR", "PROXY_EVENTS_MAX_MIB": 1}
     with running_proxy(upstream.url, tmp_path, values) as proxy:
         asyncio.run(drive(proxy.port, 0, 500))
-        warm_descriptors, _ = settled(proxy)
+        warm_descriptors, _ = settled(proxy, upstream)
         asyncio.run(drive(proxy.port, 500, REQUESTS // 2 - 500))
-        _, middle_rss = settled(proxy)
+        _, middle_rss = settled(proxy, upstream)
         asyncio.run(drive(proxy.port, REQUESTS // 2, REQUESTS // 2))
-        descriptors, rss = settled(proxy)
+        descriptors, rss = settled(proxy, upstream)
         status = proxy.context()["status"]
         assert descriptors <= warm_descriptors + SLACK_DESCRIPTORS
         assert rss - middle_rss < SLACK_BYTES
@@ -138,8 +142,8 @@ def test_no_turn_leaves_a_connection_or_a_task(proxy: ProxyProcess, upstream: Fa
     """The short form of the same, on every script."""
     upstream.decide = lambda _: SCRIPTS[len(upstream.chats) % len(SCRIPTS)]
     asyncio.run(drive(proxy.port, 0, 150))
-    before, _ = settled(proxy)
+    before, _ = settled(proxy, upstream)
     asyncio.run(drive(proxy.port, 150, 150))
-    after, _ = settled(proxy)
+    after, _ = settled(proxy, upstream)
     assert after <= before + SLACK_DESCRIPTORS
     assert proxy.context()["status"]["active"] == []

@@ -158,6 +158,11 @@ class ProxyProcess:
         """Open file descriptors of the process."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
+    def connections_to(self, port: int) -> int:
+        """Its open connections to a port of this machine."""
+        found = psutil.Process(self.process.pid).net_connections("tcp")
+        return sum(bool(one.raddr) and one.raddr.port == port for one in found)
+
     def rss(self) -> int:
         """Its resident memory in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
