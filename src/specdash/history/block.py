@@ -30,6 +30,15 @@ class Still:
     data: str
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The last reading of a source that may be silent for long: a still value by its digest, or a failure."""
+
+    at: float
+    digest: str | None
+    failure: Failure | None
+
+
 def still_of(source: Source, value: Any) -> Still:
     """The value with its digest."""
     data = json.dumps(value_shape(source).to_json(value), separators=(",", ":"), sort_keys=True)
@@ -47,12 +56,12 @@ def still_value(source: Source, data: str) -> Any:
 def pack(
     readings: Sequence[Reading[Any]],
     stills: Mapping[int, str],
-    carried: Mapping[Source, tuple[float, str]],
+    carried: Mapping[Source, Carried],
 ) -> bytes:
     """Readings in the order of their time, which is Unix time in seconds.
 
-    `stills` has the digest of the value of every still reading, by its index; `carried` what was last known of the
-    still sources when the block begins, as (Unix time, digest).
+    `stills` has the digest of the value of every still reading, by its index; `carried` what was last read of
+    sources when the block begins.
     """
     columns = Columns()
     if readings:
@@ -80,22 +89,41 @@ def pack(
             fresh.setdefault(reading.source, []).append(value)
     columns.put("form", forms)
     columns.put("still", [stills[index] for index in sorted(stills)])
-    columns.put("carried", [json.dumps({source.value: [at, digest] for source, (at, digest) in carried.items()})])
+    columns.put("carried", [json.dumps(list(map(_carried_data, carried.keys(), carried.values())))])
     for source, values in fresh.items():
         value_shape(source).shred(values, columns, source.value)
     return columns.pack()
 
 
-def carried(data: bytes) -> dict[Source, tuple[float, str]]:
+def carried(data: bytes) -> dict[Source, Carried]:
     """What `pack` was told under that name. Raises DamagedError."""
     try:
-        (text,) = Packed(data).get("carried") or ["{}"]
+        (text,) = Packed(data).get("carried") or ["[]"]
         known = {source.value: source for source in Source}
         return {
-            known[name]: (float(at), str(digest)) for name, (at, digest) in json.loads(text).items() if name in known
+            known[name]: Carried(float(at), digest, _failure(*failure) if failure else None)
+            for name, at, digest, failure in json.loads(text)
+            if name in known
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise DamagedError(str(error)) from error
+
+
+def carried_on(data: bytes) -> dict[Source, Carried]:
+    """What is to be carried into the block that follows this one. Raises DamagedError."""
+    found = carried(data)
+    for reading in unpack(data, lambda _, digest: digest):
+        digest = reading.value if reading.source in STILL_SOURCES else None
+        if digest is not None or reading.failure is not None:
+            found[reading.source] = Carried(reading.at, digest, reading.failure)
+        else:
+            found.pop(reading.source, None)
+    return found
+
+
+def _carried_data(source: Source, one: Carried) -> list[Any]:
+    failure = [one.failure.kind.value, one.failure.detail] if one.failure is not None else None
+    return [source.value, one.at, one.digest, failure]
 
 
 def unpack(data: bytes, still: Callable[[Source, str], Any]) -> list[Reading[Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.errors import InputError
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Reading, Source, Status
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history import block, fresh
 from specdash.history.columns import DamagedError
@@ -151,34 +151,39 @@ class Store:
                 yield one.at, one
             del waiting[:ready]
 
-    def stills(self, target: str, at: float) -> tuple[tuple[float, Reading[Any]], ...]:
-        """The last readings at or before `at` of the sources that speak seldom (properties, applies, baselines).
+    def latest(self, target: str, wall: float) -> tuple[tuple[float, Reading[Any]], ...]:
+        """The last reading of each source before `wall`, in the order of their times: to begin a replay with.
 
-        To begin a replay with, before the readings of the minutes before `at`; of those sources only.
+        Of sources that speak every few seconds, only what they said in the last minute that was recorded.
         """
         number = self._number(target)
         rows = self._rows(
-            "SELECT first, data FROM blocks WHERE target = ? AND first <= ? ORDER BY first DESC LIMIT 1", number, at
+            "SELECT first, data FROM blocks WHERE target = ? AND first < ? ORDER BY first DESC LIMIT 1", number, wall
         )
         found: dict[Source, Reading[Any]] = {}
-        start = at
+        since = wall - LOOK_BACK_S
         for first, data in rows:
-            start = first
+            since = first
             try:
                 known = block.carried(data)
             except DamagedError:
                 self.damaged += 1
                 continue
-            for source, (seen_at, digest) in known.items():
-                try:
-                    found[source] = Reading.known(source, seen_at, self._still(number, source, digest))
-                except UnreadableError:
-                    continue
-        since = start if rows else at - LOOK_BACK_S
-        for _, reading in self.readings(target, since, at):
-            if reading.source in block.STILL_SOURCES:
+            for source, one in known.items():
+                reading = self._carried(number, source, one)
+                if reading is not None:
+                    found[source] = reading
+        for at, reading in self.readings(target, since, wall):
+            if at < wall:
                 found[reading.source] = reading
         return tuple(sorted(((one.at, one) for one in found.values()), key=lambda pair: pair[0]))
+
+    def stills(self, target: str, at: float) -> tuple[tuple[float, Reading[Any]], ...]:
+        """Those of `latest` that may be older than a replay begins: of sources that speak seldom, and failures."""
+        latest = self.latest(target, math.nextafter(at, math.inf))
+        return tuple(
+            (wall, one) for wall, one in latest if one.source in block.STILL_SOURCES or one.failure is not None
+        )
 
     def points(self, target: str, metric: Metric, since: float, until: float, count: int) -> list[float | None]:
         """Means of a series in `count` columns of equal width; None where nothing is known.
@@ -371,6 +376,14 @@ class Store:
                 self._stills.pop(next(iter(self._stills)))
             self._stills[digest] = block.still_value(source, fresh.inflate(rows[0][0]))
         return self._stills[digest]
+
+    def _carried(self, number: int, source: Source, one: block.Carried) -> Reading[Any] | None:
+        if one.failure is not None:
+            return Reading(source, one.at, Status.UNKNOWN, None, one.failure)
+        try:
+            return Reading.known(source, one.at, self._still(number, source, one.digest or ""))
+        except UnreadableError:
+            return None
 
     def _fresh_points(self, target: str, since: float, until: float, tier: Tier) -> Iterator[tuple[float, str, float]]:
         rows = self._rows(
