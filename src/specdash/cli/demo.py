@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
-from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, SCREEN_SETTINGS, WINDOWS_S, Resolved
+from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S, Resolved
 from specdash.core.errors import SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto", help="which llama.cpp to run"
     )
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write every request's timings as JSON Lines")
-    add_settings(parser, (*SCREEN_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS))
+    parser.add_argument(
+        "--record", dest="timings", type=Path, metavar="FILE", help="write every request's timings as JSON Lines"
+    )
+    add_settings(parser, (*SCREEN_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS, *RULE_SETTINGS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,18 +77,18 @@ def run(args: argparse.Namespace) -> int:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
     with private_directory() as directory, Supervisor() as supervisor:
         target = start_backend(supervisor, directory, spec_types, args.engine)
-        if args.record is None:
+        if args.timings is None:
             # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.
             target = start_proxy(supervisor, directory, target)
         if headless:
-            picture = _headless(supervisor, target, args.record, args.seconds or DEFAULT_HEADLESS_S)
+            picture = _headless(supervisor, target, args.timings, args.seconds or DEFAULT_HEADLESS_S)
             from specdash.cli.snapshot import exit_code, print_snapshot
 
             print_snapshot(picture, as_json=args.json)
             return exit_code(picture)
         from specdash.cli.watch import open_dashboard
 
-        start_traffic(supervisor, target, args.record)
+        start_traffic(supervisor, target, args.timings)
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         return open_dashboard(

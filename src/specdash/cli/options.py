@@ -23,7 +23,9 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     for name in names:
         setting = BY_NAME[name]
         if isinstance(setting.default, bool):
-            parser.add_argument(setting.option, dest=name, action="store_const", const=True, help=setting.help)
+            wanted = not setting.default
+            words = setting.help if wanted else f"do not {setting.help}"
+            parser.add_argument(setting.option, dest=name, action="store_const", const=wanted, help=words)
         else:
             parser.add_argument(setting.option, dest=name, metavar=setting.metavar, help=setting.help)
 

@@ -13,7 +13,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
-from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, SCREEN_SETTINGS, SERVICE_SETTINGS, TARGET_SETTINGS
+from specdash.cli.recording import own_rules, recorder_for
+from specdash.core.config import (
+    APPLY_SETTINGS,
+    ARM_SETTINGS,
+    RECORD_SETTINGS,
+    RULE_SETTINGS,
+    SCREEN_SETTINGS,
+    SERVICE_SETTINGS,
+    TARGET_SETTINGS,
+)
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from specdash.control.services import Deployment
     from specdash.core.config import Resolved
     from specdash.core.target import Target
+    from specdash.history.recorder import Recorder
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
@@ -40,7 +50,18 @@ LEAVE_S = 10.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_settings(parser, (*TARGET_SETTINGS, *SCREEN_SETTINGS, *SERVICE_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS))
+    add_settings(
+        parser,
+        (
+            *TARGET_SETTINGS,
+            *SCREEN_SETTINGS,
+            *SERVICE_SETTINGS,
+            *APPLY_SETTINGS,
+            *ARM_SETTINGS,
+            *RULE_SETTINGS,
+            *RECORD_SETTINGS,
+        ),
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,7 +128,7 @@ def open_dashboard(
     if theme.value is not None and theme.value not in THEME_NAMES:
         raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(THEME_NAMES)}")
 
-    collecting = Collecting(target, complete, settings["refresh"].value, env)
+    collecting = Collecting(target, complete, settings, env)
     console = Console(
         deployment or (lambda: _services(settings)),
         drain_timeout_s=settings["drain_timeout"].value,
@@ -161,15 +182,19 @@ class Collecting:
         self,
         target: Target,
         complete: Callable[[], Target] | None,
-        interval_s: float,
+        settings: Mapping[str, Resolved],
         env: Mapping[str, str] = os.environ,
     ) -> None:
+        """Raises `InputError` for rules that cannot be meant."""
         self._target = target
         self._env = env
         self._complete = complete
-        self._interval_s = interval_s
+        self._settings = settings
+        self._interval_s: float = settings["refresh"].value
+        self._rules = own_rules(settings)
         self._state: TargetState | None = None
         self._hub: Hub | None = None
+        self._recorder: Recorder | None = None
         self._ended = False
         self._lock = threading.Lock()
 
@@ -189,6 +214,11 @@ class Collecting:
         """See `TargetState.log_lines`."""
         return self._state.log_lines(after, limit) if self._state is not None else (0, ())
 
+    @property
+    def record_problem(self) -> str:
+        """Why nothing is recorded although it should be, "" when all is well."""
+        return self._recorder.problem if self._recorder is not None else ""
+
     def start(self) -> None:
         """Begin, without waiting."""
         threading.Thread(target=self._begin, name="specdash-start", daemon=True).start()
@@ -201,12 +231,14 @@ class Collecting:
                 self._hub.set_interval(interval_s)
 
     def stop(self) -> None:
-        """End, within a second."""
+        """End, within a second; within three where the disk is slow."""
         with self._lock:
             self._ended = True
             hub, self._hub = self._hub, None
         if hub is not None:
             hub.stop()
+            if self._recorder is not None:
+                self._recorder.close()
 
     def _begin(self) -> None:
         from specdash.collect.hub import Hub
@@ -218,14 +250,17 @@ class Collecting:
                 self._target = self._complete()
         with self._lock:
             if not self._ended:
-                self._state = TargetState(self._target)
+                recorder = self._recorder = recorder_for(self._target, self._settings, self._env)
+                self._state = TargetState(self._target, rules=self._rules, observer=recorder)
                 self._hub = Hub(
                     self._target,
-                    [self._state.apply],
+                    [self._state.apply, *([recorder.on_reading] if recorder is not None else [])],
                     interval_s=self._interval_s,
                     on_target=self._state.retarget,
                     env=self._env,
                 )
+                if recorder is not None:
+                    recorder.start()
                 self._hub.start()
 
 

@@ -111,8 +111,8 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """The command line option."""
-        return "--" + self.name.replace("_", "-")
+        """The command line option. A flag that is on unless it is switched off has the option that does so."""
+        return ("--no-" if self.default is True else "--") + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
