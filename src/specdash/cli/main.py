@@ -81,7 +81,15 @@ def _run(command: Command, rest: list[str]) -> int:
     module: Any = importlib.import_module(command.module)
     parser = Parser(prog=f"specdash {command.name}", description=command.help, allow_abbrev=False)
     module.configure(parser)
-    return int(module.run(parser.parse_args(rest)))
+    try:
+        given = parser.parse_args(rest)
+    except UsageError as error:
+        # A monitor's plugin answers in its own way whatever it was asked.
+        on_error = getattr(module, "on_error", None)
+        if on_error is None:
+            raise
+        return int(on_error(error, as_json="--json" in rest))
+    return int(module.run(given))
 
 
 def _suggestion(name: str, names: list[str]) -> str:
