@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from math import log, sqrt
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from specdash.core.applies import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from specdash.core.applies import ApplyRecord
     from specdash.core.baselines import Baseline
@@ -21,6 +22,7 @@ STARTS_DIFFER = 0.015
 NEAR = 0.15
 """So far outside of the recorded concurrencies a request may be."""
 _Z = 1.959964
+_BUILD = re.compile(r"b\d+-")
 _HARMLESS = ("LLAMA_SPEC_", "LLAMA_DRAFT_", "LLAMA_LOG_", "LLAMA_API_KEY", "LLAMA_ARG_SPEC_")
 _HARMLESS_KEYS = frozenset({"LLAMA_ALIAS", "LLAMA_HOST", "LLAMA_PORT", "LLAMA_TRACE", "LLAMA_STOP_TIMEOUT"})
 
@@ -32,8 +34,9 @@ class Server:
     model: str | None
     """File name of its model."""
     model_bytes: int | None = None
-    engine: str | None = None
-    """As GET /props has it."""
+    engines: tuple[str, ...] = ()
+    """Its engine as whoever started it wrote it down, and as GET /props has it: builds without git all say the same
+    there."""
     gpu: str | None = None
 
 
@@ -55,13 +58,13 @@ def matching(
     left = [one for one in newest.values() if one.model == server.model]
     if not left:
         return (), f"no baseline of {server.model}; {RECORD} measures one"
-    for field, what in (
-        ("model_bytes", f"another file {server.model}"),
-        ("engine", f"another engine than {server.engine}"),
-        ("gpu", "another GPU"),
+    for holds, what in (
+        (lambda one: _agree(one.model_bytes, server.model_bytes), f"another file {server.model}"),
+        (lambda one: _is_engine(one.engine, server.engines), f"another engine than {' or '.join(server.engines)}"),
+        (lambda one: _agree(one.gpu, server.gpu), "another GPU"),
     ):
-        present = getattr(server, field)
-        left = [one for one in left if present is None or (getattr(one, field) or present) == present]
+        judge: Callable[[Baseline], bool] = holds
+        left = [one for one in left if judge(one)]
         if not left:
             return (), f"the baseline is of {what}; record it again with {RECORD}"
     changed = ""
@@ -74,6 +77,16 @@ def matching(
     if not fresh:
         return (), f"{changed} was changed since the baseline; record it again with {RECORD}"
     return tuple(fresh), ""
+
+
+def _agree(recorded: object, present: object) -> bool:
+    return recorded is None or present is None or recorded == present
+
+
+def _is_engine(recorded: str, known: Iterable[str]) -> bool:
+    """Whether it may be this engine: names are compared with names, and what /props says with what /props says."""
+    same_kind = [one for one in known if bool(_BUILD.match(one)) is bool(_BUILD.match(recorded))]
+    return not recorded or not same_kind or recorded in same_kind
 
 
 def _changed_since(applies: Iterable[ApplyRecord], at: float) -> str:

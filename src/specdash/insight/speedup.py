@@ -333,7 +333,7 @@ def _server(state: TargetState) -> Server:
     return Server(
         model=PurePath(path).name if path else None,
         model_bytes=props.model_bytes if props is not None else None,
-        engine=props.build_info if props is not None else None,
+        engines=tuple(one for one in (state.target.engine, props.build_info if props else None) if one),
         gpu=", ".join(names) or None,
     )
 

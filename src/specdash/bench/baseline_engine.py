@@ -1,0 +1,191 @@
+"""An engine without speculation to measure on: one of its own beside the service, or the service itself for a while."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import RefusedError, SpecdashError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from specdash.backend.child import Child
+    from specdash.backend.launch import Plan
+    from specdash.backend.settings import BackendSettings
+    from specdash.control.apply import ApplyOptions, ApplyPlan
+    from specdash.control.services import Deployment
+    from specdash.core.applies import ApplyRecord, Progress
+
+SPEC_TYPE = "LLAMA_SPEC_TYPE"
+OFF = "none"
+START_S = 600.0
+_STOP_S = 5.0
+_POLL_S = 0.05
+_MEMORY_RULES = ("gpu-memory", "host-memory")
+_ABOUT_DRAFTS = ("spec-", "lookup-cache-")
+_NATIVE = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_LOOKUP_")
+_KEYS = ("LLAMA_DRAFT_", "LLAMA_SPEC_", *_NATIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server without speculation answers. `key` is its API key, the secret itself."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    engine: str | None = None
+    """The engine in words, where it is known."""
+
+
+def plan_without_speculation(env_file: str | None, engine: str | None, log: Path) -> Plan:
+    """The server of the env file with the same settings, but for speculation, on a free port of this machine.
+
+    Raises `SpecdashError` for what the backend itself would refuse.
+    """
+    from specdash.backend.launch import free_port, plan_from_file
+
+    plan = plan_from_file(env_file, engine=engine)
+    settings = without_speculation(plan.settings)
+    settings = settings.with_value("host", "127.0.0.1", "baseline")
+    settings = settings.with_value("port", free_port("127.0.0.1"), "baseline, a free port")
+    settings = settings.with_value("slots", True, "baseline")
+    return replace(plan, settings=settings, log=str(log), lacks=())
+
+
+def without_speculation(settings: BackendSettings) -> BackendSettings:
+    """The settings without anything about drafts: a draft model alone would be loaded, and might be used."""
+    parameters = {name: one for name, one in settings.parameters.items() if not name.startswith(_ABOUT_DRAFTS)}
+    native = {name: value for name, value in settings.native.items() if not name.startswith(_NATIVE)}
+    return settings.model_copy(
+        update={"parameters": parameters, "native": native, "spec_types": (), "spec_source": "baseline"}
+    )
+
+
+def check_memory(plan: Plan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:
+    """Raise `RefusedError` when a second server does not fit into memory beside what runs now."""
+    from specdash.control.preflight import PreflightContext, check
+    from specdash.core.changes import Role
+    from specdash.core.findings import Severity
+
+    wanted = {key: value for key, value in values.items() if not key.startswith(_KEYS)} | {SPEC_TYPE: OFF}
+    context = PreflightContext(Path(plan.env_file or "env"), frozenset({SPEC_TYPE}), base=env)
+    for finding in check(Role.BACKEND, wanted, context):
+        if finding.rule in _MEMORY_RULES and finding.severity is not Severity.INFO:
+            raise RefusedError(
+                f"no second server fits beside the one that runs: {finding.message}; use --in-place, which switches "
+                "speculation of the service off for that long, or --force"
+            )
+
+
+@contextmanager
+def own_engine(plan: Plan, *, start_s: float = START_S) -> Iterator[Place]:
+    """Run the planned server; it is gone afterwards, also when we are killed. Raises `SpecdashError` if it fails."""
+    from specdash.backend.child import Child
+    from specdash.backend.launch import check_port
+
+    check_port(plan.settings)
+    key = plan.settings.secrets.get("api-key")
+    with open(plan.log, "wb") as log:  # noqa: PTH123
+        child = Child.start(plan.argv, plan.environment(), output=log)
+        try:
+            _wait_healthy(child, plan, start_s)
+            # Of several keys, any is good.
+            yield Place(
+                plan.settings.url, key.get_secret_value().split(",")[0] if key is not None else None, plan.engine.words
+            )
+        finally:
+            child.stop(_STOP_S)
+
+
+def private_log() -> tempfile.TemporaryDirectory[str]:
+    """A directory for the engine's log, gone afterwards."""
+    return tempfile.TemporaryDirectory(prefix="specdash-baseline-")
+
+
+def _wait_healthy(child: Child, plan: Plan, start_s: float) -> None:
+    from specdash.backend.child import describe_exit
+    from specdash.control.verify import healthy
+
+    deadline = time.monotonic() + start_s
+    while not healthy(plan.settings.url):
+        if child.exited():
+            code = child.finish()
+            raise SpecdashError(f"the server without speculation ended with {describe_exit(code)}: {_last(plan.log)}")
+        if time.monotonic() > deadline:
+            raise SpecdashError(f"the server without speculation was not ready within {start_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _last(log: str) -> str:
+    lines = [line for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if " E " in line or "error" in line.lower()]
+    return "; ".join((errors or lines)[-2:]) or "it printed nothing"
+
+
+class InPlace:
+    """Switches speculation of the backend's service off, by an apply, and back on, by a rollback of that apply."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        options: ApplyOptions,
+        on_progress: Callable[[Progress], None],
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._deployment = deployment
+        self._options = options
+        self._on_progress = on_progress
+        self._env = env
+        self.applied: ApplyRecord | None = None
+
+    def plan(self) -> ApplyPlan:
+        """What would be done. Raises `ServiceError` without a service, `InputError` for an env file that cannot be
+        read."""
+        from specdash.control.apply import plan_apply
+        from specdash.core.changes import ChangeSet, Role
+
+        return plan_apply(self._deployment, ChangeSet({Role.BACKEND: {SPEC_TYPE: OFF}}), env=self._env)
+
+    def switch_off(self, plan: ApplyPlan) -> Place:
+        """Apply the plan, unless it changes nothing. Raises `SpecdashError` when it fails: all is as before then."""
+        from specdash.control.apply import Apply
+        from specdash.core.applies import Outcome
+
+        if not plan.empty:
+            apply = Apply(plan, self._options, self._on_progress, self._env)
+            record = apply.run()
+            if record.outcome is not Outcome.APPLIED:
+                raise apply.error or SpecdashError(f"speculation could not be switched off: {record.reason}")
+            self.applied = record
+        return self._place()
+
+    def switch_back(self) -> ApplyRecord | None:
+        """Undo what was applied; None when there is nothing to undo. The record tells how that ended."""
+        from specdash.control.apply import Apply, plan_rollback
+
+        if self.applied is None:
+            return None
+        plan = plan_rollback(self._deployment, self.applied.number, env=self._env)
+        record = Apply(plan, self._options, self._on_progress, self._env).run()
+        self.applied = None
+        return record
+
+    def _place(self) -> Place:
+        from specdash.backend.settings import settings_from_env
+        from specdash.collect.discover import recorded_target
+        from specdash.control.apply_plan import service_of
+        from specdash.control.env_store import read_env
+        from specdash.core.changes import Role
+
+        service = service_of(self._deployment, Role.BACKEND)
+        settings = settings_from_env(read_env(service.env_file).values)
+        key = settings.secrets.get("api-key")
+        found = recorded_target(settings.url, self._env)
+        engine = found.engine if found is not None else None
+        return Place(settings.url, key.get_secret_value().split(",")[0] if key is not None else None, engine)

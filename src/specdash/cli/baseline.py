@@ -1,0 +1,306 @@
+"""`specdash baseline record|list|forget`: measure decode without speculation, so that its gain can be told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from specdash.cli.options import add_settings, resolved_settings
+from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
+from specdash.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from specdash.bench.baseline import Effort, Step
+    from specdash.bench.baseline_engine import Place
+    from specdash.core.baselines import Baseline
+
+_ACTIONS = {
+    "record": "measure it, and keep it for this model",
+    "list": "print the recorded baselines",
+    "forget": "remove recorded baselines",
+}
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(_ACTIONS) + "}")
+    parsers = {name: actions.add_parser(name, help=text, allow_abbrev=False) for name, text in _ACTIONS.items()}
+    _configure_record(parsers["record"])
+    parsers["list"].add_argument("--json", action="store_true", help="print one JSON array")
+    parsers["forget"].add_argument("model", nargs="?", metavar="MODEL", help="file name of the model")
+    parsers["forget"].add_argument("--all", action="store_true", help="those of every model")
+
+
+def _configure_record(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--url", metavar="URL", help="measure on this server, which runs without speculation")
+    where.add_argument(
+        "--in-place", action="store_true", help="switch the service's speculation off meanwhile, and back on after it"
+    )
+    parser.add_argument(
+        "--env-file", metavar="F", help="the backend env to start a server from (default: the service's)"
+    )
+    parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
+    parser.add_argument("--context", metavar="N,…", help="tokens in the context (default: 256,2048,8192)")
+    parser.add_argument("--concurrency", metavar="N,…", help="requests at once (default: 1 and the number of slots)")
+    parser.add_argument("--requests", type=int, metavar="N", help="rounds for each (default: 5)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="tokens of each answer (default: 96)")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="start nothing more after it (default: 300)")
+    parser.add_argument("--force", action="store_true", help="also where memory seems not to suffice")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before --in-place")
+    parser.add_argument("--json", action="store_true", help="print the baselines as one JSON array")
+    add_settings(parser, ("api_key_env", "api_key_file", *APPLY_SETTINGS, *SERVICE_SETTINGS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what `args.action` says; see `configure` and docs/speedup.md."""
+    return {"record": _record, "list": _list, "forget": _forget}[args.action](args)
+
+
+def _record(args: argparse.Namespace) -> int:
+    effort = _effort(args)
+    if args.url is not None:
+        from specdash.bench.baseline_engine import Place
+        from specdash.collect.api_key import resolve_api_key
+        from specdash.collect.discover import target_for_url
+        from specdash.llama.address import normalise_url
+
+        settings = resolved_settings(args)
+        key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
+        url = normalise_url(args.url)
+        return _measure(Place(url, key, target_for_url(url, os.environ).engine), effort, args)
+    with _stopped_by_signals():
+        return _in_place(args, effort) if args.in_place else _beside(args, effort)
+
+
+def _beside(args: argparse.Namespace, effort: Effort) -> int:
+    from pathlib import Path
+
+    from specdash.backend.launch import read_env_file
+    from specdash.bench.baseline_engine import check_memory, own_engine, plan_without_speculation, private_log
+    from specdash.core.paths import backend_env_file
+
+    file = args.env_file or _service_file(args) or str(backend_env_file(os.environ))
+    with private_log() as directory:
+        plan = plan_without_speculation(file, args.engine, Path(directory) / "engine.log")
+        if not args.force:
+            check_memory(plan, read_env_file(file))
+        _say(f"starting {plan.engine.words} without speculation on {plan.settings.url}")
+        with own_engine(plan) as place:
+            return _measure(place, effort, args)
+
+
+def _service_file(args: argparse.Namespace) -> str | None:
+    from specdash.control.deployment import find_deployment
+
+    service = find_deployment(resolved_settings(args)).backend
+    return str(service.env_file) if service is not None and service.env_file.is_file() else None
+
+
+def _in_place(args: argparse.Namespace, effort: Effort) -> int:
+    from specdash.bench.baseline_engine import InPlace
+    from specdash.cli.apply_run import deployment_of, settle_unfinished
+    from specdash.cli.apply_view import StepPrinter, confirm, plan_lines, undisturbed
+    from specdash.core.applies import Outcome
+
+    if args.env_file is not None or args.engine is not None:
+        raise UsageError("--in-place measures on the service as it is; leave --env-file and --engine out")
+    deployment, options = deployment_of(args)
+    printer = StepPrinter()
+    settle_unfinished(deployment, allowed=args.yes, printer=printer)
+    in_place = InPlace(deployment, options, printer)
+    plan = in_place.plan()
+    if not plan.empty:
+        print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr, flush=True)
+        asked = "Switch speculation off, measure, and switch it back on?"
+        if not plan.refused and not confirm(asked, args.yes, "--in-place"):
+            printer.say("nothing was changed")
+            return ExitCode.OK
+    code: int = ExitCode.FAILED
+    try:
+        code = _measure(in_place.switch_off(plan), effort, args)
+    finally:
+        with undisturbed():
+            record = in_place.switch_back()
+        if record is not None and record.outcome is not Outcome.APPLIED:
+            _say(f"speculation is still OFF: {record.reason}; `specdash rollback` switches it back on")
+            code = ExitCode.ROLLBACK_FAILED
+        elif record is not None:
+            _say("speculation is as it was before")
+    return code
+
+
+def _measure(place: Place, effort: Effort, args: argparse.Namespace) -> int:
+    from specdash.bench.baseline import Server, measure
+    from specdash.bench.baseline_store import add_baseline
+
+    kept: list[Baseline] = []
+
+    def keep(baseline: Baseline) -> None:
+        add_baseline(baseline, os.environ)
+        kept.append(baseline)
+
+    code = ExitCode.OK
+    printer = _Printer()
+    try:
+        with Server(place.url, place.key, engine=place.engine, gpu=_gpu_names()) as server:
+            report = measure(server, effort, keep, printer)
+        for line in report.left_out:
+            _say(f"not measured: {line}")
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+        printer.end()
+        _say(f"stopped; {len(kept)} baseline{'s' if len(kept) != 1 else ''} kept")
+    finally:
+        printer.end()
+        if args.json:
+            print(json.dumps([asdict(one) for one in kept], indent=1))
+        elif kept:
+            print("\n".join(_table(kept)))
+    return code
+
+
+def _gpu_names() -> str | None:
+    from specdash.control.preflight.gpus import nvml_gpus
+
+    seen = nvml_gpus()
+    return ", ".join(sorted(gpu.name for gpu in seen.gpus if gpu.name)) or None if seen is not None else None
+
+
+def _effort(args: argparse.Namespace) -> Effort:
+    from specdash.bench.baseline import CONTEXTS, LIMIT_S, ROUNDS, TOKENS, Effort
+
+    return Effort(
+        contexts=_numbers("--context", args.context, 1, 1 << 24) or CONTEXTS,
+        concurrencies=_numbers("--concurrency", args.concurrency, 1, 256),
+        rounds=_within("--requests", args.requests, ROUNDS, 1, 100),
+        tokens=_within("--tokens", args.tokens, TOKENS, 8, 4096),
+        limit_s=float(_within("--limit", args.limit, LIMIT_S, 1, 86400)),
+    )
+
+
+def _within(option: str, value: Any, default: Any, least: int, most: int) -> Any:
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise UsageError(f"{option} {value:g}: wants {least} to {most}")
+    return value
+
+
+def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and least <= int(part) <= most for part in parts):
+        raise UsageError(f"{option} {text}: wants numbers from {least} to {most}, such as 256,2048")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _list(args: argparse.Namespace) -> int:
+    from specdash.bench.baseline_store import read_baselines
+
+    found = read_baselines(os.environ)
+    if args.json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    elif not found:
+        print("no baseline is recorded; `specdash baseline record` measures one")
+    else:
+        print("\n".join(_table(found)))
+    return ExitCode.OK
+
+
+def _forget(args: argparse.Namespace) -> int:
+    from specdash.bench.baseline_store import forget_baselines, read_baselines
+    from specdash.core.errors import InputError
+
+    if (args.model is None) is not args.all:
+        raise UsageError("name the MODEL whose baselines are to go, or --all")
+    gone = forget_baselines(lambda one: args.all or one.model == args.model, os.environ)
+    if not gone and not args.all:
+        known = ", ".join(sorted({one.model for one in read_baselines(os.environ)})) or "none"
+        raise InputError(f"no baseline of {args.model!r}; recorded are: {known}")
+    print(f"{gone} baseline{'s' if gone != 1 else ''} forgotten")
+    return ExitCode.OK
+
+
+def _table(baselines: list[Baseline] | tuple[Baseline, ...]) -> list[str]:
+    rows = [("model", "engine", "context", "at once", "tok/s", "95 % interval", "requests", "recorded")]
+    for one in sorted(baselines, key=lambda one: (one.model, one.engine, one.concurrency, one.context)):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at))
+        bounds = f"{one.low:,.1f} to {one.high:,.1f}"
+        speed = f"{one.decode_rate:,.1f}"
+        rows.append(
+            (
+                one.model,
+                one.engine or "--",
+                str(one.context),
+                str(one.concurrency),
+                speed,
+                bounds,
+                str(one.requests),
+                when,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+class _Printer:
+    """One line a cell on stderr; on a terminal the running one is kept up to date in place."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._open = False
+
+    def __call__(self, step: Step) -> None:
+        """Take one report."""
+        head = f"  {step.number}/{step.cells}  {step.cell.words:<32}"
+        if step.baseline is not None:
+            self.end()
+            one = step.baseline
+            print(
+                f"{head} {one.decode_rate:8,.1f} tok/s [{one.low:,.1f}, {one.high:,.1f}]", file=sys.stderr, flush=True
+            )
+        elif self._live:
+            left = f"  {_duration(step.left_s)} left" if step.left_s is not None else ""
+            print(f"\r\x1b[K{head} {step.share:4.0%}{left}", end="", file=sys.stderr, flush=True)
+            self._open = True
+
+    def end(self) -> None:
+        """Clear the running line."""
+        if self._open:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._open = False
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _say(text: str) -> None:
+    print(f"specdash: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """While inside, SIGTERM and SIGHUP end the run as Ctrl-C does: what was begun is undone."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in _STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
