@@ -31,8 +31,6 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
 )
 """The profile `loop-incident`, with the breaker on."""
 GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
-SILENT_TOKENS = 1
-"""An answer of so many tokens that ended by itself is nothing but its end."""
 SERVER_ERROR = 500
 _GONE_STATES = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
@@ -64,13 +62,8 @@ def empty_answers(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 
 
 def _is_silent(event: RequestEvent) -> bool:
-    return (
-        event.outcome is Outcome.OK
-        and event.stop_reason == "end_turn"
-        and not event.tool_calls
-        and event.completion_tokens is not None
-        and event.completion_tokens <= SILENT_TOKENS
-    )
+    """Whether no token came. The log of a UAP proxy tells it so, and it has no guardrail against it."""
+    return event.outcome is Outcome.OK and not event.tool_calls and event.completion_tokens == 0
 
 
 def malformed_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
@@ -118,12 +111,11 @@ def session_looping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     for session in _seen_lately(scene, limits["seen_s"]):
         if not session.is_looping or session.loop_repeats < limits["repeats"]:
             continue
-        told = (
-            f"told {session.loop_warnings} times" if session.loop_warnings else "never told, is the loop breaker off?"
-        )
+        warned = session.loop_warnings
+        told = f"told so {warned} times" if warned else "never told so: is the loop breaker off?"
         yield Symptom(
             f"session {session.id} repeats the same tool calls with the same results for the "
-            f"{session.loop_repeats}th turn ({told})",
+            f"{_nth(session.loop_repeats)} turn ({told})",
             (
                 ("tool turns in the loop", str(session.loop_repeats)),
                 ("cycle", f"{session.loop_period} turns" if session.loop_period > 1 else "every turn the same"),
@@ -133,6 +125,11 @@ def session_looping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             subject=session.id,
             fix=BREAK_LOOPS_SOONER,
         )
+
+
+def _nth(number: int) -> str:
+    teen = number // 10 % 10 == 1
+    return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def loop_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
