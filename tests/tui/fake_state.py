@@ -27,6 +27,8 @@ from specdash.insight.picture import (
     WarningPicture,
 )
 from specdash.insight.proxy_picture import ProxyPicture
+from specdash.insight.speedup_picture import SpeedUpPicture
+from tui.fake_alerts import PAYING, alerts, alerts_none, alerts_past, estimated, hurting, notice
 from tui.fake_proxy import gone_proxy, held_proxy, hostile_proxy, proxy_picture, uap_proxy
 
 if TYPE_CHECKING:
@@ -194,7 +196,7 @@ def busy_picture(now: float, wall: float, window_s: float) -> Picture:
     )
     log = LogPicture("/var/log/llama.log", Status.KNOWN, "", 88_412, 12, (FIND_SLOT, CLAMPED, CANCELLED), requests())
     host = Host(0.34, 16, 3.1, int(12.4 * GIB), 64 * GIB, 0, 8 * GIB, 211 * GIB, 931 * GIB)
-    return Picture(now, wall, window_s, backend, log, gpu_picture(), host, proxy_picture(wall))
+    return Picture(now, wall, window_s, backend, log, gpu_picture(), host, proxy_picture(wall), speedup=PAYING)
 
 
 def _backend(picture: Picture, **changes: object) -> Picture:
@@ -245,7 +247,11 @@ def _blank(picture: Picture, state: BackendState, reason: str, why: str) -> Pict
     sources = tuple(SourcePicture(source, Status.UNKNOWN, None, why) for source in Source)
     backend = BackendPicture(url="http://127.0.0.1:8080", state=state, reason=reason, sources=sources)
     return replace(
-        picture, backend=backend, log=LogPicture(reason="no log: name one with --log FILE"), gpu=GpuPicture()
+        picture,
+        backend=backend,
+        log=LogPicture(reason="no log: name one with --log FILE"),
+        gpu=GpuPicture(),
+        speedup=SpeedUpPicture(),
     )
 
 
@@ -353,6 +359,12 @@ _SCENES: tuple[Callable[[Picture], Picture], ...] = (
     proxy_held,
     proxy_gone,
     proxy_uap,
+    alerts,
+    alerts_past,
+    alerts_none,
+    notice,
+    hurting,
+    estimated,
 )
 SCENES: dict[str, Callable[[Picture], Picture]] = {scene.__name__: scene for scene in _SCENES}
 

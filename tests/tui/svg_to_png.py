@@ -26,9 +26,12 @@ async def shoot(scene: str, width: int, height: int, keys: list[str], theme: str
     """The screen of one scene as SVG."""
     from specdash.tui import plot
     from specdash.tui.app import Dashboard
+    from specdash.tui.widgets.alerts import AlertDetail
+    from tui.fake_alerts import SPECS
     from tui.fake_state import FakeState
 
     plot.load()
+    AlertDetail.specs = SPECS  # type: ignore[method-assign, assignment]
     app = Dashboard(
         FakeState(scene),
         clock=lambda: 10_000.0,
@@ -41,7 +44,7 @@ async def shoot(scene: str, width: int, height: int, keys: list[str], theme: str
         await pilot.pause()
         if keys:
             await pilot.press(*keys)
-        await pilot.pause(0.05)
+        await pilot.pause(0.3)
         return app.export_screenshot(title="specdash")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specdash.tui.actions import ACTIONS, GROUPS, keys_page
+from specdash.tui.actions import ACTIONS, GROUPS, Place, keys_page
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PANELS
 from specdash.tui.screens.help import help_lines
@@ -13,9 +13,10 @@ from tui.drawn import block, text
 from tui.fake_state import FakeState
 
 
-def test_no_key_and_no_id_is_used_twice() -> None:
-    keys = [key for action in ACTIONS for key in action.keys]
-    assert len(keys) == len(set(keys))
+def test_no_key_is_used_twice_on_one_screen_and_no_id_at_all() -> None:
+    for place in Place:
+        keys = [key for action in ACTIONS if not action.places or place in action.places for key in action.keys]
+        assert len(keys) == len(set(keys))
     assert len({action.id for action in ACTIONS}) == len(ACTIONS)
 
 

@@ -18,6 +18,7 @@ class Place(StrEnum):
     OVERVIEW = "overview"
     PROXY = "proxy"
     TUNE = "tune"
+    INCIDENTS = "incidents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,10 @@ _SHOWN = {
 }
 
 _VIEW, _PANELS, _LOG, _PROXY, _TUNE, _APP = "View", "Panels", "Log", "Proxy", "Tune", "Program"
+_INCIDENTS = "Incidents"
 _OVERVIEW_ONLY = (Place.OVERVIEW,)
 _TUNE_ONLY = (Place.TUNE,)
+_INCIDENTS_ONLY = (Place.INCIDENTS,)
 
 
 def _on(overview: str = "", rank: int = 0, proxy: str = "", proxy_rank: int = 0) -> tuple[Label, ...]:
@@ -84,6 +87,10 @@ def _on(overview: str = "", rank: int = 0, proxy: str = "", proxy_rank: int = 0)
 
 def _in_tune(text: str, rank: int = 0) -> tuple[Label, ...]:
     return (Label(Place.TUNE, text, rank),)
+
+
+def _in_incidents(text: str, rank: int = 0) -> tuple[Label, ...]:
+    return (Label(Place.INCIDENTS, text, rank),)
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -98,8 +105,22 @@ ACTIONS: tuple[Action, ...] = (
         )
         for spec in PANELS.values()
     ),
-    Action("zoom", ("z",), "Zoom the focused or last panel, and back", _PANELS, "zoom", _on("zoom", 0, "zoom", 2)),
-    Action("focus.next", ("tab",), "Focus the next panel", _PANELS, "next_panel(1)", _on("", 0, "table")),
+    Action(
+        "zoom",
+        ("z",),
+        "Zoom the focused or last panel, and back",
+        _PANELS,
+        "zoom",
+        (*_on("zoom", 0, "zoom", 2), *_in_incidents("details", 1)),
+    ),
+    Action(
+        "focus.next",
+        ("tab",),
+        "Focus the next panel",
+        _PANELS,
+        "next_panel(1)",
+        (*_on("", 0, "table"), *_in_incidents("scroll", 3)),
+    ),
     Action("focus.previous", ("shift+tab",), "Focus the previous panel", _PANELS, "next_panel(-1)"),
     Action(
         "panels.reset",
@@ -143,16 +164,41 @@ ACTIONS: tuple[Action, ...] = (
         "Leave zoom, find, filter, screen",
         _VIEW,
         "leave",
-        (*_on("", 0, "back"), *_in_tune("back", 5)),
+        (*_on("", 0, "back"), *_in_tune("back", 5), *_in_incidents("back", 2)),
     ),
     Action("proxy", ("p",), "Open the proxy screen, and leave it", _PROXY, "toggle_proxy", _on("proxy", 0, "overview")),
     Action(
         "open",
         ("enter",),
-        "Filter by session; request's detail; edit the setting",
+        "Filter by session; request's detail; edit the setting; go to the alert's time",
         _PROXY,
         "open",
-        (*_on("", 0, "open"), *_in_tune("edit")),
+        (*_on("", 0, "open"), *_in_tune("edit"), *_in_incidents("go there")),
+    ),
+    Action(
+        "incidents",
+        ("i",),
+        "Open the incidents screen, and leave it",
+        _INCIDENTS,
+        "toggle_incidents",
+        (*_on("incidents", 2, "incidents", 3), *_in_incidents("overview", 3)),
+    ),
+    Action(
+        "incidents.fix",
+        ("f",),
+        "Take the alert's fix to the tune screen, pending; nothing is applied",
+        _INCIDENTS,
+        "take_fix",
+        _in_incidents("fix"),
+        _INCIDENTS_ONLY,
+    ),
+    Action(
+        "incidents.bundle",
+        ("I",),
+        "Write an incident bundle: one file for the ticket",
+        _INCIDENTS,
+        "write_incident",
+        _in_incidents("bundle"),
     ),
     Action(
         "tune",
@@ -247,13 +293,20 @@ ACTIONS: tuple[Action, ...] = (
         "Show this help",
         _APP,
         "show_help",
-        (*_on("help", 0, "help"), *_in_tune("help")),
+        (*_on("help", 0, "help"), *_in_tune("help"), *_in_incidents("help")),
     ),
     Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", _on("palette", 2)),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "Quit", _APP, "quit", (*_on("quit", 0, "quit"), *_in_tune("quit"))),
+    Action(
+        "quit",
+        ("q", "ctrl+q", "ctrl+c"),
+        "Quit",
+        _APP,
+        "quit",
+        (*_on("quit", 0, "quit"), *_in_tune("quit"), *_in_incidents("quit")),
+    ),
 )
 
-GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _APP)
+GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _INCIDENTS, _APP)
 
 
 def works_in(handler: str, place: Place) -> bool:

@@ -14,13 +14,15 @@ from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS, works_in
 from specdash.tui.arming import Arming
+from specdash.tui.incident_actions import IncidentActions
 from specdash.tui.layout import PanelId
 from specdash.tui.log_actions import LogActions
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, UNICODE
-from specdash.tui.themes import PALETTES, THEME_NAMES, default_theme, textual_theme
-from specdash.tui.tune_actions import LOOK_S, TuneActions
+from specdash.tui.themes import PALETTES, default_theme, textual_theme
+from specdash.tui.tune_actions import LOOK_S
 from specdash.tui.view import View
+from specdash.tui.view_actions import ViewActions
 from specdash.tui.widgets.header import Situation
 from specdash.tui.widgets.panel import Panel, TitledPanel
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from specdash.tui.screens.tune import TuneScreen
     from specdash.tui.spans import Glyphs
     from specdash.tui.view import State
-    from specdash.tui.widgets.rows import RowsPanel
+    from specdash.tui.widgets.panel import Movable
 
 UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
@@ -53,14 +55,15 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(TuneActions, LogActions):
+class Dashboard(IncidentActions, LogActions, ViewActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
     interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. When
     `has_terminal` says no, the program ends: reading a terminal that is gone never blocks, and would take a whole core.
     `clock` is monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the
-    services; without one it only looks.
+    services; without one it only looks. `incident` writes an incident bundle and says where, raising `SpecdashError`;
+    it is called in a thread. `recording` says at once why nothing is recorded, "" when all is well.
     """
 
     TITLE = "specdash"
@@ -90,6 +93,8 @@ class Dashboard(TuneActions, LogActions):
         has_terminal: Callable[[], bool] | None = None,
         console: Console | None = None,
         arming: Arming | None = None,
+        incident: Callable[[], Path] | None = None,
+        recording: Callable[[], str] | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -104,6 +109,9 @@ class Dashboard(TuneActions, LogActions):
         """The proxy screen while it is open."""
         self.tune: TuneScreen | None = None
         """The tune screen while it is open."""
+        self.incidents = None
+        self.incident = incident
+        self._recording = recording
         self.services = console
         self.arming = arming or Arming()
         self._looked_at = 0.0
@@ -116,7 +124,7 @@ class Dashboard(TuneActions, LogActions):
         self._on_interval = on_interval
         self._when_ready = on_ready
         self._has_terminal = has_terminal
-        self._screenshots = screenshots
+        self.screenshots = screenshots
         self._timer: Timer | None = None
         self._last_panel = PanelId.ACCEPTANCE
         for palette in PALETTES.values():
@@ -126,18 +134,24 @@ class Dashboard(TuneActions, LogActions):
     @property
     def shown(self) -> DashboardScreen:
         """The screen that is looked at."""
-        return self.tune or self.proxy or self.overview
+        return self.tune or self.incidents or self.proxy or self.overview
 
     @property
-    def moving(self) -> RowsPanel[object] | None:
-        """The table that keys of movement move."""
+    def moving(self) -> Movable | None:
+        """What keys of movement move."""
         if self.tune is not None:
-            return self.tune.table  # type: ignore[return-value]
+            return self.tune.table
+        if self.incidents is not None:
+            return self.incidents.moving
         return self.proxy.table if self.proxy is not None else None
 
     def monotonic(self) -> float:
         """Seconds."""
         return self._clock()
+
+    def wall_time(self) -> float:
+        """Unix time."""
+        return self._wall()
 
     def on_key(self, event: events.Key) -> None:
         """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
@@ -216,7 +230,16 @@ class Dashboard(TuneActions, LogActions):
     def _situation(self) -> Situation:
         paused = None if self.paused_at is None else self._clock() - self.paused_at
         now = self._clock()
-        return Situation(self._wall(), paused, self.demo, self.arming.left_s(now), self.arming.locked, self.cut_short)
+        return Situation(
+            self._wall(),
+            paused,
+            self.demo,
+            self.arming.left_s(now),
+            self.arming.locked,
+            self.cut_short,
+            self._recording() if self._recording is not None else "",
+            self.shown is self.incidents,
+        )
 
     def _focused_panel(self) -> PanelId:
         if isinstance(self.overview.focused, Panel):
@@ -235,6 +258,10 @@ class Dashboard(TuneActions, LogActions):
     def action_zoom(self) -> None:
         """Zoom in on the focused or last panel or table, or out."""
         if self.tune is not None:
+            return
+        if self.incidents is not None:
+            self.incidents.toggle_zoom()
+            self.call_after_refresh(self.show_now)
             return
         if self.proxy is not None:
             self.proxy.toggle_zoom()
@@ -289,39 +316,16 @@ class Dashboard(TuneActions, LogActions):
             self._on_interval(self.interval_s)
         self.refresh_view()
 
-    def action_next_theme(self) -> None:
-        """The next theme."""
-        self.theme = THEME_NAMES[(THEME_NAMES.index(self.theme) + 1) % len(THEME_NAMES)]
-        for screen in {self.overview, self.shown}:
-            screen.paint(PALETTES[self.theme])
-
-    def action_save_screen(self) -> None:
-        """Save the screen as SVG and say where."""
-        from specdash.core.paths import state_dir
-        from specdash.tui.export import portable_svg
-
-        folder = self._screenshots or state_dir() / "screenshots"
-        name = time.strftime("specdash-%Y%m%d-%H%M%S.svg", time.localtime(self._wall()))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(portable_svg(self.export_screenshot(title="specdash")), encoding="utf-8")
-        except OSError as error:
-            self.notify(f"cannot save {folder / name}: {error.strerror}", severity="error", markup=False)
-            return
-        self.notify(f"saved {folder / name}", markup=False)
-
-    def action_show_help(self) -> None:
-        """Open the help page."""
-        from specdash.tui.screens.help import HelpScreen
-
-        focused = self.overview.focused
-        spec = focused.spec if isinstance(focused, Panel) else None
-        self.push_screen(HelpScreen(PALETTES[self.theme], self.glyphs, spec))
-
     def action_leave(self) -> None:
         """Leave one thing: zoom first, then find, then filter, then the proxy screen."""
         if self.tune is not None:
             self.action_toggle_tune()
+            return
+        if self.incidents is not None:
+            if self.incidents.leave():
+                self.call_after_refresh(self.show_now)
+            else:
+                self.action_toggle_incidents()
             return
         if self.proxy is not None:
             if self.proxy.leave():
@@ -343,6 +347,8 @@ class Dashboard(TuneActions, LogActions):
 
         if self.tune is not None:
             return
+        if self.incidents is not None:
+            self.action_toggle_incidents()
         if self.proxy is not None:
             if self.screen is self.proxy:
                 frozen, self.proxy = self.proxy.view, None
@@ -357,10 +363,13 @@ class Dashboard(TuneActions, LogActions):
         self.call_after_refresh(self.show_now)
 
     async def action_open(self) -> None:
-        """On the tune screen: edit the selected setting. On the proxy screen: filter by the selected session, or show
-        the selected request in detail."""
+        """On the tune screen: edit the selected setting. On the incidents screen: go to the time of the alert. On the
+        proxy screen: filter by the selected session, or show the selected request in detail."""
         if self.tune is not None:
             await self.edit_setting()
+            return
+        if self.incidents is not None:
+            await self.go_to_alert()
             return
         if self.proxy is None or self.proxy.view is None:
             return

@@ -8,7 +8,7 @@ from textual.app import App
 
 if TYPE_CHECKING:
     from specdash.tui.screens.overview import OverviewScreen
-    from specdash.tui.widgets.rows import RowsPanel
+    from specdash.tui.widgets.panel import Movable
 
 
 class LogActions(App[None]):
@@ -17,8 +17,8 @@ class LogActions(App[None]):
     overview: OverviewScreen
 
     @property
-    def moving(self) -> RowsPanel[object] | None:
-        """The table that keys of movement move, None on the overview: there they move the log."""
+    def moving(self) -> Movable | None:
+        """What keys of movement move, None on the overview: there they move the log."""
         raise NotImplementedError
 
     def reveal_log(self) -> None:

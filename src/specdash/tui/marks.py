@@ -1,4 +1,5 @@
-"""Applies on a time chart: a thin vertical line where each was, which never hides a value."""
+"""What happened, on a time chart: a thin vertical line where each apply, restart and critical alert was, a head alone
+for a warning. None of them ever hides a value."""
 
 from __future__ import annotations
 
@@ -8,22 +9,28 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from specdash.core.alerts import AlertSeverity
 from specdash.core.applies import Outcome
+from specdash.core.timeline import EventKind
 from specdash.tui.formatting import clean
+from specdash.tui.plot import DOTS_PER_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from specdash.core.timeline import TimelineEvent
     from specdash.insight.experiment_picture import ApplyMark
     from specdash.insight.picture import Picture
     from specdash.tui.spans import Line
 
     Row = list[tuple[str, str]]
+    _Happened = tuple[float, "Look", tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How one kind of apply is drawn: the line, its top cell, and both for a terminal without Unicode."""
+    """How one kind of event is drawn: the line, its top cell, and both for a terminal without Unicode. Without a line
+    it is a head alone. Of those in one cell the last of `LOOKS` is seen."""
 
     line: str
     head: str
@@ -33,15 +40,21 @@ class Look:
     about: str
 
 
+WARNED = Look("", "▲", "", "^", "warn", "warning")
+RESTARTED = Look("┆", "↻", "'", "@", "accent", "restart")
 APPLIED = Look("│", "▼", "|", "v", "text", "applied")
 UNDONE = Look("╎", "↺", "!", "<", "warn", "rollback")
 FAILED = Look("┊", "✖", ":", "x", "bad", "failed and rolled back")
-LOOKS = (APPLIED, UNDONE, FAILED)
+CRITICAL = Look("┇", "◆", ";", "#", "bad", "critical alert")
+LOOKS = (WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
+GUIDE = Look("╌", "╌", "-", "-", "warn", "break-even")
+_RANKS = {look.about: rank for rank, look in enumerate(LOOKS)}
+_ALERTS = {AlertSeverity.WARNING: WARNED, AlertSeverity.CRITICAL: CRITICAL}
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One apply at one column of a chart; `texts` may stand beside its head, the first that fits."""
+    """One event at one column of a chart; `texts` may stand beside its head, the first that fits."""
 
     column: int
     look: Look
@@ -49,28 +62,57 @@ class Mark:
 
 
 def marks_of(picture: Picture, count: int) -> tuple[Mark, ...]:
-    """The applies within a chart of `count` columns over the picture's window, oldest first; the newest has its text.
+    """The applies, restarts and alerts within a chart of `count` columns over the picture's window, those that win a
+    cell last; the newest apply and the alert that names the cause have their text.
 
-    Columns are those of `Series.columns`. A refused apply touched nothing and has no mark.
+    Columns are those of `Series.columns`. A refused apply touched nothing and has no mark, nor has a notice.
     """
+    if not picture.applies and not picture.timeline:
+        return ()
     width = picture.window_s / count
     first = math.floor(picture.at / width) - count + 1
     found: list[Mark] = []
-    newest = max((one.wall for one in picture.applies if one.outcome is not Outcome.REFUSED), default=None)
-    for one in picture.applies:
-        column = math.floor((picture.at - one.age_s) / width) - first
-        if one.outcome is Outcome.REFUSED or not 0 <= column < count:
-            continue
-        texts = (clean(one.text, 60), f"#{one.number}") if one.wall == newest else ()
-        found.append(Mark(column, look_of(one), texts))
-    return tuple(found)
+    for age_s, look, texts in (*_applies(picture), *_happened(picture)):
+        column = math.floor((picture.at - age_s) / width) - first
+        if 0 <= column < count:
+            found.append(Mark(column, look, texts))
+    return tuple(sorted(found, key=lambda one: _RANKS[one.look.about]))
+
+
+def _applies(picture: Picture) -> Iterator[_Happened]:
+    touched = [one for one in picture.applies if one.outcome is not Outcome.REFUSED]
+    newest = max((one.wall for one in touched), default=None)
+    for one in touched:
+        yield one.age_s, look_of(one), (clean(one.text, 60), f"#{one.number}") if one.wall == newest else ()
+
+
+def _happened(picture: Picture) -> Iterator[_Happened]:
+    """Restarts and alerts that began in the window."""
+    begin = picture.wall - picture.window_s * 1.1
+    cause = picture.alerts.cause_key[0] if picture.alerts.cause_key is not None else None
+    for event in reversed(picture.timeline):
+        if event.at < begin:
+            return
+        look = look_of_event(event)
+        if look is not None:
+            is_cause = event.kind is EventKind.ALERT and event.ref == cause and event.ended is None
+            yield picture.wall - event.at, look, (clean(event.title, 60),) if is_cause else ()
 
 
 def look_of(mark: ApplyMark) -> Look:
-    """How it is drawn."""
+    """How an apply is drawn."""
     if mark.outcome is not Outcome.APPLIED:
         return FAILED
     return UNDONE if mark.is_undo else APPLIED
+
+
+def look_of_event(event: TimelineEvent) -> Look | None:
+    """How a restart or an alert is drawn; None for what has no mark in a chart, and for applies."""
+    if event.kind is EventKind.RESTART:
+        return RESTARTED
+    if event.kind is EventKind.ALERT and event.severity is not None:
+        return _ALERTS.get(event.severity)
+    return None
 
 
 def cell_of(column: int, count: int, width: int) -> int:
@@ -84,32 +126,46 @@ def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str,
         return lines
     rows: list[Row] = [[(char, part) for text, part in line for char in text] for line in lines]
     width = len(rows[0])
-    heads: set[int] = set()
+    taken: set[int] = set()
     for mark in marks:
         x, look = cell_of(mark.column, count, width), mark.look
-        heads.add(x)
+        taken.add(x)
         for y, row in enumerate(rows):
             if row[x][1] == role:
                 continue
-            if ascii_only:
-                row[x] = (look.ascii_line if y else look.ascii_head, look.role)
-            else:
-                row[x] = (look.line if y else look.head, look.role)
-    for mark in marks:
-        _write(rows[0], mark, cell_of(mark.column, count, width), role, heads)
+            line, head = (look.ascii_line, look.ascii_head) if ascii_only else (look.line, look.head)
+            drawn = line if y else head
+            if drawn:
+                row[x] = (drawn, look.role)
+    for mark in reversed(marks):
+        _write(rows[0], mark, cell_of(mark.column, count, width), role, taken)
     return [_joined(row) for row in rows]
 
 
-def _write(row: Row, mark: Mark, x: int, role: str, heads: set[int]) -> None:
-    """Put the mark's text at the right of its head, or else at the left, where no value and no other mark is."""
+def guide(lines: Sequence[Line], level: int, text: str, role: str, *, ascii_only: bool) -> Sequence[Line]:
+    """The lines of a plot with a horizontal line `level` dots above its bottom, and `text` at its right end. What draws
+    a value (in `role`) stays."""
+    y = len(lines) - 1 - level // DOTS_PER_ROW
+    if not 0 <= y < len(lines):
+        return lines
+    row: Row = [(char, part) for piece, part in lines[y] for char in piece]
+    stroke = "-" if ascii_only else "╌"
+    row = [(stroke, "warn") if part != role else (char, part) for char, part in row]
+    _write(row, Mark(0, GUIDE, (text,)), len(row) - 1, role, set())
+    return [*lines[:y], _joined(row), *lines[y + 1 :]]
+
+
+def _write(row: Row, mark: Mark, x: int, role: str, taken: set[int]) -> None:
+    """Put the mark's text at the right of its head, or else at the left, where no value and nothing `taken` is."""
     for text in mark.texts:
         length = cell_len(text)
         for start in (x + 1, x - length):
             cells = range(start, start + length)
             if length != len(text) or start < 0 or cells.stop > len(row):
                 continue
-            if all(row[at][1] != role and at not in heads for at in cells):
+            if all(row[at][1] != role and at not in taken for at in cells):
                 row[start : cells.stop] = [(char, mark.look.role) for char in text]
+                taken.update(cells)
                 return
 
 

@@ -102,10 +102,10 @@ class TuneActions(App[None]):
         self.tune_model.services = services
         self.tune_model.settle()
         if changed:
-            self._check()
+            self.check_changes()
         self._redraw()
 
-    def _check(self) -> None:
+    def check_changes(self) -> None:
         """Ask preflight about the pending changes."""
         console, model = self.services, self.tune_model
         if console is None or not model.count:
@@ -145,7 +145,7 @@ class TuneActions(App[None]):
                 self.notify(problem, severity="error", markup=False)
                 return
             model.set(row.key, value.strip())
-            self._check()
+            self.check_changes()
             self._redraw()
 
         values = row.help.values if row.help is not None else ""
@@ -158,20 +158,20 @@ class TuneActions(App[None]):
             self.tune_model.drop(row.key)
             if row.now is not None:
                 self.tune_model.set(row.key, None)
-            self._check()
+            self.check_changes()
             self._redraw()
 
     def action_drop_change(self) -> None:
         """Forget the selected setting's change."""
         row = self.tune.board.keys.selected if self.tune is not None else None
         if row is not None and self.tune_model.drop(row.key):
-            self._check()
+            self.check_changes()
             self._redraw()
 
     def action_clear_changes(self) -> None:
         """Forget all changes."""
         self.tune_model.clear()
-        self._check()
+        self.check_changes()
         self._redraw()
 
     def action_next_service(self) -> None:
@@ -209,7 +209,7 @@ class TuneActions(App[None]):
         def taken(profile: Profile | None) -> None:
             if profile is not None:
                 self.tune_model.take(profile)
-                self._check()
+                self.check_changes()
             self._redraw()
 
         self._ask("presets", console.profiles, choose)

@@ -92,9 +92,9 @@ class TuneModel:
         return service.values if service is not None else {}
 
     def set(self, key: str, value: str | None) -> None:
-        """Want `value` (None: no such key); wanting what is there already is no change."""
+        """Want `value` (None: no such key); wanting what is known to be there already is no change."""
         wanted = self.pending.setdefault(self.role, {})
-        if self.values(self.role).get(key) == value:
+        if self.services is not None and self.values(self.role).get(key) == value:
             wanted.pop(key, None)
         else:
             wanted[key] = value

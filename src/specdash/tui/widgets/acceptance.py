@@ -1,4 +1,5 @@
-"""Acceptance: the chart, window, lifetime and live figures, and how far into a draft the target follows it."""
+"""Acceptance: the chart, window, lifetime and live figures, how far into a draft the target follows it, and whether
+that pays."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from specdash.core.readings import Source, Status
 from specdash.insight.charts import Metric
 from specdash.tui.formatting import UNKNOWN, bar, column_bar, compact, decimal, fit, percent
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import BLANK, Line, Span, figure
+from specdash.tui.spans import BLANK, Line, Span, figure, line_width
+from specdash.tui.widgets import speedup
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import Panel
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 _SIDE_WIDTH = 43
 _CHART_LEAST = 26
+_THREE_ABREAST, _THREE_HIGH = 128, 9
+_PAYING_WIDTH = 46
+_ROOMY = 16
+_UPPER_LEAST = 7
 
 
 class AcceptancePanel(Panel):
@@ -43,12 +49,30 @@ class AcceptancePanel(Panel):
         )
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
-        """The chart at the left, figures and per-position bars at the right."""
+        """The chart at the left, figures and per-position bars at the right; whether it pays beside or below them,
+        where there is room for more than a line."""
+        if height >= _ROOMY and speedup.is_told(view):
+            below = speedup.detail_lines(view, width - 2, height - _UPPER_LEAST - 1)
+            upper = self._upper(view, width, height - len(below) - 1, told=True)
+            return [*upper, BLANK, *((("  ", "text"), *line) for line in below)]
+        if width >= _THREE_ABREAST and height >= _THREE_HIGH and speedup.is_told(view):
+            room = width - _PAYING_WIDTH - 2
+            left = self._upper(view, room, height, told=True)
+            right = speedup.detail_lines(view, _PAYING_WIDTH, height)
+            return [
+                (*(left[y] if y < len(left) else ((" " * room, "text"),)), *_after(left, y, room), *line)
+                for y, line in enumerate([*right, *[BLANK] * (height - len(right))])
+            ]
+        return self._upper(view, width, height, told=False)
+
+    def _upper(self, view: View, width: int, height: int, *, told: bool) -> list[Line]:
+        """Chart, figures and bars; with a line on whether it pays unless that is told elsewhere."""
         side = min(max(_SIDE_WIDTH, width * 2 // 5), width - _CHART_LEAST - 2)
         if side < 20:
             return self._chart(view, width, height)
         chart = self._chart(view, width - side - 2, height)
-        right = speculation_lines(view, side, height)
+        right = [] if told or not speedup.is_told(view) else [speedup.compact_line(view, side)]
+        right += speculation_lines(view, side, height - len(right))
         pad: Span = (" " * (width - side - 2), "text")
         return [
             (*(chart[y] if y < len(chart) else (pad,)), ("  ", "text"), *(right[y] if y < len(right) else BLANK))
@@ -56,13 +80,19 @@ class AcceptancePanel(Panel):
         ]
 
     def _chart(self, view: View, width: int, height: int) -> list[Line]:
-        lines = self.chart.lines(view, width, height)
+        least = view.picture.speedup.break_even_acceptance
+        lines = self.chart.lines(view, width, height, least, " break-even" if least is not None else "")
         if not lines or not self.chart.empty:
             return lines
         lines = list(lines)
         reason = _why_empty(view)
         lines[height // 2] = (lines[height // 2][0], (fit(reason, width - 5), "dim"))
         return lines
+
+
+def _after(left: list[Line], y: int, room: int) -> Line:
+    """The gap behind a line of the left part."""
+    return ((" " * (room - line_width(left[y]) + 2 if y < len(left) else 2), "text"),)
 
 
 def _plain(measured: Measured, text: str) -> Span:

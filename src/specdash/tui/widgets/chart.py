@@ -1,5 +1,5 @@
-"""Time charts with a small scale at the left, and marks where something was applied; drawn again only when they would
-look different."""
+"""Time charts with a small scale at the left, and marks where something happened; drawn again only when they would look
+different."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class Chart:
         self._key: object = None
         self._lines: list[Line] = []
 
-    def lines(self, view: View, width: int, height: int) -> list[Line]:
-        """The chart `width` cells wide, scale included, and `height` lines high."""
+    def lines(
+        self, view: View, width: int, height: int, guide: float | None = None, guide_text: str = ""
+    ) -> list[Line]:
+        """The chart `width` cells wide, scale included, and `height` lines high; with a horizontal line at `guide`."""
         plot_width = width - SCALE_WIDTH
         if plot_width < 8 or height < 2:
             return []
@@ -48,12 +50,15 @@ class Chart:
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
         levels = plot.levels(columns, height, low, high)
-        found = marks.marks_of(view.picture, len(columns)) if view.picture.applies else ()
+        found = marks.marks_of(view.picture, len(columns))
+        (line,) = plot.levels((guide,), height, low, high)
         ascii_only = view.glyphs.ascii_only
-        key = (levels, width, high, height, ascii_only, plot.loaded(), found)
+        key = (levels, width, high, height, ascii_only, plot.loaded(), found, line, guide_text)
         if key == self._key:
             return self._lines
         body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only)
+        if line is not None:
+            body = list(marks.guide(body, line, guide_text, self.role, ascii_only=ascii_only))
         drawn = marks.overlay(body, found, len(columns), self.role, ascii_only=ascii_only)
         blank = self.empty and self.spec.high is None
         scale = [" " * SCALE_WIDTH] * height if blank else self._scale(low, high, height)

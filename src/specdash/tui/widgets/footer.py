@@ -6,7 +6,12 @@ from specdash.tui.actions import ACTIONS, Action, Place
 from specdash.tui.spans import Line, Span, line_width
 from specdash.tui.widgets.panel import LinesWidget
 
-_FIRST = {Place.OVERVIEW: ("1-9", "panels"), Place.PROXY: ("↑↓", "row"), Place.TUNE: ("↑↓", "setting")}
+_FIRST = {
+    Place.OVERVIEW: ("1-9", "panels"),
+    Place.PROXY: ("↑↓", "row"),
+    Place.TUNE: ("↑↓", "setting"),
+    Place.INCIDENTS: ("↑↓", "alert"),
+}
 
 
 class Footer(LinesWidget):

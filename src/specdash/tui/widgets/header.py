@@ -8,8 +8,23 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
 from specdash.insight.picture import BackendState
-from specdash.tui.formatting import age, clean, clock, context, count, duration, fit, interval, percent, rate, window
+from specdash.insight.speedup_picture import Paying
+from specdash.tui.formatting import (
+    age,
+    clean,
+    clock,
+    context,
+    count,
+    decimal,
+    duration,
+    fit,
+    interval,
+    percent,
+    rate,
+    window,
+)
 from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
+from specdash.tui.widgets.banner import banner_line
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
 
@@ -28,6 +43,7 @@ STATE_ROLES = {
     BackendState.UNKNOWN: "dim",
 }
 _BANNER_LINES = 3
+_QUIET_LINES = 2
 _WIDE = 100
 _LEAST_ENGINE = 12
 _SILENT = (BackendState.DOWN, BackendState.STALE, BackendState.RESTARTED)
@@ -46,10 +62,14 @@ class Situation:
     locked: bool = False
     cut_short: bool = False
     """An apply was cut short, and waits to be finished or rolled back."""
+    not_recording: str = ""
+    """Why nothing is recorded, empty when all is well."""
+    on_incidents: bool = False
+    """The incidents screen is what is looked at: its key needs no hint."""
 
 
 class Header(LinesWidget):
-    """Two lines, and up to three more for what is wrong."""
+    """Two lines, one for the likely cause while an alert is active, and up to three for what else is to be said."""
 
     def show(self, view: View, situation: Situation) -> None:
         """Draw this view; the height follows the content."""
@@ -68,8 +88,15 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
         spread(_what_runs(view, width - line_width(tags) - 1), tags, width),
         spread(_where(backend, width - line_width(how) - 1, wide=width >= _WIDE), how, width),
     ]
+    banner = banner_line(view, width, on_incidents=situation.on_incidents)
+    if banner is not None:
+        lines.append(banner)
     loud = trouble(view)
-    if loud is not None:
+    if loud is not None and banner is not None:
+        # The banner has the cause; the state's own words stand below it in a quiet voice, where they say more.
+        if backend.state is not BackendState.LIVE:
+            lines += [((" " + fit(part, width - 1), loud[1]),) for part in wrap(loud[0], width - 2, _QUIET_LINES)]
+    elif loud is not None:
         text, role = loud
         lines += [((" " + fit(part, width - 1), f"banner.{role}"),) for part in wrap(text, width - 2, _BANNER_LINES)]
     return lines
@@ -172,6 +199,11 @@ def _tags(view: View, situation: Situation) -> list[Span]:
         spans += [(f" PAUSED {age(situation.paused_s)} ", "banner.warn"), ("  ", "text")]
     if situation.demo:
         spans.append(("demo  ", "accent"))
+    if situation.not_recording:
+        spans.append(("not recording  ", "warn"))
+    speedup = view.picture.speedup
+    if speedup.verdict is Paying.HURTING:
+        spans += [(f" HURTING x{decimal(speedup.value)} ", "banner.bad"), ("  ", "text")]
     uptime = view.picture.backend.uptime_s
     if uptime is not None:
         spans += [("up ", "dim"), (duration(uptime), "text"), (" ", "text")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from textual.geometry import Region
 from textual.widget import Widget
@@ -70,6 +70,22 @@ class LinesWidget(Widget):
             strip = to_strip(line, self.size.width, self.palette, ascii_only=self.glyphs.ascii_only)
             self._strips[y] = strip
         return strip
+
+
+class Movable(Protocol):
+    """What keys of movement move: a selection, or what is seen of a long text."""
+
+    def move(self, lines: int) -> None:
+        """By lines; negative is up."""
+
+    def page(self, pages: int) -> None:
+        """By as many lines as are seen."""
+
+    def to_start(self) -> None:
+        """To the first line."""
+
+    def to_end(self) -> None:
+        """To the last line."""
 
 
 class TitledPanel(LinesWidget, can_focus=True):

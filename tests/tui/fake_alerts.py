@@ -1,0 +1,222 @@
+"""Alerts, events and speed-ups for screens: what is wrong, what was, and whether speculation pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.applies import ApplyKind, Outcome
+from specdash.core.baselines import Baseline
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.insight.alerts_picture import AlertsPicture
+from specdash.insight.experiment_picture import ApplyMark
+from specdash.insight.rules.catalogue import RuleSpec
+from specdash.insight.speedup_picture import Basis, GroupFigures, Paying, SpeedUpPicture, TypeFigures
+from specdash.insight.timeline import of_alert, of_apply
+
+if TYPE_CHECKING:
+    from specdash.insight.picture import Picture
+
+BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)
+PAYING = SpeedUpPicture(
+    value=1.84,
+    low=1.70,
+    high=2.00,
+    basis=Basis.MEASURED,
+    verdict=Paying.PAYING,
+    why="82 requests against the baseline of 4k context, one at a time, recorded 2 h ago",
+    requests=82,
+    baseline=BASELINE,
+    decode_rate=106.0,
+    baseline_rate=57.6,
+    mean_accepted_length=4.41,
+    draft_share=0.11,
+    break_even_length=2.40,
+    break_even_acceptance=0.31,
+    by_context=(
+        GroupFigures("under 1k", 31, 0.74, 4.9, 118.0, 2.05),
+        GroupFigures("1k to 4k", 29, 0.67, 4.4, 106.0, 1.84),
+        GroupFigures("4k to 16k", 18, 0.51, 3.2, 74.0, 1.41),
+        GroupFigures("over 16k", 4, 0.33, 2.4, 51.0, 0.96),
+    ),
+    by_generated=(GroupFigures("first 64", 82, 0.79, 5.2, None, 2.10), GroupFigures("64 to 256", 60, 0.55, 3.6)),
+    by_phase=(GroupFigures("tool call", 40, 0.81, 5.4, 121.0, 2.1), GroupFigures("prose", 42, 0.47, 3.0, 71.0, 1.22)),
+    by_type=(
+        TypeFigures("draft-simple", 12_400, 11_000, 98_000, 66_000, 0.67, 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), 12.1),
+        TypeFigures("ngram-mod", 3_100, 900, 21_000, 5_100, 0.24, 1.9, (0.4, 0.3, 0.2), 0.2),
+    ),
+)
+HURTING = replace(
+    PAYING,
+    value=0.82,
+    low=0.74,
+    high=0.91,
+    verdict=Paying.HURTING,
+    decode_rate=47.2,
+    mean_accepted_length=1.62,
+    by_context=(GroupFigures("under 1k", 31, 0.2, 1.7, 49.0, 0.85), GroupFigures("1k to 4k", 8, 0.1, 1.3, 40.0, 0.7)),
+)
+ESTIMATE = replace(
+    PAYING,
+    basis=Basis.ESTIMATED,
+    verdict=Paying.EVEN,
+    value=1.05,
+    low=0.93,
+    high=1.18,
+    baseline=None,
+    why="no baseline is recorded for this model: run `specdash baseline record` while nobody needs the server",
+)
+
+
+def zero_acceptance(wall: float) -> Alert:
+    """The worst, with a fix."""
+    return Alert(
+        rule="zero_acceptance",
+        title="Not one draft token is accepted",
+        severity=AlertSeverity.CRITICAL,
+        summary="0 of 4,096 draft tokens were accepted in the last 60 s: the drafter's output is noise, likely NaN",
+        since=wall - 252.0,
+        raised=wall - 240.0,
+        last=wall,
+        evidence=(("drafted in 60 s", "4,096"), ("accepted in 60 s", "0"), ("accepted the hour before", "67 %")),
+        fix=(("LLAMA_SPEC_TYPE", None), ("LLAMA_DRAFT_MAX", "0")),
+        chart="acceptance",
+    )
+
+
+def hung_slot(wall: float) -> Alert:
+    """A warning of one slot."""
+    return Alert(
+        rule="slot_hung",
+        title="Slot hangs",
+        severity=AlertSeverity.WARNING,
+        summary="slot 3 is busy and has given no token for 48 s",
+        since=wall - 61.0,
+        raised=wall - 48.0,
+        last=wall,
+        subject="slot 3",
+        evidence=(("task", "4711"), ("tokens", "801")),
+        chart="decode",
+    )
+
+
+def no_slots(wall: float) -> Alert:
+    """A notice."""
+    return Alert(
+        "slots_disabled", "The server shows no slots", AlertSeverity.NOTICE,
+        "/slots answers 501: start the server with --slots", wall - 3000.0, wall - 3000.0, wall,
+    )  # fmt: skip
+
+
+def past_alerts(wall: float) -> tuple[Alert, ...]:
+    """Two that are over."""
+    down = Alert(
+        rule="backend_down", title="Server is down", severity=AlertSeverity.CRITICAL,
+        summary="nothing usable answers at http://127.0.0.1:8080: connection refused",
+        since=wall - 1_500.0, raised=wall - 1_500.0, last=wall - 1_390.0, ended=wall - 1_390.0,
+        evidence=(("state", "down"),), chart="decode",
+    )  # fmt: skip
+    storm = Alert(
+        rule="find_slot_storm", title="find_slot storm", severity=AlertSeverity.WARNING,
+        summary="12,400 find_slot lines a minute", since=wall - 5_000.0, raised=wall - 4_990.0, last=wall - 4_000.0,
+        ended=wall - 4_000.0, chart="warnings",
+    )  # fmt: skip
+    return down, storm
+
+
+UNJUDGED = (
+    ("gpu_throttled", "nothing fresh from gpu"),
+    ("gpu_lost", "nothing fresh from gpu"),
+    ("acceptance_collapse", "the server is idle"),
+)
+
+
+def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, ...]) -> Picture:
+    """The picture with these alerts, an apply and a restart on its timeline."""
+    wall = picture.wall
+    first = active[0] if active else None
+    applies = (ApplyMark(7, 200.0, wall - 200.0, Outcome.APPLIED, ApplyKind.APPLY, "DRAFT_MAX 4→12"),)
+    restart = TimelineEvent(wall - 1_380.0, EventKind.RESTART, "restarted")
+    events = [restart, *map(of_alert, (*past, *active)), *map(of_apply, applies)]
+    cause = f"{first.title}: {first.summary}" if first is not None else ""
+    alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED)
+    timeline = tuple(sorted(events, key=lambda one: one.at))
+    return replace(picture, alerts=alerts, applies=applies, timeline=timeline)
+
+
+def alerts(picture: Picture) -> Picture:
+    """Three active, two over."""
+    wall = picture.wall
+    return with_alerts(picture, (zero_acceptance(wall), hung_slot(wall), no_slots(wall)), past_alerts(wall))
+
+
+def alerts_past(picture: Picture) -> Picture:
+    """All is over."""
+    return with_alerts(picture, (), past_alerts(picture.wall))
+
+
+def alerts_none(picture: Picture) -> Picture:
+    """Nothing is wrong, and some rules cannot be judged."""
+    return replace(picture, alerts=AlertsPicture(unjudged=UNJUDGED))
+
+
+def notice(picture: Picture) -> Picture:
+    """A notice alone."""
+    return with_alerts(picture, (no_slots(picture.wall),), ())
+
+
+def hurting(picture: Picture) -> Picture:
+    """Speculation slows the server down."""
+    return replace(picture, speedup=HURTING)
+
+
+def estimated(picture: Picture) -> Picture:
+    """No baseline is recorded."""
+    return replace(picture, speedup=ESTIMATE)
+
+
+def _spec(alert: Alert, meaning: str, checks: tuple[str, ...], remedy: str) -> RuleSpec:
+    return RuleSpec(alert.rule, "speculation", alert.title, alert.severity, meaning, checks, remedy)
+
+
+SPECS = {
+    spec.id: spec
+    for spec in (
+        _spec(
+            zero_acceptance(0.0),
+            "The server drafts, and the target refuses every token. A draft model whose output is NaN looks like this, "
+            "and so does one of another tokenizer. Each draft costs time and gives nothing.",
+            (
+                "the log's lines about the draft model: vocabularies, NaN, flash attention",
+                "specdash preflight --env-file FILE",
+                "whether the draft model alone answers sensibly: llama-cli -m DRAFT -p hello",
+            ),
+            "Switch speculation off until the draft model is repaired; requests are faster without it.",
+        ),
+        _spec(
+            hung_slot(0.0),
+            "A slot that decodes gives a token every few milliseconds.",
+            ("specdash snapshot",),
+            "Restart.",
+        ),
+        _spec(
+            no_slots(0.0), "Without /slots nothing is known of single requests.", ("its command line",), "Add --slots."
+        ),
+        *(
+            _spec(one, "It was, and is no more.", ("specdash services status",), "Nothing now.")
+            for one in past_alerts(0.0)
+        ),
+        *(
+            RuleSpec(rule, "machine", title, AlertSeverity.WARNING, "", ())
+            for rule, title in (
+                ("gpu_throttled", "GPU is throttled"),
+                ("gpu_lost", "GPU is lost"),
+                ("acceptance_collapse", "Acceptance collapsed"),
+                ("kv_full", "KV cache is full"),
+                ("disk_full", "Disk is nearly full"),
+            )
+        ),
+    )
+}
+"""The runbooks of these alerts, so that pictures do not change with the texts of the real rules."""
