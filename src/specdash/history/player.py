@@ -19,6 +19,8 @@ SPEEDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 TICK_S = 0.1
 BUSY_S = 0.05
 """So long does one move take of a tick, so that screens get their turn."""
+NEAR_S = 1.5
+"""While it plays, an event that was just passed is not the one before."""
 REST_S = 0.4
 """Stopped for so long, the replay goes deeper (see `ReplaySession.deepen`)."""
 
@@ -61,8 +63,7 @@ class Player:
     def seek(self, wall: float) -> None:
         """Show the moment `wall`."""
         with self._change:
-            first, last = self.session.span
-            self._wanted = min(max(wall, first), last)
+            self._wanted = max(wall, self.session.first)
             self._tell()
 
     def step(self, seconds: float) -> None:
@@ -71,7 +72,8 @@ class Player:
 
     def to_event(self, step: int) -> TimelineEvent | None:
         """Go to the next event (1) or the one before (-1); None where there is none."""
-        event = self.session.next_event(step, self.position)
+        near = NEAR_S * self.speed if self.playing and step < 0 else 0.0
+        event = self.session.next_event(step, self.position - near)
         if event is not None:
             self.seek(event.at)
         return event
@@ -124,22 +126,23 @@ class Player:
 
     def _round(self) -> None:
         """One move, or the wait for something to do."""
-        wanted = self._wanted
+        seen, wanted = self.version, self._wanted
         if wanted is not None:
             self.session.go(wanted)
             self._moved(wanted)
         elif self.playing:
-            self._play()
+            self._play(seen)
         elif self.session.is_deep or time.monotonic() - self._moved_at < REST_S:
-            self._wait(None if self.session.is_deep else REST_S)
-        else:
-            if self.session.deepen(BUSY_S):
+            self._wait(seen, None if self.session.is_deep else REST_S)
+        elif self.session.deepen(BUSY_S):
+            with self._change:
                 self.version += 1
-            self._wait(TICK_S - BUSY_S)
+        else:
+            self._wait(seen, TICK_S - BUSY_S)
 
-    def _play(self) -> None:
+    def _play(self, seen: int) -> None:
         begun, here = time.monotonic(), self.session.position
-        self._wait(TICK_S)
+        self._wait(seen, TICK_S)
         if not self.playing or self._wanted is not None:
             return
         there = here + (time.monotonic() - begun) * self.speed
@@ -161,8 +164,7 @@ class Player:
                 self._wanted = None
             self.version += 1
 
-    def _wait(self, seconds: float | None) -> None:
-        """Until something is wanted, or for so long."""
+    def _wait(self, seen: int, seconds: float | None) -> None:
+        """Until somebody tells something new, or for so long."""
         with self._change:
-            if self._wanted is None and not self._closed:
-                self._change.wait(seconds)
+            self._change.wait_for(lambda: self.version != seen, seconds)

@@ -39,10 +39,8 @@ CHART_STEP_S = 10.0
 """Width of the points that a seek takes from the store for the charts of the time before."""
 AHEAD_S = 30.0
 """So much is read at a time; bounds what is held in memory."""
-SLICE_S = 0.01
-"""So long does `deepen` hold others up at a time."""
-NEAR_S = 1.5
-"""An event this near is the one that is shown, not the next."""
+ONWARD_S = 120.0
+"""Up to so much is played on without a seek."""
 
 
 class Record(Protocol):
@@ -65,6 +63,9 @@ class Record(Protocol):
 
     def span(self, target: str) -> tuple[float, float] | None:
         """The first and the last moment of the record."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ class ReplaySession:
 
     def seek(self, wall: float) -> None:
         """Show the moment `wall`, or the one nearest to it in the record."""
+        if wall > self.last:
+            self.refresh()
         wall = min(max(wall, self.first), self.last)
         reel = self._wound(wall - QUICK_S)
         self._forward(reel, wall)
@@ -149,10 +152,18 @@ class ReplaySession:
 
     def step(self, seconds: float) -> None:
         """Go on, or back."""
-        if seconds >= 0:
-            self.advance(self.position + seconds)
+        self.go(self.position + seconds)
+
+    def go(self, wall: float) -> None:
+        """Show the moment `wall`, on the shorter way: a little further on the record plays on, else it is sought."""
+        if 0 <= wall - self.position <= ONWARD_S:
+            self.advance(wall)
         else:
-            self.seek(self.position + seconds)
+            self.seek(wall)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
 
     def advance(self, wall: float, budget_s: float = math.inf) -> None:
         """Go on to the moment `wall`, but not beyond the record's end, nor for longer than `budget_s` of our time."""
@@ -178,14 +189,15 @@ class ReplaySession:
         self.generation += 1
         return True
 
-    def next_event(self, step: int) -> TimelineEvent | None:
-        """The next event (1) or the one before (-1), None where there is none."""
-        moments = [one.at for one in self.events]
+    def next_event(self, step: int, wall: float | None = None) -> TimelineEvent | None:
+        """The next event (1) or the one before (-1), as seen from `wall` or the position; None where there is none."""
+        here = self.position if wall is None else wall
+        events = self.events
         if step > 0:
-            index = bisect_right(moments, self.position + 1e-3)
+            index = bisect_right(events, here + 1e-3, key=lambda one: one.at)
         else:
-            index = bisect_left(moments, self.position - NEAR_S) - 1
-        return self.events[index] if 0 <= index < len(moments) else None
+            index = bisect_left(events, here - 1e-3, key=lambda one: one.at) - 1
+        return events[index] if 0 <= index < len(events) else None
 
     def picture(self, now: float = 0.0, wall: float = 0.0, window_s: float = 300.0) -> Picture:
         """Everything that was known at `position`."""
