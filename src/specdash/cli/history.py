@@ -1,0 +1,234 @@
+"""`specdash history`: what is in the record, as text, CSV or JSON, and its upkeep (docs/history.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.core import paths
+from specdash.core.errors import ExitCode, InputError, UsageError
+from specdash.core.moments import parse_length, parse_moment
+from specdash.insight.charts import CHARTS, Metric
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from specdash.history.store import Stats, Store, TargetStats
+
+ROWS_MOST = 200_000
+DEFAULT_SINCE = "-1h"
+DEFAULT_ROWS = 60
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    query = actions.add_parser("query", help="charted series: mean, least and most per step")
+    names = ", ".join(Metric)
+    query.add_argument("metrics", nargs="*", metavar="METRIC", help=f"{names} (default: all)")
+    _span(query)
+    query.add_argument(
+        "--step", metavar="TIME", help="seconds of a row (1s, 10s, 1m …; default: a sixtieth of the span)"
+    )
+    form = query.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    form.add_argument("--json", action="store_true", help="print JSON")
+    events = actions.add_parser("events", help="alerts, applies, restarts, and what became of the recording")
+    _span(events)
+    events.add_argument("--json", action="store_true", help="print JSON")
+    stats = actions.add_parser("stats", help="what is recorded, since when, and how much room it takes")
+    stats.add_argument("--json", action="store_true", help="print JSON")
+    stats.add_argument("--check", action="store_true", help="read the whole file and say whether it is sound")
+    _file(stats)
+    vacuum = actions.add_parser("vacuum", help="give the room of deleted entries back to the file system")
+    _file(vacuum)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print, or shrink."""
+    from specdash.history.store import Store
+
+    path = Path(args.file) if args.file is not None else paths.history_file(os.environ)
+    try:
+        with Store(path, read_only=args.action != "vacuum" or not path.exists()) as store:
+            return {"query": _query, "events": _events, "stats": _stats, "vacuum": _vacuum}[args.action](store, args)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.OK
+
+
+def _span(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--since", default=DEFAULT_SINCE, metavar="MOMENT", help="02:00, -3h, 2026-03-01T02:00 (default: -1h)"
+    )
+    parser.add_argument("--until", default="now", metavar="MOMENT", help="likewise (default: now)")
+    parser.add_argument("--target", metavar="URL", help="whose record (default: the one recorded last)")
+    _file(parser)
+
+
+def _file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--file", metavar="FILE", help="the record (default: history.db in the state directory)")
+
+
+def _asked_span(args: argparse.Namespace) -> tuple[float, float]:
+    now = time.time()
+    since, until = parse_moment(args.since, now), parse_moment(args.until, now)
+    if since >= until:
+        raise UsageError(f"--since {args.since} is not before --until {args.until}")
+    return since, until
+
+
+def _target(store: Store, named: str | None) -> str:
+    known = store.targets()
+    if not known:
+        raise InputError(f"{store.path}: nothing is recorded yet")
+    if named is None:
+        return known[0]
+    fitting = [one for one in known if one == named.rstrip("/")] or [one for one in known if named in one]
+    if len(fitting) != 1:
+        what = "is in the record" if not fitting else "fits several"
+        verb = f"{named!r}: no such target {what}" if not fitting else f"{named!r} {what}"
+        raise InputError(f"--target {verb}; recorded: {', '.join(known)}")
+    return fitting[0]
+
+
+def _query(store: Store, args: argparse.Namespace) -> int:
+    from specdash.history.query import table
+
+    since, until = _asked_span(args)
+    unknown = [name for name in args.metrics if name not in set(Metric)]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no metric; one of {', '.join(Metric)}")
+    metrics = tuple(Metric(name) for name in args.metrics) or tuple(Metric)
+    step_s = parse_length(args.step) if args.step is not None else _even_step((until - since) / DEFAULT_ROWS)
+    if step_s < 1:
+        raise UsageError(f"--step {args.step}: the finest is 1s")
+    if (until - since) / step_s > ROWS_MOST:
+        raise UsageError(f"--step {step_s:g}s makes more than {ROWS_MOST} rows; take a longer one, or a shorter span")
+    target = _target(store, args.target)
+    rows = table(store, target, metrics, since, until, step_s)
+    if args.json:
+        head = {"target": target, "since": since, "until": until, "step_s": step_s}
+        units = {metric.value: CHARTS[metric].unit for metric in metrics}
+        print(json.dumps({**head, "units": units, "rows": [one.as_json() for one in rows]}, indent=1, allow_nan=False))
+    elif args.csv:
+        columns = [f"{metric}{part}" for metric in metrics for part in ("", "_min", "_max", "_count")]
+        print(",".join(["time", "unix", *columns]))
+        for one in rows:
+            print(",".join([_iso(one.at), f"{one.at:.0f}", *one.as_csv(metrics)]))
+    else:
+        print("  ".join(["time".ljust(19), *(f"{metric.value:>17}" for metric in metrics)]))
+        for one in rows:
+            print("  ".join([_local(one.at), *(f"{text:>17}" for text in one.as_text(metrics))]))
+    if not rows:
+        print(f"nothing is recorded of {target} in this time; {_whole_span(store, target)}", file=sys.stderr)
+        return ExitCode.FAILED
+    return ExitCode.OK
+
+
+def _events(store: Store, args: argparse.Namespace) -> int:
+    since, until = _asked_span(args)
+    target = _target(store, args.target)
+    events = store.events(target, since, until)
+    if args.json:
+        told = [
+            {
+                "at": one.at,
+                "ended": one.ended,
+                "kind": one.kind.value,
+                "severity": one.severity.value if one.severity else None,
+                "title": one.title,
+                "detail": one.detail,
+                "ref": one.ref,
+            }
+            for one in events
+        ]
+        print(json.dumps({"target": target, "since": since, "until": until, "events": told}, indent=1))
+        return ExitCode.OK
+    for one in events:
+        what = f"{one.severity}" if one.severity else one.kind.value
+        lasted = f" (for {_length(one.ended - one.at)})" if one.ended is not None and one.ended > one.at else ""
+        detail = f": {one.detail}" if one.detail else ""
+        print(f"{_local(one.at)}  {what:<9} {one.title}{detail}{lasted}")
+    if not events:
+        print("nothing happened in this time", file=sys.stderr)
+    return ExitCode.OK
+
+
+def _stats(store: Store, args: argparse.Namespace) -> int:
+    found = store.stats()
+    wrong = store.check() if args.check else ""
+    if args.json:
+        print(json.dumps(_stats_json(found, wrong if args.check else None), indent=1))
+    else:
+        print(
+            f"{found.path}: {found.file_bytes / 1e6:.1f} MB, "
+            f"{found.free_bytes / 1e6:.1f} MB of it free, schema {found.schema}"
+        )
+        for one in found.targets:
+            print("\n".join(_target_lines(one)))
+        if args.check:
+            print("sound" if not wrong else f"damaged: {wrong}")
+    return ExitCode.FAILED if wrong else ExitCode.OK
+
+
+def _stats_json(found: Stats, wrong: str | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(found), **({} if wrong is None else {"damage": wrong})}
+
+
+def _target_lines(one: TargetStats) -> list[str]:
+    lines = [one.target]
+    if one.first is None or one.last is None:
+        return [*lines, "  no readings"]
+    span = max(1.0, one.last - one.first)
+    per_day = one.block_bytes / span * 86400 / 1e6
+    sizes = ", ".join(f"{_length(step)}: {size / 1e6:.2f} MB" for step, size in one.tier_bytes.items())
+    return [
+        *lines,
+        f"  {_local(one.first)} to {_local(one.last)} ({_length(span)})",
+        f"  {one.readings} readings in {one.blocks} blocks, {one.block_bytes / 1e6:.2f} MB ({per_day:.1f} MB a day)",
+        f"  series per {sizes}",
+        f"  {one.alerts} alerts, {one.events} events",
+    ]
+
+
+def _vacuum(store: Store, _args: argparse.Namespace) -> int:
+    gained = store.vacuum()
+    print(f"{store.path}: {gained / 1e6:.1f} MB given back")
+    return ExitCode.OK
+
+
+def _whole_span(store: Store, target: str) -> str:
+    span = store.span(target)
+    return f"the record goes from {_local(span[0])} to {_local(span[1])}" if span else "there are no readings of it"
+
+
+def _even_step(seconds: float) -> float:
+    steps: Sequence[float] = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+    return next((one for one in steps if one >= seconds), 86400.0)
+
+
+def _local(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().isoformat(timespec="seconds")
+
+
+def _length(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            smaller = {"d": ("h", 3600), "h": ("m", 60), "m": ("s", 1)}[unit]
+            part = int(rest // smaller[1])
+            return f"{int(whole)}{unit}{part}{smaller[0]}" if part else f"{int(whole)}{unit}"
+    return f"{seconds:.0f}s"
