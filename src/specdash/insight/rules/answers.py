@@ -11,7 +11,8 @@ from specdash.core.proxy_events import Action, Guardrail, Outcome, Phase
 from specdash.core.proxy_status import Upstream
 from specdash.core.readings import FailureKind, Status
 from specdash.insight.picture import BackendState
-from specdash.insight.rules.turns import acted, events_of, minutes, percent, sessions_of, turns_of
+from specdash.insight.rules.turns import acted, events_of, sessions_of, turns_of
+from specdash.insight.rules.wording import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,7 +48,7 @@ def empty_answers(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         sum(_is_silent(one) for one in turns.ended),
     )
     evidence = (
-        ("answers", f"{turns.total} in {minutes(window)}"),
+        ("answers", f"{turns.total} in {duration(window)}"),
         ("empty to the client", str(shown)),
         ("of these reasoning alone", str(reasoning)),
         ("asked for again", str(acted(scene, Guardrail.EMPTY_RESPONSE, Action.RETRIED, window))),
@@ -55,9 +56,9 @@ def empty_answers(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     if shown >= limits["shown"] and turns.share(shown) >= limits["shown_share"]:
         what = "nothing but reasoning" if reasoning * 2 > shown else "nothing in them"
         fix = ("PROXY_STREAM_REASONING_FALLBACK", "sanitized") if reasoning else ("PROXY_EMPTY_RESPONSE_RETRY_MAX", "2")
-        yield Symptom(f"{shown} of {turns.total} answers in {minutes(window)} had {what}", evidence, fix=(fix,))
+        yield Symptom(f"{shown} of {turns.total} answers in {duration(window)} had {what}", evidence, fix=(fix,))
     elif found >= limits["found"] and turns.share(found) >= limits["found_share"]:
-        words = f"{found} of {turns.total} answers in {minutes(window)} came empty and were asked for again"
+        words = f"{found} of {turns.total} answers in {duration(window)} came empty and were asked for again"
         yield Symptom(words, evidence, severity=AlertSeverity.NOTICE)
 
 
@@ -76,9 +77,9 @@ def malformed_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     kinds = Counter(str(event.facts["kind"]) for event in events if "kind" in event.facts)
     yield Symptom(
-        f"{found} of {turns.total} turns in {minutes(window)} had a malformed tool call, and each costs another turn",
+        f"{found} of {turns.total} turns in {duration(window)} had a malformed tool call, and each costs another turn",
         (
-            ("malformed turns", f"{found} in {minutes(window)}"),
+            ("malformed turns", f"{found} in {duration(window)}"),
             ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.RECOVERED, window))),
             ("sessions", str(sessions_of(events) or "--")),
             ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or "--"),
@@ -95,9 +96,9 @@ def malformed_shown(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     events = events_of(scene, Guardrail.MALFORMED_TOOL, Action.EXHAUSTED, window)
     turns = turns_of(scene, window)
     yield Symptom(
-        f"{shown} malformed tool calls in {minutes(window)} reached the client, because no retry mended them",
+        f"{shown} malformed tool calls in {duration(window)} reached the client, because no retry mended them",
         (
-            ("not mended", f"{shown} of {turns.total} turns in {minutes(window)}"),
+            ("not mended", f"{shown} of {turns.total} turns in {duration(window)}"),
             ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.RECOVERED, window))),
             ("sessions", str(sessions_of(events) or "--")),
         ),
@@ -141,8 +142,8 @@ def loop_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     sessions = sessions_of(events_of(scene, Guardrail.LOOP_BREAKER, Action.APPLIED, window))
     yield Symptom(
-        f"{told} of {turns.total} turns in {minutes(window)} went on with a loop of tool calls",
-        (("turns in loops", f"{told} of {turns.total} in {minutes(window)}"), ("sessions", str(sessions or "--"))),
+        f"{told} of {turns.total} turns in {duration(window)} went on with a loop of tool calls",
+        (("turns in loops", f"{told} of {turns.total} in {duration(window)}"), ("sessions", str(sessions or "--"))),
         fix=BREAK_LOOPS_SOONER,
     )
 
@@ -155,9 +156,9 @@ def contamination_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     sessions = sessions_of(events_of(scene, Guardrail.CONTAMINATION, Action.APPLIED, window))
     yield Symptom(
-        f"sessions were cut back {cut} times in {minutes(window)} after malformed tool calls in a row",
+        f"sessions were cut back {cut} times in {duration(window)} after malformed tool calls in a row",
         (
-            ("cut back", f"{cut} times in {minutes(window)}"),
+            ("cut back", f"{cut} times in {duration(window)}"),
             ("sessions", str(sessions or "--")),
             ("malformed turns", str(acted(scene, Guardrail.MALFORMED_TOOL, Action.DETECTED, window))),
         ),
@@ -176,9 +177,9 @@ def prune_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     removed = [event.facts["removed_tokens"] for event in events if "removed_tokens" in event.facts]
     size = scene.picture.proxy.live.context_window if scene.picture.proxy.live is not None else None
     yield Symptom(
-        f"{cut} of {turns.total} turns in {minutes(window)} were cut to fit a window of {size or 'unknown'} tokens",
+        f"{cut} of {turns.total} turns in {duration(window)} were cut to fit a window of {size or 'unknown'} tokens",
         (
-            ("turns cut", f"{cut} of {turns.total} in {minutes(window)}"),
+            ("turns cut", f"{cut} of {turns.total} in {duration(window)}"),
             ("sessions", str(sessions_of(events) or "--")),
             ("removed per turn, median", f"{median(removed):.0f} tokens" if removed else "--"),
             ("context window", str(size or "--")),
@@ -216,9 +217,9 @@ def context_overflow(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     sizes = [int(event.facts["prompt"]) for event in events if "prompt" in event.facts]
     most = f"{max(sizes)} tokens" if sizes else "--"
     yield Symptom(
-        f"{refused} prompts in {minutes(window)} were longer than the context window and refused",
+        f"{refused} prompts in {duration(window)} were longer than the context window and refused",
         (
-            ("refused", f"{refused} in {minutes(window)}"),
+            ("refused", f"{refused} in {duration(window)}"),
             ("longest prompt", most),
             ("sessions", str(sessions_of(events) or "--")),
         ),
@@ -246,9 +247,9 @@ def clients_leaving(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     unanswered = sum(one.ttft_s is None for one in gone)
     after = f", after {median(waited):.1f} s (median)" if waited else ""
     yield Symptom(
-        f"{turns.left} of {turns.total} clients in {minutes(window)} left before their answer was complete{after}",
+        f"{turns.left} of {turns.total} clients in {duration(window)} left before their answer was complete{after}",
         (
-            ("left", f"{turns.left} of {turns.total} in {minutes(window)}"),
+            ("left", f"{turns.left} of {turns.total} in {duration(window)}"),
             ("before the first token", str(unanswered) if gone else "--"),
             ("waited, longest", f"{max(waited):.1f} s" if waited else "--"),
         ),
@@ -270,7 +271,7 @@ def proxy_errors(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     if refused * 2 > len(failed):
         severity = AlertSeverity.NOTICE
     yield Symptom(
-        f"{turns.errors} of {turns.total} requests in {minutes(window)} ended with an error, most with {most}",
+        f"{turns.errors} of {turns.total} requests in {duration(window)} ended with an error, most with {most}",
         (
             ("error rate", percent(rate)),
             ("errors", ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common(3)) or str(turns.errors)),
@@ -291,7 +292,7 @@ def proxy_down(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     if proxy.failure in GONE or hangs:
         yield Symptom(
             f"the proxy at {proxy.url} {'hangs' if hangs else 'is gone'}: {proxy.reason}",
-            (("last answer", f"{proxy.age_s:.0f} s ago" if proxy.age_s is not None else "never"),),
+            (("last answer", f"{duration(proxy.age_s)} ago" if proxy.age_s is not None else "never"),),
         )
 
 
@@ -328,8 +329,8 @@ def proxy_held(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     why = live.hold_reason or "no reason given"
     yield Symptom(
-        f"the proxy is held for {held:.0f} s by now ({why}), and {live.waiting} requests wait",
-        (("held", f"{held:.0f} s"), ("reason", why), ("requests that wait", str(live.waiting))),
+        f"the proxy is held for {duration(held)} by now ({why}), and {live.waiting} requests wait",
+        (("held", duration(held)), ("reason", why), ("requests that wait", str(live.waiting))),
         severity=AlertSeverity.CRITICAL if live.waiting and held >= limits["critical_s"] else None,
     )
 
@@ -345,7 +346,7 @@ def requests_waiting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             slots = scene.picture.backend.slots
             yield Symptom(
                 f"{queued[-1]:.0f} requests wait for a slot, and some did for {percent(share)} of the last "
-                f"{minutes(window)}",
+                f"{duration(window)}",
                 (
                     ("waiting, mean", f"{sum(queued) / len(queued):.1f}"),
                     ("slots", str(len(slots)) if slots else "--"),
@@ -359,8 +360,8 @@ def requests_waiting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     longest = max((scene.picture.wall - one.started for one in stuck), default=0.0)
     if longest >= limits["longest_s"]:
         yield Symptom(
-            f"a request waits for {longest:.0f} s by now without a token of its prompt processed",
-            (("waiting upstream", str(len(stuck))), ("longest", f"{longest:.0f} s")),
+            f"a request waits for {duration(longest)} by now without a token of its prompt processed",
+            (("waiting upstream", str(len(stuck))), ("longest", duration(longest))),
         )
 
 

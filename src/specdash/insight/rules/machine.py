@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.alerts import AlertSeverity, Symptom
 from specdash.core.readings import FailureKind, Source, Status
-from specdash.insight.rules.turns import minutes, percent
+from specdash.insight.rules.wording import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ def gpu_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         if one.source is Source.GPU and fails:
             yield Symptom(
                 f"the GPUs were there and NVML fails now: {one.reason}",
-                (("last seen", f"{one.age_s:.0f} s ago" if one.age_s is not None else "--"),),
+                (("last seen", f"{duration(one.age_s)} ago"),),
             )
             return
     gpus = scene.picture.gpu.gpus
@@ -63,7 +63,7 @@ def gpu_unused(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     cores = process.cpu_cores if process is not None else None
     if why and (cores is None or cores >= limits["cores"]):
         yield Symptom(
-            f"the server decodes, and no GPU is used above {percent(max(known))} for {minutes(window)}, although {why}",
+            f"the server decodes, and its GPU has done nothing for {duration(window)}, although {why}",
             (
                 ("GPU, most", percent(max(known))),
                 ("CPU of the server", f"{cores:.1f} cores" if cores is not None else "--"),
@@ -236,7 +236,7 @@ def swapping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     what = (
         f"{rate / MIB:.1f} MiB/s move between memory and swap"
         if rate >= limits["mib_per_s"] * MIB
-        else (f"the swap in use grew by {grown / MIB:.0f} MiB in {minutes(window)}")
+        else (f"the swap in use grew by {grown / MIB:.0f} MiB in {duration(window)}")
     )
     yield Symptom(
         f"the machine swaps: {what}",
@@ -244,7 +244,7 @@ def swapping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             ("swap", _swap(host.swap_used_bytes, host.swap_total_bytes)),
             ("moved, mean", f"{rate / MIB:.2f} MiB/s" if rates else "--"),
             ("read back now", _rate(host.swap_in_bytes_per_s)),
-            ("grown", f"{grown / MIB:.0f} MiB in {minutes(window)}"),
+            ("grown", f"{grown / MIB:.0f} MiB in {duration(window)}"),
         ),
     )
 

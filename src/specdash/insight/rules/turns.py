@@ -82,13 +82,3 @@ def events_of(scene: Scene, guardrail: Guardrail, action: Action, seconds: float
 def sessions_of(events: Iterable[GuardrailEvent]) -> int:
     """How many sessions they belong to."""
     return len({event.session for event in events})
-
-
-def minutes(seconds: float) -> str:
-    """A span in words, as `5 min`."""
-    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:.0f} s"
-
-
-def percent(share: float) -> str:
-    """A fraction as `25 %`."""
-    return f"{share:.0%}".replace("%", " %")

@@ -32,3 +32,8 @@ def clock(wall: float) -> str:
         return time.strftime("%H:%M:%S", time.localtime(wall))
     except (OverflowError, ValueError, OSError):
         return "--"
+
+
+def percent(share: float) -> str:
+    """A fraction as `25 %`."""
+    return f"{share * 100:.0f} %"
