@@ -28,6 +28,7 @@ from specdash.core.errors import ExitCode, SpecdashError, UsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
     from specdash.collect.hub import Hub
@@ -146,6 +147,8 @@ def open_dashboard(
         screenshots=paths.state_dir() / "screenshots",
         console=console,
         arming=Arming(settings["disarm_after"].value, settings["read_only"].value),
+        incident=collecting.write_incident,
+        recording=lambda: collecting.record_problem,
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
@@ -218,6 +221,22 @@ class Collecting:
     def record_problem(self) -> str:
         """Why nothing is recorded although it should be, "" when all is well."""
         return self._recorder.problem if self._recorder is not None else ""
+
+    def write_incident(self) -> Path:
+        """Write an incident bundle about the last minutes, and say where it is. Takes seconds; raises
+        `NotWrittenError`."""
+        from specdash.cli import incident
+
+        state, span = self._state, incident.recent()
+        parts = incident.gather(
+            state.target if state is not None else self._target,
+            self._settings,
+            span,
+            picture=state.picture(time.monotonic(), time.time(), span.seconds) if state is not None else None,
+            columns=state.columns if state is not None else None,
+            env=self._env,
+        )
+        return incident.write(parts, self._env)
 
     def start(self) -> None:
         """Begin, without waiting."""

@@ -107,10 +107,9 @@ def figure(measured: Measured, text: str, unit: str, role: str) -> Line:
 
 def wrap(text: str, width: int, most: int) -> list[str]:
     """`text` in at most `most` lines of `width` cells, broken at spaces; the last line is cut."""
-    width = max(width, 1)
     lines: list[str] = []
     rest = " ".join(text.split())
-    while rest and len(lines) < most:
+    while rest and width > 0 and len(lines) < most:
         if cell_len(rest) <= width or len(lines) == most - 1:
             lines.append(fit(rest, width).rstrip())
             break
