@@ -55,7 +55,9 @@ def server_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
         return
-    ages = [one.age_s for one in backend.sources if one.source in _ASKED and one.age_s is not None]
+    # Not /slots: of an idle server they are what they were, without being asked for.
+    answering = (Source.HEALTH, Source.METRICS)
+    ages = [one.age_s for one in backend.sources if one.source in answering and one.age_s is not None]
     silent = min(ages, default=None)
     if silent is not None and silent < limits["silent_s"]:
         return

@@ -1,0 +1,122 @@
+"""docs/rules.md, generated from the catalogue: `python -m specdash.insight.rules.page > docs/rules.md`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.insight.rules.catalogue import FAMILIES, shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from specdash.insight.rules.catalogue import RuleSpec
+
+_INTRODUCTION = """\
+# Alert rules
+
+Every rule, generated from the catalogue by `python -m specdash.insight.rules.page`; do not edit. The dashboard judges
+them at every look at the server, `specdash check` from cron and CI ([check.md](check.md)); `specdash check
+--list-rules` prints them with the limits in force.
+
+- **Severity.** A notice is worth knowing and needs nobody; a warning needs somebody today; a critical one now.
+- **Raised** when the symptom was there at every look for so long, and over when it was gone for so long. Severity
+  rises at once and falls as slowly as the alert clears.
+- **Held back**: while the server loads or was restarted, and for 10 s after it, rules that judge its work are not
+  judged, nor are those marked "at work only" while nothing runs. What cannot be judged, also because a source is
+  silent, neither begins nor ends; an alert that could not be judged for 10 minutes is over.
+- **Explains**: where several alerts are active, the one that explains the others is named as the likely cause.
+- **Fix**: where an alert has one, the tune screen takes it as a pending change, and `specdash check -v` prints the
+  command. Nothing is ever applied by itself.
+
+## Your own limits
+
+In `rules.toml` beside config.toml, or a file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml. It
+may change the limits, severity and times of a rule, or switch it off; a name that is not known is an error.
+
+```toml
+[slot_hung]
+limits.prefill_s = 600        # prompts of 200k tokens on a slow machine
+
+[gpu_throttled]
+severity = "notice"
+raise_after_s = 60
+
+[restarted]
+enabled = false
+```"""
+
+_FAMILIES: Mapping[str, str] = {
+    "availability": "Availability: is it there, and does it work",
+    "speculation": "Speculation: does it pay",
+    "memory": "Memory: KV cache, checkpoints, prompt cache",
+    "answers": "Answers: what clients get, and the proxy",
+    "machine": "Machine: GPU and host",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    specs = [rule.spec for rule in shipped()]
+    parts = [_INTRODUCTION, *_overview(specs)]
+    for family in FAMILIES:
+        parts.append(f"## {_FAMILIES[family]}")
+        parts += [_rule(spec) for spec in specs if spec.family == family]
+    return "\n\n".join(parts) + "\n"
+
+
+def _overview(specs: Iterable[RuleSpec]) -> Iterable[str]:
+    rows = [f"| [`{one.id}`](#{one.id}) | {one.severity} | {one.title} |" for one in specs]
+    yield "## All rules\n\n| rule | severity | title |\n|---|---|---|\n" + "\n".join(rows)
+
+
+def _rule(spec: RuleSpec) -> str:
+    lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}", ""]
+    lines += [f"- check: {_code(one)}" for one in spec.checks]
+    if spec.remedy:
+        lines.append(f"- remedy: {spec.remedy}")
+    lines.append(f"- raised {_after(spec.raise_after_s)}, over {_after(spec.clear_after_s)}{_when(spec)}")
+    if spec.limits:
+        lines.append("- limits: " + ", ".join(f"`{name} = {value:g}`" for name, value in spec.limits.items()))
+    if spec.explains:
+        lines.append("- explains: " + ", ".join(f"[{one}](#{one})" for one in spec.explains))
+    return "\n".join(lines)
+
+
+def _code(check: str) -> str:
+    """A check that is a command and nothing else, as code."""
+    command = check.split(" ", 1)[0]
+    known = (
+        "specdash",
+        "ps",
+        "kill",
+        "dmesg",
+        "nvidia-smi",
+        "ss",
+        "curl",
+        "free",
+        "top",
+        "journalctl",
+        "timedatectl",
+        "df",
+    )
+    is_command = command in known and not any(mark in check for mark in (":", ",", "   "))
+    return f"`{check}`" if is_command else check
+
+
+def _after(seconds: float) -> str:
+    return f"after {seconds:g} s" if seconds else "at once"
+
+
+def _when(spec: RuleSpec) -> str:
+    words = []
+    if not spec.while_idle:
+        words.append("at work only")
+    if spec.hold_back:
+        words.append("held back while the server settles")
+    if spec.needs:
+        words.append(f"needs {', '.join(spec.needs)}")
+    return "".join(f"; {one}" for one in words)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,124 @@
+"""Scenes for tests: a state fed with readings at given times, and rules made of a script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.alerts import AlertEvent, AlertSeverity, Symptom
+from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, Slot, Slots
+from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.target import Target
+from specdash.insight.rules.catalogue import Rule, RuleSpec, shipped
+from specdash.insight.state import TargetState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from specdash.core.alerts import Alert
+    from specdash.insight.charts import Metric
+    from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.scene import Scene
+
+OK = Health(HealthStatus.OK)
+LOADING = Health(HealthStatus.LOADING)
+WALL = 1_800_000_000.0
+"""Unix time of monotonic time 0."""
+
+
+class Heard:
+    """An observer that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[AlertEvent] = []
+
+    def on_alert(self, event: AlertEvent) -> None:
+        self.events.append(event)
+
+    def on_point(self, metric: Metric, at: float, value: float | None) -> None:
+        return
+
+
+class Watch:
+    """A server watched through readings that the test makes."""
+
+    def __init__(self, rules: Iterable[Rule] | None = None) -> None:
+        self.heard = Heard()
+        self.offset = WALL
+        self.state = TargetState(
+            Target("http://127.0.0.1:8080"),
+            rules=tuple(rules) if rules is not None else None,
+            observer=self.heard,
+            wall_offset=lambda: self.offset,
+        )
+        self.at = 0.0
+
+    def tell(self, source: Source, value: Any) -> None:
+        """One reading of now: a value, or a `FailureKind`."""
+        if isinstance(value, FailureKind):
+            self.state.apply(Reading.unknown(source, self.at, value, "as told"))
+        else:
+            self.state.apply(Reading.known(source, self.at, value))
+
+    def look(self, seconds: float = 1.0, **told: Any) -> None:
+        """Every source once a second for so long, HEALTH last: `health`, `metrics`, `slots`, `process` …"""
+        for _ in range(round(seconds)):
+            self.at += 1.0
+            for name in sorted(told, key="health".__eq__):
+                self.tell(Source(name), told[name])
+
+    def alert(self, rule: str) -> Alert | None:
+        """The rule's active alert."""
+        active = self.state.alerts.picture().active
+        return next((one for one in active if one.rule == rule), None)
+
+    def raised(self) -> set[str]:
+        """Rules with an active alert."""
+        return {one.rule for one in self.state.alerts.picture().active}
+
+
+def process(pid: int = 10, *, stopped: bool = False, started: float = WALL - 1000.0) -> ProcessTree:
+    """The server's process."""
+    return ProcessTree(pid=pid, name="llama-server", started_wall=started, is_stopped=stopped, cpu_cores=0.5)
+
+
+def working(decoded: int, task: int = 7, processed: int = 100) -> Slots:
+    """One slot at work, one idle."""
+    busy = Slot(0, is_processing=True, task=task, n_decoded=decoded, n_prompt_tokens_processed=processed)
+    return Slots((busy, Slot(1, is_processing=False)))
+
+
+IDLE = Slots((Slot(0, is_processing=False), Slot(1, is_processing=False)))
+
+
+def counters(tokens: float, *, running: float = 0.0, calls: float | None = None) -> Counters:
+    """Totals of a server that has generated so many tokens."""
+    return Counters(
+        prompt_tokens=tokens,
+        predicted_tokens=tokens,
+        decode_calls=tokens if calls is None else calls,
+        requests_processing=running,
+        requests_deferred=0.0,
+    )
+
+
+def spec(rule_id: str = "scripted", **more: Any) -> RuleSpec:
+    """What is said of a rule for tests."""
+    said: dict[str, Any] = {
+        "family": "availability",
+        "title": "Scripted",
+        "severity": AlertSeverity.WARNING,
+        "meaning": "",
+        "checks": (),
+        "hold_back": False,
+    }
+    return RuleSpec(id=rule_id, **{**said, **more})
+
+
+def rule(judge: Callable[[Scene, Limits], Iterable[Symptom]], rule_id: str = "scripted", **more: Any) -> Rule:
+    """A rule for tests."""
+    return Rule(spec(rule_id, **more), judge)
+
+
+def only(*ids: str) -> tuple[Rule, ...]:
+    """These rules of those shipped."""
+    return tuple(one for one in shipped() if one.spec.id in ids)

@@ -1,0 +1,102 @@
+"""The catalogue of rules: complete, consistent, documented, and changeable by a user's file without surprises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specdash.core.alerts import AlertSeverity
+from specdash.core.errors import InputError
+from specdash.insight.charts import Metric
+from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, with_user_limits
+from specdash.insight.rules.page import page
+
+DOCS = Path(__file__).parents[3] / "docs"
+RULES = {rule.spec.id: rule for rule in shipped()}
+
+
+def changed(text: str) -> dict[str, Rule]:
+    return {rule.spec.id: rule for rule in with_user_limits(shipped(), text)}
+
+
+def test_every_rule_has_a_name_of_its_own() -> None:
+    assert len(RULES) == len(shipped())
+
+
+@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
+def test_an_operator_at_night_finds_all_that_is_needed(rule: Rule) -> None:
+    spec = rule.spec
+    assert spec.family in FAMILIES
+    assert spec.title
+    assert not spec.title.endswith(".")
+    assert len(spec.meaning) > 40
+    assert spec.meaning.endswith(".")
+    assert spec.checks
+    assert spec.remedy
+    assert spec.chart is None or spec.chart in set(Metric)
+    assert rule.judge.__doc__
+
+
+@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
+def test_what_a_rule_explains_exists_and_is_not_itself(rule: Rule) -> None:
+    assert set(rule.spec.explains) <= RULES.keys() - {rule.spec.id}
+
+
+def test_no_rule_explains_what_explains_it() -> None:
+    def reached(rule: str, path: tuple[str, ...] = ()) -> None:
+        assert rule not in path, " -> ".join((*path, rule))
+        for one in RULES[rule].spec.explains:
+            reached(one, (*path, rule))
+
+    for rule in RULES:
+        reached(rule)
+
+
+def test_docs_rules_is_current() -> None:
+    written = (DOCS / "rules.md").read_text(encoding="utf-8")
+    assert written == page(), "run `python -m specdash.insight.rules.page > docs/rules.md`"
+
+
+def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
+    rules = changed(
+        """
+        [slot_hung]
+        limits.prefill_s = 600
+        severity = "warning"
+        raise_after_s = 5
+        [restarted]
+        enabled = false
+        """
+    )
+    slot_hung = rules["slot_hung"].spec
+    assert slot_hung.limits == {**RULES["slot_hung"].spec.limits, "prefill_s": 600}
+    assert slot_hung.severity is AlertSeverity.WARNING
+    assert slot_hung.raise_after_s == 5
+    assert not rules["restarted"].spec.enabled
+    others = rules.keys() - {"slot_hung", "restarted"}
+    assert all(rules[one] == RULES[one] for one in others)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[slot_hang]", "did you mean 'slot_hung'"),
+        ("slot_hung = 3", "[slot_hung]"),
+        ("[slot_hung]\nlimits.no_token = 3", "did you mean 'no_token_s'"),
+        ("[slot_hung]\nlimits = 3", "limits.no_token_s"),
+        ("[slot_hung]\nlimits.no_token_s = -1", "wants a number from 0 on"),
+        ("[slot_hung]\nlimits.no_token_s = nan", "wants a number from 0 on"),
+        ("[slot_hung]\nlimits.no_token_s = true", "wants a number from 0 on"),
+        ('[slot_hung]\nlimits.no_token_s = "30"', "wants a number from 0 on"),
+        ('[slot_hung]\nseverity = "fatal"', "notice, warning, critical"),
+        ("[slot_hung]\nseverity = [1]", "notice, warning, critical"),
+        ('[slot_hung]\nenabled = "no"', "true or false"),
+        ('[slot_hung]\ntitle = "x"', "cannot be changed"),
+        ("[slot_hung", "not valid TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(InputError) as refused:
+        changed(text)
+    assert named in str(refused.value)
