@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -134,7 +135,8 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
     seen_at: dict[str, float] = {}
     for at, line in enumerate(lines):
         line_class = line.known.line_class
-        if line_class.severity is None and line_class.id not in LIFE_CYCLE_CLASSES:
+        life = line_class.id in LIFE_CYCLE_CLASSES and line.known.prefix.level != "D"
+        if line_class.severity is None and not life:
             continue
         if line.wall is not None:
             if line.wall - seen_at.get(line_class.id, line.wall) > QUIET_S:
@@ -147,14 +149,15 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
         if line_class.severity is not None and in_a_row[line_class.id] == 1:
             around = [*range(max(0, at - BEFORE), at), *range(at + 1, min(len(lines), at + AFTER + 1))]
             for near in around:
-                if lines[near].known.is_shown:
+                if lines[near].known.is_shown and lines[near].known.prefix.level != "D":
                     _show(shown, lines, near)
     return dict(sorted(shown.items()))
 
 
 def _show(shown: dict[int, str], lines: Sequence[_Line], at: int) -> None:
     if at not in shown and (made := safe_line(lines[at].raw)) is not None:
-        shown[at] = made.text
+        wall = lines[at].wall
+        shown[at] = made.text if wall is None else f"{time.strftime('%H:%M:%S', time.localtime(wall))}  {made.text}"
 
 
 def _told(lines: Sequence[_Line], shown: dict[int, str]) -> list[str]:
@@ -173,8 +176,9 @@ def _gap(lines: Sequence[_Line]) -> list[str]:
     if not counts:
         return []
     most = ", ".join(f"{count:,} {_title(name)}" for name, count in counts.most_common(3))
-    more = f", and {len(counts) - 3} other kinds" if len(counts) > 3 else ""
-    return [f"    [{sum(counts.values()):,} lines left out: {most}{more}]"]
+    more = f", and {len(counts) - 3} more" if len(counts) > 3 else ""
+    total = sum(counts.values())
+    return [f"          [{total:,} line{'s' if total > 1 else ''} left out: {most}{more}]"]
 
 
 def _title(name: str) -> str:

@@ -72,7 +72,16 @@ def figures(parts: Parts, at: Pivot | None) -> tuple[Figure, ...]:
         before = [value for when, value in known if at is not None and when < at.at and value is not None]
         after = [value for when, value in known if (at is None or when >= at.at) and value is not None]
         spec = CHARTS[metric]
-        found.append(Figure(spec.title, spec.unit, _median(before), _median(after), min(values), max(values)))
+        found.append(
+            Figure(
+                spec.title,
+                spec.unit,
+                _median(before),
+                _median(after, 1 if at is None else LEAST_SAMPLES),
+                min(values),
+                max(values),
+            )
+        )
     return tuple(found)
 
 
@@ -80,5 +89,5 @@ def _is_number(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def _median(values: list[float]) -> float | None:
-    return median(values) if len(values) >= LEAST_SAMPLES else None
+def _median(values: list[float], least: int = LEAST_SAMPLES) -> float | None:
+    return median(values) if len(values) >= least else None

@@ -1,0 +1,164 @@
+"""Nothing secret and nothing that others wrote gets into a bundle, from a real server that logs everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.collect.hub import Hub
+from specdash.core.target import Target
+from specdash.history.recorder import Recorder
+from specdash.history.store import Store
+from specdash.insight.state import TargetState
+from support.bundles import members, texts
+from support.engines import engine_env, running_backend
+from support.proxy_process import running_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from support.engines import RunningBackend
+
+pytestmark = [pytest.mark.llama_server, pytest.mark.timeout(240)]
+
+KEY, PROXY_KEY, ENV_SECRET = "wombat-key-8f3a77c1", "wombat-proxy-key-19bb", "wombat-env-secret-52ce"
+CANARIES = (b"wombat", b"aardvark", b"quokka")
+FORGED = (
+    "0.00.000.001 I srv  load_model: loading model 'quokka.gguf'\n"
+    "quokka_function: model loaded\n"
+    "slot quokka: id  0 | task 7 | stop processing: n_tokens = 3, truncated = 0\n"
+    "0.00.000.001 E srv  quokka: the draft model 'quokka' is not compatible with the target model 'quokka'\n"
+    "0.00.000.002 W build_info: quokka\n"
+    "llama_kv_cache: quokka cells\n"
+    "# quokka was here\n"
+)
+PROMPT = f"aardvark: keep this prompt to yourself.\n{FORGED}def aardvark():\n"
+
+
+def post(url: str, body: Mapping[str, Any]) -> None:
+    """One request; what is answered does not matter."""
+    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        urllib.request.urlopen(request, timeout=60).read()
+    except urllib.error.HTTPError as error:
+        error.read()
+
+
+def traffic(backend: RunningBackend) -> None:
+    """Requests that make a verbose server print prompts, answers, grammars and errors."""
+    post(f"{backend.url}/completion", {"prompt": PROMPT, "n_predict": 40, "temperature": 0})
+    messages = [{"role": "system", "content": "aardvark system"}, {"role": "user", "content": PROMPT}]
+    post(f"{backend.url}/v1/chat/completions", {"messages": messages, "max_tokens": 30})
+    post(f"{backend.url}/completion", {"prompt": "aardvark " * 3000, "n_predict": 5})
+    post(f"{backend.url}/completion", {"prompt": "x", "grammar": "root ::= aardvark ((", "n_predict": 5})
+    post(f"{backend.url}/completion", {"prompt": "x", "json_schema": {"type": "aardvark"}, "n_predict": 5})
+
+
+@contextmanager
+def recorded(target: Target, env: Mapping[str, str]) -> Iterator[TargetState]:
+    """Watched and recorded, as the dashboard does it."""
+    recorder = Recorder(target, env=env)
+    state = TargetState(target, observer=recorder)
+    recorder.start()
+    with Hub(target, [state.apply, recorder.on_reading], interval_s=0.25, on_target=state.retarget, env=env):
+        yield state
+    recorder.close()
+
+
+def until_recorded(path: Path, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if path.exists():
+            with Store(path) as store:
+                if any((span := store.span(name)) and span[1] - span[0] > 2 for name in store.targets()):
+                    return
+        time.sleep(0.1)
+    pytest.fail("nothing was recorded")
+
+
+@pytest.mark.parametrize("anonymise", [False, True], ids=["plain", "anonymised"])
+def test_no_member_holds_a_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, anonymise: bool) -> None:
+    target_model, draft_model = bundled_model(TARGET_MODEL), bundled_model(DRAFT_MODEL)
+    monkeypatch.setenv("LLAMA_TRACE", "1")
+    settings = {
+        "LLAMA_MODEL": str(target_model),
+        "LLAMA_DRAFT_MODEL": str(draft_model),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_CTX_SIZE": "2048",
+        "LLAMA_PARALLEL": "2",
+        "LLAMA_THREADS": "1",
+        "LLAMA_API_KEY": KEY,
+        "LLAMA_ARG_LOG_VERBOSITY": "5",
+        "LLAMA_TRACE": "1",
+        "SOME_TOKEN": ENV_SECRET,
+        "UNKNOWN_TO_ALL": "wombat-in-an-unknown-key",
+        **engine_env("llama-server"),
+    }
+    proxied = {"PROXY_API_KEY": PROXY_KEY, "PROXY_UPSTREAM_API_KEY": KEY}
+    with (
+        running_backend(settings, tmp_path / "b") as backend,
+        running_proxy(backend.url, tmp_path / "p", proxied) as proxy,
+    ):
+        target = Target(
+            backend.url, api_key=KEY, log=str(backend.log), proxy_url=proxy.url, proxy_key=PROXY_KEY,
+            proxy_log=str(proxy.events_file),
+        )  # fmt: skip
+        env = {**os.environ, "XDG_STATE_HOME": str(backend.state), "LLAMA_API_KEY": KEY, "PROXY_KEY": PROXY_KEY}
+        with recorded(target, env):
+            threads = [threading.Thread(target=traffic, args=(backend,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            body = {
+                "model": "m", "max_tokens": 30, "messages": [{"role": "user", "content": PROMPT}],
+                "metadata": {"user_id": "someone@wombat.example"},
+            }  # fmt: skip
+            assert proxy.messages(body, {"x-api-key": PROXY_KEY}).status == 200
+            for thread in threads:
+                thread.join(60)
+            # Older builds print a prompt line by line; this one writes it as one line of JSON.
+            with backend.log.open("a", encoding="utf-8") as log_file:
+                log_file.write(f"prompt: '{PROMPT}'\n")
+            until_recorded(backend.state / "specdash" / "history.db")
+        output = tmp_path / "bundle.tar.gz"
+        words = ["--url", backend.url, "--log", str(backend.log), "--backend-env-file", str(tmp_path / "b/backend.env")]
+        words += ["--proxy-url", proxy.url, "--proxy-key-env", "PROXY_KEY", "--proxy-log", str(proxy.events_file)]
+        words += ["--proxy-env-file", str(proxy.env_file), "--output", str(output)]
+        words += ["--anonymise"] if anonymise else []
+        done = subprocess.run(
+            [sys.executable, "-m", "specdash", "incident", *words], env=env, capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    log = backend.log.read_bytes()
+    assert b"aardvark" in log, "the server printed no prompt: this test proves nothing"
+    assert b"quokka" in log
+    found = members(output)
+    expected = {
+        "history.db",
+        "snapshot.json",
+        "env/backend.env",
+        "env/proxy.env",
+        "log/llama-server.log",
+        "proxy-events.jsonl",
+    }
+    assert expected <= found.keys(), done.stdout
+    assert any(name.startswith("plots/") for name in found)
+    for name, data in texts(found, tmp_path):
+        for canary in CANARIES:
+            place = data.lower().find(canary)
+            assert place < 0, f"{name}: {data[max(0, place - 60) : place + 60]!r}"
+    assert not any(canary in (done.stdout + done.stderr).lower().encode() for canary in CANARIES)
+    if anonymise:
+        assert str(tmp_path).encode() not in b"".join(data for _, data in texts(found, tmp_path))
