@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from specdash.core.alerts import Alert
+    from specdash.core.timeline import TimelineEvent
     from specdash.insight.charts import Metric
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import Scene
@@ -33,6 +34,9 @@ class Heard:
 
     def on_alert(self, event: AlertEvent) -> None:
         self.events.append(event)
+
+    def on_event(self, event: TimelineEvent) -> None:
+        return
 
     def on_point(self, metric: Metric, at: float, value: float | None) -> None:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ class Moment:
 class Play:
     """A book that judges one scripted rule, moment after moment."""
 
-    def __init__(self, **said: object) -> None:
+    def __init__(self, **said: Any) -> None:
         self.now: Moment = Moment(0.0)
         self.rule: Rule = rule(self.judge, **said)
         self.book = AlertBook((self.rule,))

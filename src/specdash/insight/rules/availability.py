@@ -75,7 +75,7 @@ def slot_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     for slot in slots:
         if slot.phase is SlotPhase.IDLE:
             continue
-        unmoved = _unmoved(scene, slot, max(limits.values()) + 1.0)
+        unmoved = _unmoved(scene, slot)
         if slot.phase is SlotPhase.PREFILL:
             limit, what = limits["prefill_s"], "processed no prompt token"
         else:
@@ -284,11 +284,11 @@ def _has_ended(scene: Scene) -> bool:
     return _failure(scene, Source.PROCESS) is not None
 
 
-def _unmoved(scene: Scene, slot: SlotPicture, limit_s: float) -> float:
-    """For how many seconds, at most `limit_s`, the slot has come no further with its task."""
+def _unmoved(scene: Scene, slot: SlotPicture) -> float:
+    """For how many seconds the slot has come no further with its task."""
     since = scene.now
     now = (slot.task, slot.decoded, slot.prompt_processed)
-    for sample in reversed(scene.past.since(scene.now - limit_s)):
+    for sample in scene.past.backwards():
         if sample.work is None:
             continue
         if sample.work.get(slot.id) != now:

@@ -13,7 +13,7 @@ from specdash.insight.picture import BackendState
 from specdash.insight.rules.starts import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from specdash.core.proxy_status import ProxyStatus
     from specdash.insight.picture import Picture
@@ -104,6 +104,10 @@ class Past:
     def since(self, at: float) -> Sequence[Sample]:
         """Samples from monotonic time `at` on, oldest first."""
         return self._samples[bisect_left(self._samples, at, key=lambda sample: sample.at) :]
+
+    def backwards(self) -> Iterator[Sample]:
+        """All samples, newest first."""
+        return reversed(self._samples)
 
     def ago(self, seconds: float) -> Sample | None:
         """The newest sample that is at least `seconds` older than the last; None when none is that old."""

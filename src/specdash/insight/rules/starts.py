@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 KEPT = 100
 ONE_START_S = 30.0
 """Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
+CONFIRMED_S = 4.0
+"""A process at the port is the server's when it stays up for so long with it."""
 _UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
@@ -39,6 +41,7 @@ class Starts:
         """The process that was seen last while the server was up."""
         self.served: int | None = None
         """The process that was seen last while the server answered all there is to ask."""
+        self._candidate: tuple[int, float] | None = None
         self._state: BackendState | None = None
         self._was_up = False
         self._was_down = False
@@ -48,20 +51,20 @@ class Starts:
     def add(self, sample: Sample) -> None:
         """Take in the sample of this moment."""
         before, self._state = self._state, sample.state
-        if sample.state is BackendState.DOWN:
-            self._was_down = True
-            return
         if sample.state not in _UP:
+            self._was_down = self._was_down or sample.state is BackendState.DOWN
+            self._candidate = None
             return
         if self._was_down:
             self._was_down = False
             self._signs.clear()
             self._count(sample, "the port opened again", "port")
-        if self.owner is not None and sample.pid is not None and sample.pid != self.owner:
-            self._sign(sample, f"process {sample.pid} took the place of {self.owner}", "process")
+        before_it, confirmed = self.owner, self._confirmed(sample)
+        if before_it is not None and confirmed and sample.pid != before_it:
+            self._sign(sample, f"process {sample.pid} took the place of {before_it}", "process")
         elif before is not None and sample.state is not before and self._began(sample, before):
             self._sign(sample, "totals went back" if sample.state is BackendState.RESTARTED else "it loads", "totals")
-        if sample.pid is not None:
+        if confirmed:
             self.owner = sample.pid
             if sample.state in _SERVING:
                 self.served = sample.pid
@@ -70,6 +73,18 @@ class Starts:
     def within(self, now: float, seconds: float) -> tuple[Start, ...]:
         """Starts of the last `seconds`, oldest first."""
         return tuple(one for one in self.seen if one.at >= now - seconds)
+
+    def _confirmed(self, sample: Sample) -> bool:
+        """Whether the process is the server's: the one it was, the first, or one with which the server stays up. One
+        that has taken the port from it is seen before its answers are."""
+        if sample.pid is None:
+            return False
+        if self.owner is None or sample.pid == self.owner:
+            self._candidate = None
+            return True
+        if self._candidate is None or self._candidate[0] != sample.pid:
+            self._candidate = sample.pid, sample.at
+        return sample.at - self._candidate[1] >= CONFIRMED_S
 
     def _began(self, sample: Sample, before: BackendState) -> bool:
         """Whether the state alone says that another process serves: with a process in sight, that one says it."""

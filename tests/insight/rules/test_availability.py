@@ -1,0 +1,416 @@
+"""Availability rules on readings: what makes each hold, and what looks like it and does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insight.experiment_data import record
+from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, working
+from specdash.core.alerts import AlertSeverity
+from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, Slot, Slots
+from specdash.core.readings import FailureKind, Source
+from specdash.insight.rules.catalogue import shipped
+
+REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
+ENDED = FailureKind.UNAVAILABLE
+
+
+def live(seconds: float = 20.0, pid: int = 10) -> Watch:
+    """A server that has been well for a while."""
+    watch = Watch()
+    watch.look(seconds, health=OK, metrics=counters(100), slots=IDLE, process=process(pid))
+    assert watch.raised() == set()
+    return watch
+
+
+def test_a_healthy_server_raises_nothing_idle_at_work_and_asleep() -> None:
+    watch = live()
+    for step in range(300):
+        watch.look(1, health=OK, metrics=counters(100 + step, running=1.0), slots=working(step), process=process())
+    watch.look(60, health=OK, metrics=counters(400), slots=FailureKind.SLEEPING, process=process())
+    assert watch.heard.events == []
+
+
+def test_down_is_told_at_once_with_the_process_that_ended_and_is_over_at_once() -> None:
+    watch = live()
+    watch.look(1, health=REFUSED, process=ENDED)
+    alert = watch.alert("backend_down")
+    assert alert is not None
+    assert alert.severity is AlertSeverity.CRITICAL
+    assert "process 10 has ended" in alert.summary
+    watch.look(1, health=OK, process=process(11))
+    assert watch.alert("backend_down") is None
+
+
+def test_a_server_that_was_never_there_is_down_too() -> None:
+    watch = Watch()
+    watch.look(1, health=REFUSED)
+    assert watch.raised() == {"backend_down"}
+
+
+def test_a_server_that_answers_nothing_hangs_and_is_not_down() -> None:
+    watch = live()
+    watch.at += 2.0
+    watch.tell(Source.HEALTH, TIMEOUT)
+    assert watch.raised() == {"server_hung"}
+    watch.look(4, health=OK, metrics=counters(100))
+    assert watch.raised() == set()
+
+
+def test_a_slow_health_beside_fresh_metrics_is_no_hang() -> None:
+    watch = live()
+    watch.look(1, metrics=counters(100), health=TIMEOUT)
+    assert watch.raised() == set()
+
+
+def test_a_stopped_process_hangs_before_its_port_can_tell() -> None:
+    watch = live()
+    watch.at += 0.4
+    watch.tell(Source.PROCESS, process(stopped=True))
+    alert = watch.alert("server_hung")
+    assert alert is not None
+    assert "process 10 was stopped by a signal" in alert.summary
+    watch.tell(Source.PROCESS, process())
+    watch.look(4, health=OK, process=process())
+    assert watch.alert("server_hung") is None
+
+
+def test_a_slot_without_progress_hangs_and_says_for_how_long() -> None:
+    watch = live()
+    busy = {"health": OK, "metrics": counters(100, running=1.0), "slots": working(50), "process": process()}
+    watch.look(29, **busy)
+    assert watch.raised() == set()
+    watch.look(3, **busy)
+    alert = watch.alert("slot_hung")
+    assert alert is not None
+    assert alert.subject == "slot 0"
+    assert "slot 0 is busy and has generated no token for 31 s" in alert.summary
+    watch.look(1, **{**busy, "slots": working(51)})
+    assert watch.alert("slot_hung") is None
+
+
+def test_a_slot_that_waits_for_others_at_work_gets_longer() -> None:
+    watch = live()
+    for step in range(170):
+        watch.look(1, health=OK, metrics=counters(100, running=2.0, calls=step), slots=working(50))
+    assert watch.raised() == set()
+    for step in range(170, 190):
+        watch.look(1, health=OK, metrics=counters(100, running=2.0, calls=step), slots=working(50))
+    assert watch.raised() == {"slot_hung"}
+
+
+def test_a_long_prefill_hangs_only_when_its_batches_stop() -> None:
+    def prefill(done: int) -> Slots:
+        return Slots((Slot(0, is_processing=True, task=7, n_decoded=0, n_prompt_tokens_processed=done),))
+
+    watch = live()
+    for step in range(300):
+        watch.look(1, health=OK, metrics=counters(100, running=1.0), slots=prefill(step // 100))
+    assert watch.raised() == set()
+    watch.look(190, health=OK, metrics=counters(100, running=1.0), slots=prefill(3))
+    assert watch.raised() == {"slot_hung"}
+
+
+def test_a_task_that_takes_the_place_of_another_in_a_slot_is_no_hang() -> None:
+    watch = live()
+    for task in range(80):
+        watch.look(1, health=OK, metrics=counters(100, running=1.0), slots=working(1, task=task))
+    assert watch.raised() == set()
+
+
+def test_loading_is_no_fault_until_it_takes_too_long_and_worse_when_it_does_not_end() -> None:
+    watch = Watch(only("loading_too_long"))
+    watch.look(299, health=LOADING)
+    assert watch.raised() == set()
+    watch.look(5, health=LOADING)
+    alert = watch.alert("loading_too_long")
+    assert alert is not None
+    assert alert.severity is AlertSeverity.WARNING
+    watch.look(600, health=LOADING)
+    alert = watch.alert("loading_too_long")
+    assert alert is not None
+    assert alert.severity is AlertSeverity.CRITICAL
+    watch.look(1, health=OK)
+    assert watch.raised() == set()
+
+
+def test_a_process_that_loads_since_before_we_looked_is_not_young() -> None:
+    watch = Watch(only("loading_too_long"))
+    watch.look(2, health=LOADING, process=process(started=WALL - 400.0))
+    assert watch.raised() == {"loading_too_long"}
+
+
+def test_a_server_that_served_for_days_and_loads_now_has_only_begun_to() -> None:
+    watch = live()
+    watch.look(20, health=LOADING, process=process(started=WALL - 86400.0))
+    assert "loading_too_long" not in watch.raised()
+
+
+def restart(watch: Watch, pid: int, *, gap: float = 2.0) -> None:
+    watch.look(gap, health=REFUSED, process=ENDED)
+    watch.look(1, health=LOADING, process=process(pid))
+    watch.look(5, health=OK, metrics=counters(1), slots=IDLE, process=process(pid))
+
+
+def test_one_restart_is_a_notice_and_counts_once() -> None:
+    watch = live()
+    restart(watch, 11)
+    alert = watch.alert("restarted")
+    assert alert is not None
+    assert alert.severity is AlertSeverity.NOTICE
+    assert len(watch.state.alerts.past.starts.seen) == 1
+    watch.look(80, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
+    assert watch.raised() == set()
+
+
+def test_a_restart_too_quick_to_be_seen_down_is_told_by_the_process() -> None:
+    watch = live()
+    watch.look(1, health=OK, metrics=counters(1), slots=IDLE, process=process(10))
+    watch.look(5, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
+    assert "restarted" in watch.raised()
+    assert len(watch.state.alerts.past.starts.seen) == 1
+
+
+def test_a_restart_of_a_server_elsewhere_is_told_by_its_totals() -> None:
+    watch = Watch()
+    watch.look(20, health=OK, metrics=counters(100), slots=IDLE)
+    watch.look(5, health=OK, metrics=counters(1), slots=IDLE)
+    assert watch.raised() == {"restarted"}
+
+
+def test_three_restarts_within_minutes_are_a_crash_loop_that_explains_the_rest() -> None:
+    watch = live()
+    for pid in (11, 12):
+        restart(watch, pid)
+        assert "crash_loop" not in watch.raised()
+        watch.look(40, health=OK, metrics=counters(1), slots=IDLE, process=process(pid))
+    restart(watch, 13)
+    alert = watch.alert("crash_loop")
+    assert alert is not None
+    assert "started 3 times" in alert.summary
+    watch.look(3, health=REFUSED, process=ENDED)
+    picture = watch.state.alerts.picture()
+    assert picture.cause_key == ("crash_loop", "")
+    assert "backend_down" in watch.raised()
+
+
+def test_a_server_that_dies_while_it_loads_again_and_again_is_a_crash_loop_too() -> None:
+    watch = Watch(only("crash_loop"))
+    for _ in range(3):
+        watch.look(4, health=REFUSED)
+        watch.look(3, health=LOADING)
+    assert watch.raised() == {"crash_loop"}
+
+
+def test_restarts_hours_apart_are_no_crash_loop() -> None:
+    watch = live()
+    for pid in range(11, 15):
+        restart(watch, pid)
+        watch.look(650, health=OK, metrics=counters(1), slots=IDLE, process=process(pid))
+    assert "crash_loop" not in watch.raised()
+
+
+def test_restarts_by_applies_are_no_crash_loop() -> None:
+    watch = live()
+    records = []
+    for number, pid in enumerate(range(11, 15), 1):
+        at = WALL + watch.at + 2.0
+        records.append(replace(record(number, at), url=None))
+        restart(watch, pid)
+        watch.tell(Source.APPLIES, tuple(records))
+        watch.look(60, health=OK, metrics=counters(1), slots=IDLE, process=process(pid))
+    assert "crash_loop" not in watch.raised()
+
+
+def test_busy_for_a_moment_is_normal_and_for_a_minute_is_not() -> None:
+    watch = live()
+    watch.look(50, health=OK, metrics=TIMEOUT, slots=TIMEOUT, process=process())
+    assert watch.raised() == set()
+    watch.look(15, health=OK, metrics=TIMEOUT, slots=TIMEOUT, process=process())
+    alert = watch.alert("busy_too_long")
+    assert alert is not None
+    assert "/metrics and /slots not in time" in alert.summary
+    watch.look(12, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    assert watch.raised() == set()
+
+
+@pytest.mark.parametrize("answer", [FailureKind.NOT_FOUND, FailureKind.GARBAGE, FailureKind.TOO_LARGE])
+def test_a_port_with_something_else_on_it_is_taken(answer: FailureKind) -> None:
+    watch = live()
+    watch.look(1, health=answer, metrics=answer, slots=answer, process=ENDED)
+    alert = watch.alert("port_taken")
+    assert alert is not None
+    assert "no llama-server" in alert.summary
+    assert ("the server was", "process 10, which has ended") in alert.evidence
+
+
+def test_a_thief_that_says_it_is_healthy_is_found_out_by_what_it_cannot_answer() -> None:
+    watch = live()
+    watch.look(2, health=OK, metrics=FailureKind.NOT_FOUND, slots=FailureKind.GARBAGE, process=process(99))
+    assert "port_taken" in watch.raised()
+
+
+@pytest.mark.parametrize("silence", [TIMEOUT, RESET])
+def test_a_thief_that_answers_nothing_is_found_out_by_its_process(silence: FailureKind) -> None:
+    watch = live()
+    watch.look(2, health=silence, process=ProcessTree(pid=99, name="nc"))
+    alert = watch.alert("port_taken")
+    assert alert is not None
+    assert "process 99 (nc)" in alert.summary
+    assert watch.state.alerts.picture().cause_key == ("port_taken", "")
+
+
+def test_a_process_that_lives_on_without_its_port_is_told_after_a_while() -> None:
+    watch = live()
+    watch.look(4, health=REFUSED, process=process())
+    assert watch.raised() == {"backend_down"}
+    watch.look(3, health=REFUSED, process=process())
+    assert watch.raised() == {"backend_down", "port_closed"}
+    assert watch.state.alerts.picture().cause_key == ("port_closed", "")
+
+
+def test_a_process_that_has_not_opened_its_port_yet_only_starts() -> None:
+    watch = Watch(only("port_closed"))
+    watch.look(60, health=REFUSED, process=process(started=WALL))
+    assert watch.raised() == set()
+    watch.look(70, health=REFUSED, process=process(started=WALL))
+    assert watch.raised() == {"port_closed"}
+
+
+def test_a_refused_key_is_told_and_a_taken_one_is_not() -> None:
+    watch = Watch()
+    refused = FailureKind.UNAUTHORIZED
+    watch.look(3, health=OK, metrics=refused, slots=refused, props=refused)
+    alert = watch.alert("unauthorized")
+    assert alert is not None
+    assert ("refused", "props, metrics, slots") in [(label, value.replace("/", "")) for label, value in alert.evidence]
+    watch.look(1, health=OK, metrics=counters(1), slots=IDLE)
+    assert watch.raised() == set()
+
+
+def test_an_error_of_health_is_told_when_it_stays() -> None:
+    watch = Watch()
+    watch.look(2, health=Health(HealthStatus.ERROR, "out of slots"))
+    assert watch.raised() == set()
+    watch.look(4, health=Health(HealthStatus.ERROR, "out of slots"))
+    assert watch.raised() == {"health_error"}
+
+
+@pytest.mark.parametrize(
+    ("source", "rule", "key"),
+    [
+        ("metrics", "metrics_disabled", "LLAMA_ARG_ENDPOINT_METRICS"),
+        ("slots", "slots_disabled", "LLAMA_ARG_ENDPOINT_SLOTS"),
+    ],
+)
+def test_a_disabled_endpoint_is_told_with_its_fix(source: str, rule: str, key: str) -> None:
+    watch = Watch()
+    seen = {"health": OK, "metrics": counters(1), "slots": IDLE}
+    watch.look(20, **{**seen, source: FailureKind.DISABLED})
+    assert watch.raised() == {rule}
+    alert = watch.alert(rule)
+    assert alert is not None
+    assert alert.fix == ((key, "1"),)
+    watch.look(2, **seen)
+    assert watch.raised() == set()
+
+
+def test_totals_that_begin_anew_in_the_same_process_are_no_restart() -> None:
+    watch = live()
+    watch.look(8, health=OK, metrics=counters(1), slots=IDLE, process=process())
+    assert watch.raised() == {"counters_reset"}
+    watch.look(30, health=OK, metrics=counters(1), slots=IDLE, process=process())
+    assert watch.raised() == set()
+
+
+def test_totals_of_a_new_process_are_a_restart_and_no_reset() -> None:
+    watch = live()
+    watch.look(2, health=OK, metrics=counters(1), slots=IDLE, process=process())
+    watch.look(20, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
+    assert {event.alert.rule for event in watch.heard.events} == {"restarted"}
+
+
+@pytest.mark.parametrize(("jump", "raised"), [(3600.0, True), (-3600.0, True), (6.0, True), (0.5, False)])
+def test_a_clock_that_jumps_is_told_and_one_that_is_slewed_is_not(jump: float, *, raised: bool) -> None:
+    watch = live()
+    watch.offset += jump
+    watch.look(1, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    assert watch.raised() == ({"clock_jumped"} if raised else set())
+    watch.look(70, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    assert watch.raised() == set()
+
+
+FAILURES = st.sampled_from(list(FailureKind))
+HEALTHS = st.one_of(st.sampled_from([OK, LOADING, Health(HealthStatus.ERROR, "no")]), FAILURES)
+TOTALS = st.one_of(
+    st.builds(
+        Counters,
+        prompt_tokens=st.one_of(st.none(), st.floats(0, 1e9)),
+        predicted_tokens=st.one_of(st.none(), st.floats(0, 1e9)),
+        decode_calls=st.one_of(st.none(), st.floats(0, 1e9)),
+        draft_tokens=st.one_of(st.none(), st.floats(0, 1e9)),
+        accepted_tokens=st.one_of(st.none(), st.floats(0, 1e9)),
+        requests_processing=st.one_of(st.none(), st.floats(0, 8)),
+    ),
+    FAILURES,
+)
+NUMBERS = st.one_of(st.none(), st.integers(0, 10**6))
+SLOTS = st.one_of(
+    st.lists(
+        st.builds(
+            Slot,
+            id=st.integers(0, 3),
+            is_processing=st.booleans(),
+            task=NUMBERS,
+            n_decoded=NUMBERS,
+            n_prompt_tokens_processed=NUMBERS,
+            n_prompt_tokens=NUMBERS,
+            n_ctx=NUMBERS,
+            speculative=st.one_of(st.none(), st.booleans()),
+        ),
+        max_size=3,
+    ).map(lambda slots: Slots(tuple(slots))),
+    FAILURES,
+)
+PROCESSES = st.one_of(
+    st.builds(
+        ProcessTree,
+        pid=st.integers(1, 3),
+        name=st.one_of(st.none(), st.just("x")),
+        started_wall=st.one_of(st.none(), st.floats(WALL - 1e6, WALL)),
+        cpu_cores=st.one_of(st.none(), st.floats(0, 8)),
+        is_stopped=st.one_of(st.none(), st.booleans()),
+    ),
+    FAILURES,
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from((0.1, 1.0, 1.0, 7.0, 100.0)),
+        st.fixed_dictionaries(
+            {}, optional={"health": HEALTHS, "metrics": TOTALS, "slots": SLOTS, "process": PROCESSES}
+        ),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+@settings(max_examples=60)
+def test_whatever_is_read_no_rule_fails_and_the_same_readings_make_the_same_alerts(
+    steps: list[tuple[float, dict[str, object]]],
+) -> None:
+    watches = Watch(), Watch()
+    for watch in watches:
+        for pause, told in steps:
+            watch.at += pause
+            for name, value in told.items():
+                watch.tell(Source(name), value)
+            failed = [one for one in watch.state.alerts.picture().unjudged if "failed" in one[1]]
+            assert failed == []
+    one, other = watches
+    assert one.heard.events == other.heard.events
+    assert {event.alert.rule for event in one.heard.events} <= {rule.spec.id for rule in shipped()}
