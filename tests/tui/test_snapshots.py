@@ -9,6 +9,8 @@ import pytest
 
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
+from specdash.tui.widgets.alerts import AlertDetail
+from tui.fake_alerts import SPECS
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.test_tune_screen import edit, ended, press
@@ -29,6 +31,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     plot.load()
+    monkeypatch.setattr(AlertDetail, "specs", SPECS)
 
 
 def dashboard(scene: str, console: FakeConsole | None = None) -> Dashboard:
@@ -96,3 +99,31 @@ def test_presets(snap_compare: Callable[..., bool]) -> None:
         await press(pilot, "e", "o")
 
     assert snap_compare(dashboard("busy", FakeConsole()), terminal_size=(80, 24), run_before=opened)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["alerts", "alerts_none", "alerts_past"])
+def test_incidents_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard(scene), terminal_size=size, press=["i"])
+
+
+def test_an_alert_in_full(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard("alerts"), terminal_size=(80, 24), press=["i", "z"])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["alerts", "hurting"])
+def test_banner_and_speedup_on_the_overview(
+    scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]
+) -> None:
+    assert snap_compare(dashboard(scene), terminal_size=size)
+
+
+def test_banner_of_a_notice(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard("notice"), terminal_size=(80, 24))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["busy", "estimated"])
+def test_is_it_paying(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard(scene), terminal_size=size, press=["z"])

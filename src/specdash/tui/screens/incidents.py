@@ -125,6 +125,7 @@ class IncidentsScreen(DashboardScreen):
 
     def show_body(self, view: View) -> None:
         """Draw this view."""
+        self.board.strip.problem = self._situation.not_recording
         self.board.show(view)
 
     def on_mount(self) -> None:

@@ -184,7 +184,7 @@ def _groups(title: str, groups: Sequence[GroupFigures], width: int) -> list[Line
         Column("tok/s", 6, lambda one: (rate(one.decode_rate), "text"), 1),
         Column("speed-up", 8, lambda one: _speedup_span(one.speedup), 0),
     ]
-    return table(columns, groups, width)
+    return table(columns, groups, width - 1)
 
 
 def _types(types: Sequence[TypeFigures], width: int, *, ascii_only: bool) -> list[Line]:
@@ -204,4 +204,4 @@ def _types(types: Sequence[TypeFigures], width: int, *, ascii_only: bool) -> lis
         Column("drafting", 8, lambda one: (f"{one.seconds:.1f} s" if one.seconds is not None else UNKNOWN, "text"), 4),
         Column("positions", 9, positions, 2, right=False, stretch=True),
     ]
-    return table(columns, types, width)
+    return table(columns, types, width - 1)

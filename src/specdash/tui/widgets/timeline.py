@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.alerts import AlertSeverity
 from specdash.core.timeline import EventKind
-from specdash.tui.formatting import fit
+from specdash.tui.formatting import clean, fit
 from specdash.tui.marks import APPLIED, CRITICAL, FAILED, RESTARTED, UNDONE, WARNED, Look, look_of, look_of_event
 from specdash.tui.spans import Line, Span, line_width
 from specdash.tui.widgets.banner import ROLES
@@ -41,6 +41,8 @@ class TimelineStrip(LinesWidget):
     def __init__(self) -> None:
         super().__init__(id=STRIP)
         self._key: object = None
+        self.problem = ""
+        """Why nothing is recorded: what is seen here will be forgotten."""
 
     def show(self, view: View) -> None:
         """Draw this view, if it would look different."""
@@ -51,10 +53,10 @@ class TimelineStrip(LinesWidget):
         picture = view.picture
         name, span = span_of(picture)
         step = span / width
-        key = (width, name, int(picture.wall / step), picture.timeline, len(picture.applies), view.glyphs)
+        key = (width, name, int(picture.wall / step), picture.timeline, len(picture.applies), view.glyphs, self.problem)
         if key != self._key:
             self._key = key
-            self.set_lines(strip_lines(picture, width, view.glyphs))
+            self.set_lines(strip_lines(picture, width, view.glyphs, self.problem))
 
     def redraw(self) -> None:
         """The next view is drawn whatever it holds."""
@@ -69,8 +71,8 @@ def span_of(picture: Picture) -> tuple[str, float]:
     return next(((name, span) for name, span in SPANS_S.items() if span >= needed), tuple(SPANS_S.items())[-1])
 
 
-def strip_lines(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:
-    """Three lines."""
+def strip_lines(picture: Picture, width: int, glyphs: Glyphs, problem: str = "") -> list[Line]:
+    """Three lines; `problem` says why nothing is recorded."""
     name, span = span_of(picture)
     begin = picture.wall - span
     lane = _bars(picture.timeline, begin, span, width, glyphs)
@@ -81,7 +83,7 @@ def strip_lines(picture: Picture, width: int, glyphs: Glyphs) -> list[Line]:
             marks.append((min(cell, width - 1), look))
     for cell, look in sorted(marks, key=lambda one: _ORDER.index(one[1])):
         lane[cell] = (look.ascii_head if glyphs.ascii_only else look.head, f"{look.role} bold")
-    return [_title(name, width, glyphs), tuple(_joined(lane)), _scale(begin, span, width)]
+    return [_title(name, width, glyphs, problem), tuple(_joined(lane)), _scale(begin, span, width)]
 
 
 def _looks(events: Sequence[TimelineEvent]) -> Iterable[tuple[float, Look]]:
@@ -124,9 +126,12 @@ def _joined(cells: Sequence[Span]) -> list[Span]:
     return spans
 
 
-def _title(name: str, width: int, glyphs: Glyphs) -> Line:
+def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
     """`Timeline  last 3h ──── ◆ critical alert  ▲ warning …`, as much of the key as fits."""
     left: list[Span] = [("Timeline", "text"), (f"  last {name}", "dim")]
+    if problem:
+        told = f"  not recording: {clean(problem, 200)}"
+        return (*left, (fit(told, max(width - line_width(left), 0)), "warn"))
     key: list[Span] = []
     for look in _KEY:
         head = look.ascii_head if glyphs.ascii_only else look.head
