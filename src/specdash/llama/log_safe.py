@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
+from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.log_grammar import (
     DROPPED,
@@ -49,6 +50,7 @@ _WORDS: Final = frozenset(
     | {"true", "false", "yes", "no", "on", "off", "none", "auto", "enabled", "disabled", "GET", "POST"}
     | {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
 )
+_SPLIT: Final = re.compile(r"[\s'\"(),;:=]+")
 _SHAPED: Final = (
     re.compile(r"[-+]?\d{1,18}(?:\.\d{1,15})?"),
     re.compile(r"b?\d{1,7}-(?:[0-9a-f]{7,12}|unknown)"),
@@ -132,9 +134,20 @@ def safe_text(line: str) -> str:
 
 
 def safe_word(value: str) -> str:
-    """The value of a text field, if it is a word of llama.cpp's own; else an ellipsis."""
-    known = value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED)
-    return value if known else ELLIPSIS
+    """The value of a text field, if it is a word of llama.cpp's own; else the flags, env keys and spec types in it."""
+    if not value or value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED):
+        return value
+    said = [ELLIPSIS if one not in _names() else one for one in _SPLIT.split(value) if one]
+    told = [one for at, one in enumerate(said) if one != ELLIPSIS or at == 0 or said[at - 1] != ELLIPSIS]
+    return " ".join(told) or ELLIPSIS
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Flags, env keys and spec types that specdash knows."""
+    types = {spelling for one in SPEC_TYPES for spelling in one.spellings}
+    former = {flag for parameter in BY_KEY.values() for flag in parameter.former_flags}
+    return frozenset(types | former | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_KEYS.keys())
 
 
 def safe_error(text: str) -> str:

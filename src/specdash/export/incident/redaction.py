@@ -186,7 +186,7 @@ class Redactor:
             words = shlex.split(text)
         except ValueError:
             return _left_out(text)
-        return " ".join(shlex.quote(word) if word != MASK else word for word in self.command(words))
+        return " ".join(shlex.quote(word) if MASK not in word else word for word in self.command(words))
 
     def _plain(self, value: str, parameter: Parameter | None, *, known: bool) -> str:
         """A value as it may be shown: a text only where it is a few plain words of a setting that is known."""

@@ -1,0 +1,119 @@
+"""A log line that is made anew says what llama-server says, and never what others wrote."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.llama.log_grammar import DROPPED, TABLE, Context
+from specdash.llama.log_prefix import Clock
+from specdash.llama.log_safe import ELLIPSIS, bare, recognise, safe_error, safe_line, safe_text, safe_word
+
+LOGS = sorted((Path(__file__).parents[1] / "data" / "logs").glob("*.log"))
+CANARY = "aardvark"
+FIELD = {
+    "d": "7",
+    "f": "1.5",
+    "w": CANARY,
+    "s": CANARY,
+    "list": "0.5, 0.25",
+    "x": "0xff",
+    "dots": "...",
+    "rest": CANARY,
+}
+
+
+def filled(template: str) -> str:
+    """A line of a form whose texts are all canaries."""
+    return re.sub(r"\{\w*:(\w+)\}", lambda field: FIELD[field[1]], template)
+
+
+FORMS = [(line_class.id, form) for line_class in TABLE for form in line_class.forms]
+
+
+@pytest.mark.parametrize("prefix", ["", "0.12.345.678 W ", "W ", '{"type":"log","time":5,"level":"warn","msg":"'])
+def test_no_form_lets_a_text_field_through(prefix: str) -> None:
+    end = '"}' if prefix.startswith("{") else ""
+    for line_class, form in FORMS:
+        head = {Context.SLOT: f"slot {CANARY}: id  0 | task 3 | ", Context.ANY: f"{CANARY}: "}.get(form.context, "")
+        made = safe_line(f"{prefix}{head}{filled(form.template)}{end}".encode())
+        assert made is None or CANARY not in made.text, line_class
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n")))
+def test_a_line_that_no_table_has_is_left_out_whole(text: str) -> None:
+    made = safe_line(f"{CANARY} {text}".encode())
+    assert made is None or CANARY not in made.text
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_it(line: bytes) -> None:
+    safe_line(line)
+
+
+@given(st.integers(0, len(LOGS) - 1), st.text(alphabet="abcxyz", min_size=12, max_size=20), st.data())
+def test_a_word_slipped_into_a_real_line_does_not_come_out(index: int, word: str, data: st.DataObject) -> None:
+    lines = LOGS[index].read_bytes().splitlines() or [b""]
+    line = data.draw(st.sampled_from(lines[:400])).decode("utf-8", "replace")
+    place = data.draw(st.integers(0, len(line)))
+    made = safe_line((line[:place] + word + line[place:]).encode())
+    assert made is None or word not in made.text
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
+def test_lines_whose_fields_are_all_numbers_keep_every_number(log: Path) -> None:
+    for line in log.read_bytes().splitlines():
+        known = recognise(bare(line).translate(None, DROPPED))
+        if known.form is None or not known.is_shown or known.prefix.clock is not Clock.STAMP:
+            continue
+        if re.search(r":(?:w|s|rest)\}", known.form.template):
+            continue
+        made = safe_line(line)
+        assert made is not None
+        printed = re.findall(r"\d+", line.decode("utf-8", "replace"))
+        told = re.findall(r"\d+", made.text.partition(" s ")[2])
+        assert printed[len(printed) - len(told) :] == told
+        assert len(told) >= len(re.findall(r":(?:d|f)\}", known.form.template))
+
+
+def test_flags_are_named_and_what_is_around_them_is_not() -> None:
+    assert safe_word("--draft-max") == "--draft-max"
+    assert safe_word("set --spec-draft-n-max of aardvark to 5") == f"{ELLIPSIS} --spec-draft-n-max {ELLIPSIS}"
+    assert safe_word("aardvark") == ELLIPSIS
+
+
+def test_a_line_is_told_with_its_numbers_level_and_time() -> None:
+    line = b"0.01.205.300 W slot update_slots: id  3 | task 41 | n_past was set to 121"
+    made = safe_line(line)
+    assert made is not None
+    assert (made.line_class, made.seconds) == ("prompt_rewound", 1.2053)
+    assert made.text == "1.205 s W slot: id 3 | task 41 | n_past was set to 121"
+
+
+def test_words_of_llama_cpp_are_kept_and_others_are_not() -> None:
+    assert safe_text("0.00.117.000 I srv  init: adding speculative implementation 'draft-mtp'").endswith("'draft-mtp'")
+    assert safe_text("0.00.117.000 I srv  init: adding speculative implementation 'secret'").endswith(f"'{ELLIPSIS}'")
+    assert safe_word("http://127.0.0.1:8080") == "http://127.0.0.1:8080"
+    assert safe_word("http://intranet.example:8080") == ELLIPSIS
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("the request exceeds the available context size, try increasing it", "the request exceeds the available"),
+        ('parse error: last read: "aardvark"', ELLIPSIS),
+        ("aardvark", ELLIPSIS),
+    ],
+)
+def test_an_error_of_the_server_is_told_only_where_it_quotes_nothing(error: str, told: str) -> None:
+    assert safe_error(error).startswith(told)
+    assert CANARY not in safe_error(error)
+
+
+def test_chat_templates_and_debug_output_are_nothing() -> None:
+    assert safe_line(b"0.00.040.000 I srv  init: chat template, example_format: '<|im_start|>aardvark'") is None
+    assert safe_line(b"0.00.040.000 D srv  x: converted request: {aardvark}") is None
