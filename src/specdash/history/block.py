@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 STILL_SOURCES: Final = frozenset({Source.PROPS, Source.APPLIES, Source.BASELINES})
 """What seldom changes and may be large: kept once per value, named in blocks by its digest."""
-TICKS: Final = 1_000_000
+TICKS: Final = 10_000
 """Moments are stored in so many parts of a second."""
 _NONE, _NEW, _SAME, _STILL = 0, 1, 2, 3
 

@@ -7,17 +7,29 @@ other lines say is in the facts. Lines that no table knows are not kept at all.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from specdash.core.applies import ApplyRecord
 from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, TaskFailed
 from specdash.core.masking import without_secrets
 from specdash.core.observations import Health
+from specdash.core.proxy_events import RequestEvent
+from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
 from specdash.core.readings import Failure, Reading
-from specdash.llama.log_safe import LIFE_CYCLE_CLASSES, safe_error, safe_event, safe_line, safe_text
+from specdash.llama.log_grammar import DROPPED
+from specdash.llama.log_safe import (
+    LIFE_CYCLE_CLASSES,
+    bare,
+    recognise,
+    safe_error,
+    safe_event,
+    safe_line,
+    safe_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 LINES_KEPT: Final = 8
 """Log lines of one batch."""
@@ -25,6 +37,18 @@ LINES_LOOKED_AT: Final = 200
 """So many of a batch's last lines are looked at: a storm may bring thousands a second."""
 TEXT_KEPT: Final = 300
 """Characters of a message."""
+ROUNDED: Final[Mapping[type, tuple[str, ...]]] = MappingProxyType(
+    {
+        SessionView: ("last_seen",),
+        ActiveView: ("started", "ttft_s", "prefill_rate", "decode_rate"),
+        RequestEvent: (
+            "at", "duration_s", "held_s", "ttft_s", "prefill_s", "decode_s", "prefill_rate", "decode_rate"
+        ),
+    }
+)  # fmt: skip
+"""Fields whose digits beyond the third place are not kept."""
+_ROUNDED_FACT: Final = ("at_s", "first_s")
+T = TypeVar("T")
 
 
 def lighter(reading: Reading[Any]) -> Reading[Any]:
@@ -40,6 +64,10 @@ def to_keep(reading: Reading[Any]) -> Reading[Any]:
     value, failure = reading.value, reading.failure
     if isinstance(value, LogBatch):
         value = _batch(value)
+    elif isinstance(value, ProxyStatus):
+        value = replace(value, sessions=tuple(map(rounded, value.sessions)), active=tuple(map(rounded, value.active)))
+    elif isinstance(value, ProxyEvents):
+        value = replace(value, events=tuple(map(rounded, value.events)))
     elif isinstance(value, Health) and value.detail:
         value = replace(value, detail=_text(value.detail))
     elif isinstance(value, tuple) and value and isinstance(value[0], ApplyRecord):
@@ -56,16 +84,41 @@ def _text(text: str) -> str:
 def _batch(batch: LogBatch) -> LogBatch:
     return replace(
         batch,
-        facts=tuple(map(_fact, batch.facts)),
+        facts=tuple(rounded(_fact(fact)) for fact in batch.facts),
         warnings=tuple(replace(tally, sample=safe_text(tally.sample)) for tally in batch.warnings),
-        tail=_lines(reversed(batch.tail[-LINES_LOOKED_AT:])),
+        tail=_lines(reversed(batch.tail[-LINES_LOOKED_AT:])) if _has_lines(batch) else (),
         unrecognised_samples=(),
+        age_s=_to_places(batch.age_s),
     )
+
+
+def rounded(value: T) -> T:
+    """The value with its times and rates to the millisecond, and to a thousandth of a token per second: the digits
+    beyond are noise, and most of what a day would weigh."""
+    names = ROUNDED.get(type(value))
+    if names is None:
+        names = _ROUNDED_FACT if hasattr(value, "at_s") else ()
+    changes = {}
+    for name in names:
+        before = getattr(value, name, None)
+        if type(before) is float and (after := _to_places(before)) != before:
+            changes[name] = after
+    return replace(cast("Any", value), **changes) if changes else value
+
+
+def _to_places(value: float | None) -> float | None:
+    return round(value, 3) if value is not None else None
+
+
+def _has_lines(batch: LogBatch) -> bool:
+    """Whether there is a line to keep among those of the batch."""
+    events = (fact.name for fact in batch.facts if isinstance(fact, ServerEvent))
+    return bool(batch.warnings) or not LIFE_CYCLE_CLASSES.isdisjoint(events)
 
 
 def _fact(fact: LogFact) -> LogFact:
     if isinstance(fact, ServerEvent):
-        return replace(fact, fields=safe_event(fact)) if fact.fields else fact
+        return replace(fact, fields=safe_event(fact) if fact.name in LIFE_CYCLE_CLASSES else ())
     if isinstance(fact, TaskFailed):
         return replace(fact, error=safe_error(fact.error))
     return fact
@@ -74,11 +127,14 @@ def _fact(fact: LogFact) -> LogFact:
 def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
     kept: list[str] = []
     for line in newest_first:
-        made = safe_line(line.encode("utf-8", "replace"))
+        raw = bare(line.encode("utf-8", "replace"))
+        known = recognise(raw.translate(None, DROPPED))
+        if known.form is None or (known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES):
+            continue
+        made = safe_line(raw)
         if made is None or made.is_unknown:
             continue
-        if made.severity is not None or made.line_class in LIFE_CYCLE_CLASSES:
-            kept.append(made.text)
-            if len(kept) == LINES_KEPT:
-                break
+        kept.append(made.text)
+        if len(kept) == LINES_KEPT:
+            break
     return tuple(reversed(kept))

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from specdash.history.schema import PAGE_BYTES
 from specdash.history.tiers import TIERS
 
 if TYPE_CHECKING:
     import sqlite3
 
 DAY_S: Final = 86400.0
-FREED_AT_A_TIME: Final = 200
+FREED_AT_A_TIME: Final = 500
 """Pages given back to the file system in one go: what is moved goes through the write-ahead log."""
 _LONGEST: Final = max(tier.times_longer for tier in TIERS)
 
@@ -27,12 +28,12 @@ class Bounds:
     @property
     def log_pages(self) -> int:
         """Pages after which the write-ahead log is brought back into the file."""
-        return max(16, min(256, self.size_bytes // 4096 // 20))
+        return max(64, min(1024, self.size_bytes // PAGE_BYTES // 20))
 
     @property
     def database_bytes(self) -> int:
         """What is left for the database itself."""
-        return int(self.size_bytes - 2 * self.log_pages * 4096)
+        return int(self.size_bytes - 2 * self.log_pages * PAGE_BYTES)
 
 
 def prune_by_age(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:

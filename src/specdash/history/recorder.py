@@ -22,6 +22,7 @@ from specdash.core.alerts import AlertEvent
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Reading
 from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.gather import gathered
 from specdash.history.keep import lighter, to_keep
 from specdash.history.leader import Leadership
 from specdash.history.pruning import Bounds
@@ -293,8 +294,7 @@ class Recorder:
                 events.append(what)
             else:
                 alerts.append(self._as_stored(self._note_alert(what) or what))
-        readings.sort(key=lambda one: one.at)
-        return Batch(readings, points, alerts, events)
+        return Batch(gathered(readings), points, alerts, events)
 
     def _note_alert(self, what: Any) -> Alert | None:
         """Know which alerts are active, also of those that another recorder records."""

@@ -303,12 +303,31 @@ class Record(Shape):
         for field in self._fields:
             field.shape.shred(list(map(attrgetter(field.name), values)), sink, f"{path}.{field.name}")
 
+    def scalars(self) -> tuple[str, ...]:
+        """The names of the fields that are scalars."""
+        return tuple(field.name for field in self._fields if isinstance(field.shape, Scalar))
+
+    def has(self, name: str) -> bool:
+        """Whether it has a field of that name."""
+        return any(field.name == name for field in self._fields)
+
+    def without(self, names: Sequence[str]) -> Record:
+        """The record without these fields, to be shredded: they are stored elsewhere."""
+        return Record(self._cls, [field for field in self._fields if field.name not in names])
+
     def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
+        return self.gather_with({}, count, origin, path)
+
+    def gather_with(self, given: Mapping[str, list[Any]], count: int, origin: Origin, path: str) -> list[Any]:
+        """`gather`, where the columns of some fields are known already."""
         if not count:
             return []
         columns: list[Iterable[Any]] = []
         lost: set[int] = set()
         for field in self._fields:
+            if field.name in given:
+                columns.append(given[field.name])
+                continue
             try:
                 column = field.shape.gather(count, origin, f"{path}.{field.name}")
                 loses = field.shape.loses
@@ -331,6 +350,8 @@ class OneOf(Shape):
 
     def __init__(self, records: Mapping[type, Record]) -> None:
         self._records = {cls.__name__: record for cls, record in records.items()}
+        self._shared = _shared(list(self._records.values()))
+        self._own = {name: record.without(self._shared) for name, record in self._records.items()}
 
     def to_json(self, value: Any) -> Any:
         name = type(value).__name__
@@ -348,17 +369,44 @@ class OneOf(Shape):
         by_name: dict[str, list[Any]] = {}
         for name, value in zip(names, values, strict=True):
             by_name.setdefault(name, []).append(value)
+        for shared in self._shared:
+            sink.put(f"{path}.{shared}", [getattr(one, shared) for one in values if hasattr(one, shared)])
+            sink.put(f"{path}.{shared}|", [name for name in by_name if self._records[name].has(shared)])
         for name, own in by_name.items():
-            self._records[name].shred(own, sink, f"{path}<{name}>")
+            self._own[name].shred(own, sink, f"{path}<{name}>")
 
     def gather(self, count: int, origin: Origin, path: str) -> list[Any]:
         names = _column(origin, path + "|", count)
+        shared = {field: self._gather_shared(field, names, origin, path) for field in self._shared}
         found: dict[str, Any] = {}
         for name in set(names):
-            record = self._records.get(name)
-            lost = repeat(LOST)
-            found[name] = iter(record.gather(names.count(name), origin, f"{path}<{name}>")) if record else lost
+            record, number = self._records.get(name), names.count(name)
+            if record is None:
+                found[name] = repeat(LOST)
+                continue
+            given = {field: columns[name] for field, columns in shared.items() if name in columns}
+            found[name] = iter(record.gather_with(given, number, origin, f"{path}<{name}>"))
         return [next(found[name]) for name in names]
+
+    def _gather_shared(self, field: str, names: list[str], origin: Origin, path: str) -> dict[str, list[Any]]:
+        """The column of a shared field, by the class that its values belong to; of those that were written with it."""
+        written = origin.get(f"{path}.{field}|") or []
+        having = [name for name in names if name in set(written)]
+        found: dict[str, list[Any]] = {name: [] for name in written}
+        if having:
+            for name, value in zip(having, _column(origin, f"{path}.{field}", len(having)), strict=True):
+                found[name].append(value)
+        return found
+
+
+def _shared(records: Sequence[Record]) -> tuple[str, ...]:
+    """The scalar fields that most of several records have: stored together, in the order of the records, because what
+    comes one after the other is of the same moment, slot or session."""
+    counts: dict[str, int] = {}
+    for record in records:
+        for name in record.scalars():
+            counts[name] = counts.get(name, 0) + 1
+    return tuple(name for name, count in counts.items() if count > len(records) / 2 and count > 1)
 
 
 def _same(one: Any, default: Any) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
     from specdash.insight.charts import Metric
 
-LOOK_BACK_S: Final = 180.0
+LOOK_BACK_S: Final = 300.0
 """A block is no longer than this, so one that begins earlier than this before a moment cannot hold it."""
 _STILLS_KEPT: Final = 64
 

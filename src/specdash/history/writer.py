@@ -20,7 +20,7 @@ from specdash.history import block, fresh
 from specdash.history.block import Carried
 from specdash.history.columns import DamagedError
 from specdash.history.pruning import Bounds, give_back, prune_by_age, prune_by_size
-from specdash.history.schema import connect
+from specdash.history.schema import PAGE_BYTES, connect
 from specdash.history.tiers import TIERS, Chunk, Tier
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from specdash.history.fresh import Point
 
-BLOCK_S: Final = 60.0
+BLOCK_S: Final = 120.0
 """How much time a block holds."""
 BLOCK_READINGS: Final = 6000
 """Readings that a block holds at most."""
@@ -58,7 +58,7 @@ class Writer:
         try:
             self._file = _identity(path)
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {bounds.log_pages}")
-            self._connection.execute(f"PRAGMA journal_size_limit = {bounds.log_pages * 4096}")
+            self._connection.execute(f"PRAGMA journal_size_limit = {bounds.log_pages * PAGE_BYTES}")
             with self._transaction():
                 self._connection.execute("INSERT OR IGNORE INTO targets (name) VALUES (?)", (target,))
                 rows = self._connection.execute("SELECT id FROM targets WHERE name = ?", (target,))
@@ -111,8 +111,7 @@ class Writer:
         self._forget()
 
     def write(self, batch: Batch) -> bool:
-        """Write what is new. Once a minute's readings are together they become a block, and the bounds are kept: True
-        then."""
+        """Write what is new. True when the readings that were held became a block, and the bounds were kept."""
         readings = batch.readings
         held = self._readings
         is_full = bool(held and readings) and (
