@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from specdash.collect.host import HostCollector, disk_figures, memory_figures
+from specdash.collect.host import (
+    DISKS_S,
+    HostCollector,
+    disk_figures,
+    disk_of,
+    memory_figures,
+    swapped_pages,
+    written_places,
+)
 from specdash.collect.processes import ProcessWatch, listening_pid, local_port
 from specdash.collect.secrets import MASK, masked_command
 from specdash.core.readings import Reading, Source, Status
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.core.observations import Host, ProcessTree
+    from specdash.core.observations import Disk, Host, ProcessTree
 
 PARENT = """
 import subprocess, sys, time
@@ -93,6 +101,61 @@ class TestHost:
         assert memory_figures(meminfo)["memory_used_bytes"] == 61440
         assert memory_figures(meminfo)["swap_used_bytes"] == 1024
         assert disk_figures("/no/such/place") == {}
+
+    def test_the_folders_that_are_written_to_are_told_with_their_disks(self, tmp_path: Path) -> None:
+        log, state = tmp_path / "log" / "server.log", tmp_path / "state"
+        log.parent.mkdir()
+        target = Target("http://127.0.0.1:1", log=str(log), proxy_log="journal:proxy")
+        places = written_places(target, {"XDG_STATE_HOME": str(state)})
+        assert places == [("server log", str(log.parent)), ("specdash's state", str(state / "specdash"))]
+        readings: list[Reading[Any]] = []
+        HostCollector(target, readings.append, places=lambda: places).step(1.0)
+        disks: tuple[Disk, ...] = value_of(readings[0]).disks
+        assert [(disk.use, disk.path) for disk in disks] == places
+        # The second is not there yet: the folder that it will be made in tells.
+        assert disks[0].device == disks[1].device == tmp_path.stat().st_dev
+        assert 0 < disks[0].free_bytes <= disks[0].total_bytes
+        assert disk_of("log", "/proc/self") is None
+
+    def test_a_log_that_is_a_link_counts_where_it_points_to(self, tmp_path: Path) -> None:
+        (tmp_path / "server.log").symlink_to("/var/log/specdash/server.log")
+        target = Target("http://127.0.0.1:1", log=str(tmp_path / "server.log"))
+        assert ("server log", "/var/log/specdash") in written_places(target, {})
+
+    def test_disks_are_not_looked_at_at_every_step(self, tmp_path: Path) -> None:
+        now, asked = [0.0], []
+
+        def places() -> list[tuple[str, str]]:
+            asked.append(now[0])
+            return [("log", str(tmp_path))]
+
+        collector = HostCollector(
+            Target("http://127.0.0.1:1"), lambda _: None, places=places, clock=lambda: now[0], find_pid=lambda _: None
+        )
+        for _ in range(10):
+            collector.step(0.25)
+            now[0] += 0.25
+        assert asked == [0.0, DISKS_S]
+
+    def test_swap_rates_are_those_between_two_looks(self, tmp_path: Path) -> None:
+        vmstat, now = tmp_path / "vmstat", [0.0]
+        assert swapped_pages(vmstat) is None
+        readings: list[Reading[Any]] = []
+        collector = HostCollector(
+            Target("http://127.0.0.1:1"), readings.append, vmstat=vmstat, clock=lambda: now[0], find_pid=lambda _: None
+        )
+        page = os.sysconf("SC_PAGE_SIZE")
+        for pages in (None, (10, 20), (30, 20), (40, 60), None, (0, 0)):
+            if pages is None:
+                vmstat.unlink(missing_ok=True)
+            else:
+                vmstat.write_text(f"nr_free_pages 1\npswpin {pages[0]}\npswpout {pages[1]}\n")
+            collector.step(2.0)
+            now[0] += 2.0
+        hosts = [value_of(reading) for reading in readings if reading.source is Source.HOST]
+        rates = [(host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) for host in hosts]
+        unknown = (None, None)
+        assert rates == [unknown, unknown, (10 * page, 0), (5 * page, 20 * page), unknown, unknown]
 
 
 class TestProcess:

@@ -26,12 +26,15 @@ THROTTLES: Mapping[str, AlertSeverity] = {
 }
 """How bad each of `collect.gpu.THROTTLE_REASONS` is. A power cap is how a GPU works at full load; the software slows
 down before damage, the hardware when cooling or power supply fail. What is not here was set by somebody, or is idle."""
+_COVERED = 0.8
+"""A window is judged once so much of it was seen."""
 GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 
 
 def gpu_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """A GPU that was there answers no more."""
     del limits
+    gpus = scene.picture.gpu.gpus
     for one in scene.picture.backend.sources:
         # A source that was known once and fails is stale; on a machine without NVML it never was known.
         fails = one.status is Status.STALE and one.reason.startswith(FailureKind.UNAVAILABLE)
@@ -39,21 +42,22 @@ def gpu_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             yield Symptom(
                 f"the GPUs were there and NVML fails now: {one.reason}",
                 (("last seen", f"{duration(one.age_s)} ago"),),
+                subject=f"GPU {gpus[0].index}" if len(gpus) == 1 else "",
             )
             return
-    gpus = scene.picture.gpu.gpus
     for gpu in gpus:
         if gpu.name is None and gpu.utilisation is None and gpu.memory_used_bytes is None:
-            yield Symptom(
-                f"GPU {gpu.index} answers NVML no more; {len(gpus) - 1} others do", subject=f"GPU {gpu.index}"
-            )
+            others = f", {len(gpus) - 1} others do" if len(gpus) > 1 else ""
+            yield Symptom(f"GPU {gpu.index} answers NVML no more{others}", subject=f"GPU {gpu.index}")
 
 
 def gpu_unused(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The server decodes and the GPU that it is meant to use does nothing: it runs on the CPU."""
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
-    if not samples or scene.now - samples[0].at < 0.8 * window or not all(one.busy for one in samples):
+    if not samples or scene.now - samples[0].at < _COVERED * window:
+        return
+    if sum(bool(one.busy) for one in samples) < limits["busy_share"] * len(samples):
         return
     known = [one.gpu_utilisation for one in samples if one.gpu_utilisation is not None]
     if len(known) < len(samples) / 2 or max(known) > limits["idle_share"]:
@@ -225,7 +229,7 @@ def swapping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     host = scene.picture.host
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
-    if host is None or not samples or scene.now - samples[0].at < 0.8 * window:
+    if host is None or not samples or scene.now - samples[0].at < _COVERED * window:
         return
     rates = [one.swap_rate for one in samples if one.swap_rate is not None]
     rate = sum(rates) / len(rates) if rates else 0.0
