@@ -16,7 +16,7 @@ from specdash.tui.formatting import clean
 from specdash.tui.plot import DOTS_PER_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specdash.core.timeline import TimelineEvent
     from specdash.insight.experiment_picture import ApplyMark
@@ -124,22 +124,28 @@ def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str,
     """The lines of a plot with the marks on them. What draws a value (in `role`) stays; blanks and areas give way."""
     if not marks or not lines:
         return lines
-    rows: list[Row] = [[(char, part) for text, part in line for char in text] for line in lines]
-    width = len(rows[0])
-    taken: set[int] = set()
-    for mark in marks:
-        x, look = cell_of(mark.column, count, width), mark.look
-        taken.add(x)
-        for y, row in enumerate(rows):
-            if row[x][1] == role:
-                continue
-            line, head = (look.ascii_line, look.ascii_head) if ascii_only else (look.line, look.head)
-            drawn = line if y else head
-            if drawn:
-                row[x] = (drawn, look.role)
+    width = sum(len(text) for text, _ in lines[0])
+    looks = {cell_of(mark.column, count, width): mark.look for mark in marks}
+    head: Row = [(char, part) for text, part in lines[0] for char in text]
+    for x, look in looks.items():
+        if head[x][1] != role:
+            head[x] = (look.ascii_head if ascii_only else look.head, look.role)
+    taken = set(looks)
     for mark in reversed(marks):
-        _write(rows[0], mark, cell_of(mark.column, count, width), role, taken)
-    return [_joined(row) for row in rows]
+        if mark.texts:
+            _write(head, mark, cell_of(mark.column, count, width), role, taken)
+    lined = {x: (look.ascii_line if ascii_only else look.line, look.role) for x, look in looks.items() if look.line}
+    return [_joined(head), *(_lined(line, lined, role) for line in lines[1:])]
+
+
+def _lined(line: Line, strokes: Mapping[int, tuple[str, str]], role: str) -> Line:
+    if not strokes:
+        return line
+    row: Row = [(char, part) for text, part in line for char in text]
+    for x, stroke in strokes.items():
+        if row[x][1] != role:
+            row[x] = stroke
+    return _joined(row)
 
 
 def guide(lines: Sequence[Line], level: int, text: str, role: str, *, ascii_only: bool) -> Sequence[Line]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdash.tui.themes import Palette
 
 _KEYS_WIDTH = 19
-_TWO_COLUMNS = 110
+_TWO_COLUMNS = 156
 
 
 class HelpPage(LinesWidget):
@@ -91,7 +91,7 @@ def help_lines(width: int, focused: PanelSpec | None) -> list[Line]:
             lines += [*block, BLANK]
     else:
         half = width // 2
-        left, right = _joined([*blocks[:2], blocks[-1]]), _joined(blocks[2:-1])
+        left, right = _joined(blocks[:3]), _joined(blocks[3:])
         for y in range(max(len(left), len(right))):
             first = left[y] if y < len(left) else BLANK
             lines.append((*_padded(first, half), *(right[y] if y < len(right) else BLANK)))
