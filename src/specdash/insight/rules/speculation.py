@@ -1,1 +1,187 @@
-"""Rules, described in speculation.toml."""
+"""Does speculation do what it is for: pure rules, described in speculation.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.insight.rules.collapse import compare, usable
+from specdash.insight.rules.known import grown_while_still, of_late, parameter
+from specdash.insight.rules.wording import percent
+from specdash.insight.speedup_picture import Paying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specdash.insight.picture import SpeculationPicture
+    from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.known import Fix
+    from specdash.insight.rules.scene import Sample, Scene
+    from specdash.insight.samples import RequestSample
+
+NO_SPECULATION: Fix = (("LLAMA_SPEC_TYPE", "none"),)
+PROBLEMS = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "draft_load_failed")
+_CLOCKS_S = 2.0
+
+
+def acceptance_collapse(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Far less is accepted than of earlier requests of the same kind."""
+    ended = _of_this_server(scene)
+    since = scene.picture.wall - limits["recent_s"]
+    recent = [one for one in ended if one.ended >= since][-int(limits["recent_requests"]) :]
+    if len(recent) < limits["least_recent"]:
+        return
+    found = compare(recent, ended[: -len(recent)])
+    if found is None or found.recent < limits["least_recent"] or found.before < limits["least_before"]:
+        return
+    if found.sigma < limits["sigma"] or found.acceptance > limits["share"] * found.expected:
+        return
+    yield Symptom(
+        f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
+        f"{percent(found.expected)} expected of such work by the {found.before} before",
+        (
+            ("acceptance", percent(found.acceptance)),
+            ("expected", percent(found.expected)),
+            ("below by", f"{found.sigma:.1f} standard deviations"),
+            ("draft tokens", str(found.drafted)),
+            ("kinds of work compared", str(found.strata)),
+        ),
+    )
+
+
+def speculation_hurting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Decode is slower than it would be without."""
+    speedup = scene.picture.speedup
+    if speedup.verdict is not Paying.HURTING or speedup.value is None or speedup.requests < limits["requests"]:
+        return
+    bounds = (
+        f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
+    )
+    speculation = scene.picture.backend.speculation
+    yield Symptom(
+        f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
+        (
+            ("speed-up", f"{speedup.value:.2f}{bounds}"),
+            ("basis", str(speedup.basis)),
+            ("requests", str(speedup.requests)),
+            ("tokens per step", _figure(speculation.mean_accepted_length)),
+            ("break-even", _figure(speedup.break_even_length)),
+        ),
+        fix=_shorter_drafts(scene, speculation.mean_accepted_length),
+    )
+
+
+def zero_acceptance(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Drafts are made, and not one token of them is accepted: the sign of a drafter that computes NaN."""
+    samples = scene.past.since(scene.now - limits["window_s"])
+    tokens, drafts = max(
+        grown_while_still(samples, _of_live("accepted"), _of_live("drafted"), _of_live("steps")),
+        grown_while_still(
+            samples, lambda one: one.exact_accepted, _of_totals("draft_tokens"), _of_totals("verification_steps")
+        ),
+    )
+    if drafts < limits["drafts"]:
+        return
+    guesses = _only_repeats(scene.picture.backend.speculation)
+    yield Symptom(
+        f"none of the last {tokens:.0f} draft tokens was accepted, in {drafts:.0f} drafts",
+        (("drafts", f"{drafts:.0f}"), ("draft tokens", f"{tokens:.0f}"), ("accepted", "0"), *_types(scene)),
+        fix=NO_SPECULATION,
+        severity=AlertSeverity.NOTICE if guesses else None,
+    )
+
+
+def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Speculation is on, tokens are generated, and nobody drafts any."""
+    speculation = scene.picture.backend.speculation
+    if not speculation.active:
+        return
+    guesses = _only_repeats(speculation)
+    samples = scene.past.since(scene.now - limits["window_s"])
+    (tokens,) = grown_while_still(samples, _of_totals("draft_tokens"), _of_totals("predicted_tokens"))
+    if tokens < limits["tokens_repeats" if guesses else "tokens"]:
+        return
+    if scene.past.grown("live", "drafted", limits["window_s"]):
+        return
+    yield Symptom(
+        f"{tokens:.0f} tokens generated with speculation on, and not one was drafted",
+        (("generated", f"{tokens:.0f}"), ("drafted", "0"), *_types(scene)),
+        severity=AlertSeverity.NOTICE if guesses else None,
+    )
+
+
+def speculation_off(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """It was asked for, and the server runs without."""
+    del limits
+    if scene.picture.backend.speculation.active is not False:
+        return
+    wanted = parameter(scene, "spec-type")
+    if wanted is not None and "none" in wanted.split(","):
+        return
+    said = of_late(scene, PROBLEMS, float("inf"), of_this_server=True)
+    draft = parameter(scene, "spec-draft-model")
+    if wanted is None and not said and draft is None:
+        return
+    if said:
+        why = f"the log says: {min(said, key=lambda one: one.last_age_s).sample}"
+    elif wanted is None:
+        why = "a draft model is given, and no LLAMA_SPEC_TYPE that uses it"
+    else:
+        why = "the log does not say why"
+    yield Symptom(
+        f"the server runs without speculation although {wanted or 'a draft model'} was asked for; {why}"
+        if wanted is not None or draft is not None
+        else f"the server runs without speculation; {why}",
+        (("asked for", wanted or "--"), ("active", "no"), *((one.title, one.sample) for one in said)),
+        fix=(("LLAMA_SPEC_TYPE", "draft-simple"),) if wanted is None and draft is not None and not said else (),
+    )
+
+
+def _of_this_server(scene: Scene) -> list[RequestSample]:
+    """Finished requests with drafts since the server's start, in the order in which they ended: of the proxy, which
+    tells what they were for, unless the log tells of many more."""
+    uptime = scene.picture.backend.uptime_s
+    since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
+    told, logged = (
+        sorted((one for one in usable(samples) if one.began >= since), key=lambda one: one.ended)
+        for samples in (scene.samples.told.values(), scene.samples.logged)
+    )
+    return told if 2 * len(told) >= len(logged) else logged
+
+
+def _shorter_drafts(scene: Scene, length: float | None) -> Fix:
+    """Drafts as long as what is accepted of them; no speculation where they are no longer than that already."""
+    longest = parameter(scene, "spec-draft-n-max")
+    if longest is None or not longest.isdigit() or length is None or _only_repeats(scene.picture.backend.speculation):
+        return NO_SPECULATION
+    wanted = max(1, round(length - 1))
+    return (("LLAMA_DRAFT_MAX", str(wanted)),) if wanted < int(longest) else NO_SPECULATION
+
+
+def _only_repeats(speculation: SpeculationPicture) -> bool:
+    """Whether all that drafts looks for repeated text: it is right not to draft, or to be wrong, where none repeats."""
+    types = speculation.types or ()
+    return bool(types) and all(one.startswith("ngram") for one in types)
+
+
+def _types(scene: Scene) -> Iterable[tuple[str, str]]:
+    types = scene.picture.backend.speculation.types
+    return (("types", ", ".join(types)),) if types else ()
+
+
+def _of_totals(name: str) -> _Total:
+    return lambda sample: sample.totals.get(name)
+
+
+def _of_live(name: str) -> _Total:
+    return lambda sample: sample.live.get(name, 0)
+
+
+def _figure(value: float | None) -> str:
+    return f"{value:.2f}" if value is not None else "--"
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Total = Callable[[Sample], float | None]

@@ -237,6 +237,14 @@ SERVER_TROUBLE: tuple[LineClass, ...] = (
         "follow.",
     ),
     LineClass(
+        "killed",
+        "the server was killed",
+        (Form(BARE, "Killed"), Form(BARE, "Killed {:rest}")),
+        ERROR,
+        "Printed by the shell or script that started it. Nobody asked, and nothing else in the log: the kernel killed "
+        "it because memory was out (dmesg tells).",
+    ),
+    LineClass(
         "aborted",
         "the server aborted",
         (
@@ -248,7 +256,6 @@ SERVER_TROUBLE: tuple[LineClass, ...] = (
             Form(BARE, "what(): {:rest}"),
             Form(BARE, "Segmentation fault{:rest}"),
             Form(BARE, "Aborted{:rest}"),
-            Form(BARE, "Killed"),
         ),
         ERROR,
         "The process ended; the lines before it say why.",

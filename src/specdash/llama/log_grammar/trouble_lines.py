@@ -121,6 +121,7 @@ MEMORY_TROUBLE: tuple[LineClass, ...] = (
             "allocating {:f} MiB on device {:d}: {:rest}",
             "failed to allocate {:rest}",
             "unable to allocate {:rest}",
+            "insufficient memory (attempted to allocate {:f} MB)",
             "failed to initialize the context: failed to allocate {:rest}",
         ),
         ERROR,
@@ -128,12 +129,20 @@ MEMORY_TROUBLE: tuple[LineClass, ...] = (
         "fewer layers.",
     ),
     LineClass(
+        "gpu_out_of_memory",
+        "the GPU's memory ran out while the server ran",
+        anywhere(
+            "CUDA error: out of memory{:rest}", "ROCm error: out of memory{:rest}", "MUSA error: out of memory{:rest}"
+        ),
+        ERROR,
+        "The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
+    ),
+    LineClass(
         "cuda_error",
         "the GPU reported an error",
         anywhere("CUDA error: {:rest}", "CUDA error {:rest}", "ROCm error: {:rest}", "MUSA error: {:rest}"),
         ERROR,
-        "The server aborts after it. An illegal memory access is a bug or bad hardware; out of memory needs a smaller "
-        "context.",
+        "The server aborts after it. An illegal memory access is a bug or bad hardware.",
     ),
     LineClass(
         "cuda_error_detail",
