@@ -130,6 +130,7 @@ UNJUDGED = (
     ("gpu_lost", "nothing fresh from gpu"),
     ("acceptance_collapse", "the server is idle"),
 )
+JUDGED = ("zero_acceptance", "slot_hung", "slots_disabled", "backend_down", "find_slot_storm", "kv_full", "disk_full")
 
 
 def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, ...]) -> Picture:
@@ -140,7 +141,7 @@ def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, 
     restart = TimelineEvent(wall - 1_380.0, EventKind.RESTART, "restarted")
     events = [restart, *map(of_alert, (*past, *active)), *map(of_apply, applies)]
     cause = f"{first.title}: {first.summary}" if first is not None else ""
-    alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED)
+    alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED, JUDGED)
     timeline = tuple(sorted(events, key=lambda one: one.at))
     return replace(picture, alerts=alerts, applies=applies, timeline=timeline)
 
@@ -158,7 +159,7 @@ def alerts_past(picture: Picture) -> Picture:
 
 def alerts_none(picture: Picture) -> Picture:
     """Nothing is wrong, and some rules cannot be judged."""
-    return replace(picture, alerts=AlertsPicture(unjudged=UNJUDGED))
+    return replace(picture, alerts=AlertsPicture(unjudged=UNJUDGED, judged=JUDGED))
 
 
 def notice(picture: Picture) -> Picture:

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from specdash.core.alerts import AlertSeverity
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight.charts import Metric
+from specdash.insight.rules.catalogue import Rule, shipped
 from specdash.insight.speedup_picture import Basis, Paying, SpeedUpPicture
 from specdash.tui import plot
 from specdash.tui.marks import CRITICAL, RESTARTED, WARNED, marks_of
@@ -19,7 +20,7 @@ from specdash.tui.spans import ASCII, UNICODE, to_strip
 from specdash.tui.themes import PALETTES
 from specdash.tui.view import View
 from specdash.tui.widgets import speedup
-from specdash.tui.widgets.alerts import chart_span, detail_lines, judged_lines
+from specdash.tui.widgets.alerts import AlertsTable, chart_span, detail_lines, judged_lines
 from specdash.tui.widgets.banner import banner_line, glyph
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.header import Situation, header_lines
@@ -247,3 +248,28 @@ def test_the_strip_is_drawn_again_only_when_it_would_look_different(monkeypatch:
     assert len(drawn) == 1
     strip.show(view("alerts_past"))
     assert len(drawn) == 2
+
+
+def test_the_cause_comes_first_in_the_colour_of_the_gravest() -> None:
+    at = view("busy")
+    picture = with_alerts(at.picture, (zero_acceptance(WALL), hung_slot(WALL)), ())
+    cause = hung_slot(WALL)
+    alerts = replace(picture.alerts, cause_key=cause.key, cause="Slot hangs: slot 3 is busy")
+    at = replace(at, picture=replace(picture, alerts=alerts))
+    line = banner_line(at, 120)
+    assert line is not None
+    assert "CRITICAL  Slot hangs" in text(line)
+    assert line[0][1] == "banner.bad"
+    rows = AlertsTable().rows(at)
+    assert [one.rule for one in rows] == ["slot_hung", "zero_acceptance"]
+
+
+@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
+def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
+    spec = rule.spec
+    alert = replace(zero_acceptance(WALL), rule=spec.id, title=spec.title, chart=spec.chart)
+    page = " ".join(block(detail_lines(alert, spec, view(), 80)).split())
+    assert all(cell_len(text(line)) <= 80 for line in detail_lines(alert, spec, view(), 80))
+    for words in (spec.remedy, spec.meaning, *spec.checks):
+        assert " ".join(words.split()) in page
+    assert spec.chart is None or spec.chart in tuple(Metric)

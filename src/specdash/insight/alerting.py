@@ -55,10 +55,12 @@ class Alerts:
 
         active = book.active
         first = likely_cause(active, book.rules)
+        skipped = {one.rule for one in book.unjudged}
         return AlertsPicture(
             active=active,
             past=tuple(book.past),
             cause=f"{first.title}: {first.summary}" if first is not None else "",
             cause_key=first.key if first is not None else None,
             unjudged=tuple((one.rule, one.why) for one in book.unjudged),
+            judged=tuple(rule.spec.id for rule in book.rules if rule.spec.id not in skipped),
         )

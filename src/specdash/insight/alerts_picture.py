@@ -23,3 +23,5 @@ class AlertsPicture:
     """The alert that names it."""
     unjudged: tuple[tuple[str, str], ...] = ()
     """Rules that cannot be judged now, and why."""
+    judged: tuple[str, ...] = ()
+    """Rules that are judged now: neither among those, nor switched off."""

@@ -12,7 +12,7 @@ from specdash.insight.timeline import of_alert
 from specdash.tui.formatting import age, clean, clock, count, duration, fit
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import BLANK, Line, Span, line_width, spread, wrap
-from specdash.tui.widgets.banner import ROLES, glyph
+from specdash.tui.widgets.banner import ROLES, glyph, worst
 from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
 from specdash.tui.widgets.panel import TitledPanel
 from specdash.tui.widgets.rows import RowsPanel
@@ -89,9 +89,10 @@ class AlertsTable(RowsPanel["Alert"]):
             self.follower.redraw()
 
     def rows(self, view: View) -> Sequence[Alert]:
-        """All of them."""
+        """All of them; first the one that explains the others."""
         alerts = view.picture.alerts
-        return (*alerts.active, *alerts.past)
+        active = sorted(alerts.active, key=lambda one: one.key != alerts.cause_key)
+        return (*active, *alerts.past)
 
     def key(self, row: Alert) -> str:
         """The same while it is active and when it is over."""
@@ -101,8 +102,9 @@ class AlertsTable(RowsPanel["Alert"]):
         """How many are active, in the colour of the worst."""
         active = view.picture.alerts.active
         if not active:
-            return ((NOTHING_WRONG, "good bold"),)
-        return ((f"{len(active)} active", f"{ROLES[active[0].severity]} bold"),)
+            known = bool(view.picture.alerts.judged)
+            return ((NOTHING_WRONG, "good bold"),) if known else (("nothing is judged", "warn bold"),)
+        return ((f"{len(active)} active", f"{ROLES[worst(active)]} bold"),)
 
     def aside(self, view: View) -> Line:
         """How many are over, and how many rules are not judged."""
@@ -120,7 +122,7 @@ class AlertsTable(RowsPanel["Alert"]):
 
     def columns(self, view: View) -> Sequence[Column[Alert]]:
         """Severity, what, since when, how long, and whether it is over."""
-        wall, glyphs = view.picture.wall, view.glyphs
+        wall, glyphs, alerts = view.picture.wall, view.glyphs, view.picture.alerts
 
         def severity(alert: Alert) -> Span:
             role = ROLES[alert.severity]
@@ -128,7 +130,9 @@ class AlertsTable(RowsPanel["Alert"]):
             return (text, f"{role} bold") if alert.is_active else (text, "dim")
 
         def what(alert: Alert) -> Span:
-            return subject_words(alert), "text bold" if alert.is_active else "text"
+            is_cause = alert.is_active and alert.key == alerts.cause_key and len(alerts.active) > 1
+            text = f"{subject_words(alert)}, the likely cause" if is_cause else subject_words(alert)
+            return text, "text bold" if alert.is_active else "text"
 
         def state(alert: Alert) -> Span:
             if alert.ended is None:
@@ -295,11 +299,13 @@ def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) ->
 
 def judged_lines(view: View, specs: Mapping[str, RuleSpec], width: int) -> list[Line]:
     """That nothing is wrong, what is judged, and what is not and why."""
-    unjudged = view.picture.alerts.unjudged
-    judged = max(len(specs) - len(unjudged), 0)
+    unjudged, judged = view.picture.alerts.unjudged, view.picture.alerts.judged
+    if not judged and not unjudged:
+        return [(("Nothing was judged yet.", "text"),)]
+    told = f"{len(judged)} of {len(judged) + len(unjudged)} rules are judged at every look at the server; none holds."
     lines: list[Line] = [
-        ((f"{NOTHING_WRONG.capitalize()}.", "good bold"),),
-        ((f"{judged} of {len(specs)} rules are judged at every look at the server; none of them holds.", "text"),),
+        ((f"{NOTHING_WRONG.capitalize()}.", "good bold"),) if judged else (("Nothing can be judged.", "warn bold"),),
+        *(((text, "text"),) for text in wrap(told, width, 2)),
         BLANK,
     ]
     by_why: dict[str, list[str]] = {}
@@ -308,8 +314,7 @@ def judged_lines(view: View, specs: Mapping[str, RuleSpec], width: int) -> list[
     for why, titles in by_why.items():
         lines.append((("not judged  ", "warn"), (fit(clean(why, 200), max(width - 12, 1)).rstrip(), "text")))
         lines += [((f"  {text}", "dim"),) for text in wrap(", ".join(titles), width - 2, 6)]
-    gone = {rule for rule, _ in unjudged}
-    watched = [spec.title for spec in specs.values() if spec.id not in gone]
+    watched = [specs[rule].title if rule in specs else rule for rule in judged]
     if watched:
         lines.append((("judged", "good"),))
         lines += [((f"  {text}", "dim"),) for text in wrap(", ".join(watched), width - 2, 12)]

@@ -8,6 +8,8 @@ from specdash.core.alerts import AlertSeverity
 from specdash.tui.formatting import age, clean, fit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from specdash.core.alerts import Alert
     from specdash.tui.spans import Glyphs, Line
     from specdash.tui.view import View
@@ -29,20 +31,26 @@ def lead(view: View) -> Alert | None:
     return next(found, alerts.active[0] if alerts.active else None)
 
 
+def worst(alerts: Iterable[Alert]) -> AlertSeverity:
+    """The gravest severity among these; there must be one."""
+    return max((one.severity for one in alerts), key=lambda one: one.rank)
+
+
 def banner_line(view: View, width: int, *, on_incidents: bool = False) -> Line | None:
-    """The likely cause in one sentence, how many more alerts there are, since when, and the key to press; None when
-    nothing is wrong. What does not fit is cut off the sentence."""
+    """The likely cause in one sentence, in the colour of the gravest alert; since when, how many more alerts there are,
+    and the key to press; None when nothing is wrong. What does not fit is cut off the sentence."""
     alert = lead(view)
     if alert is None:
         return None
     alerts = view.picture.alerts
-    role = ROLES[alert.severity]
-    style = f"banner.{role}" if alert.severity is not AlertSeverity.NOTICE else f"{role} bold track"
-    word = f"{alert.severity.upper()}  " if width >= _WORDY else ""
+    severity = worst(alerts.active)
+    role = ROLES[severity]
+    style = f"banner.{role}" if severity is not AlertSeverity.NOTICE else f"{role} bold track"
+    word = f"{severity.upper()}  " if width >= _WORDY else ""
     more = f"  +{len(alerts.active) - 1} more" if len(alerts.active) > 1 else ""
     since = f"  {age(view.picture.wall - alert.since)}" if width >= _WORDY else ""
     hint = "" if on_incidents else "  i: what to do" if width >= _WORDY else "  press i"
     right = f"{since}{more}{hint} "
-    left = f" {glyph(alert.severity, view.glyphs)} {word}"
+    left = f" {glyph(severity, view.glyphs)} {word}"
     sentence = clean(alerts.cause or f"{alert.title}: {alert.summary}", 400)
     return ((left + fit(sentence, max(width - len(left) - len(right), 0)) + right, style),)
