@@ -61,6 +61,12 @@ _SHOWN = {
     "plus": "+",
     "equals_sign": "=",
     "minus": "-",
+    "comma": ",",
+    "full_stop": ".",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
     "exclamation_mark": "!",
     "escape": "esc",
     "pageup": "pgup",
@@ -73,7 +79,7 @@ _SHOWN = {
 }
 
 _VIEW, _PANELS, _LOG, _PROXY, _TUNE, _APP = "View", "Panels", "Log", "Proxy", "Tune", "Program"
-_INCIDENTS = "Incidents"
+_INCIDENTS, _TRAVEL = "Incidents", "Time travel"
 _OVERVIEW_ONLY = (Place.OVERVIEW,)
 _TUNE_ONLY = (Place.TUNE,)
 _INCIDENTS_ONLY = (Place.INCIDENTS,)
@@ -130,10 +136,19 @@ ACTIONS: tuple[Action, ...] = (
         "reset_panels",
         places=_OVERVIEW_ONLY,
     ),
-    Action("pause", ("space",), "Freeze the display; collection goes on", _VIEW, "pause", _on("pause", 0, "pause", 1)),
+    Action(
+        "pause", ("space",), "Freeze the display; of a replay: play, stop", _VIEW, "pause", _on("pause", 0, "pause", 1)
+    ),
     Action("window", ("w",), "Next window: 1m, 5m, 15m, 1h", _VIEW, "next_window", _on("window", 0, "window", 3)),
-    Action("faster", ("plus", "equals_sign"), "Refresh more often", _VIEW, "refresh_rate(-1)", _on("rate", 3)),
-    Action("slower", ("minus",), "Refresh less often", _VIEW, "refresh_rate(1)"),
+    Action(
+        "faster",
+        ("plus", "equals_sign"),
+        "Refresh more often; a replay: faster",
+        _VIEW,
+        "refresh_rate(-1)",
+        _on("rate", 3),
+    ),
+    Action("slower", ("minus",), "Refresh less often; a replay: slower", _VIEW, "refresh_rate(1)"),
     Action("theme", ("t",), "Next theme", _VIEW, "next_theme"),
     Action("screenshot", ("s",), "Save this screen as SVG in the state directory", _VIEW, "save_screen"),
     Action("log.find", ("slash",), "Find in the log", _LOG, "log_find", _on("find"), places=_OVERVIEW_ONLY),
@@ -170,7 +185,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "open",
         ("enter",),
-        "Filter by session; request's detail; edit the setting; go to the alert's time",
+        "Open the row: filter, detail, edit, go to its time",
         _PROXY,
         "open",
         (*_on("", 0, "open"), *_in_tune("edit"), *_in_incidents("go there")),
@@ -186,7 +201,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "incidents.fix",
         ("f",),
-        "Take the alert's fix to the tune screen, pending; nothing is applied",
+        "Take the fix to the tune screen, pending only",
         _INCIDENTS,
         "take_fix",
         _in_incidents("fix"),
@@ -200,6 +215,14 @@ ACTIONS: tuple[Action, ...] = (
         "write_incident",
         _in_incidents("bundle"),
     ),
+    Action("travel.back", ("comma",), "Back in the record, 10 s", _TRAVEL, "travel(-10)"),
+    Action("travel.on", ("full_stop",), "On in the record, 10 s", _TRAVEL, "travel(10)"),
+    Action("travel.window_back", ("left_square_bracket",), "Back by one window", _TRAVEL, "travel_window(-1)"),
+    Action("travel.window_on", ("right_square_bracket",), "On by one window", _TRAVEL, "travel_window(1)"),
+    Action("travel.event_before", ("less_than_sign",), "To the event before", _TRAVEL, "travel_event(-1)"),
+    Action("travel.event_next", ("greater_than_sign",), "To the next event", _TRAVEL, "travel_event(1)"),
+    Action("travel.ask", ("J",), "Jump to a moment: 02:00, -3h", _TRAVEL, "travel_ask"),
+    Action("travel.live", ("L",), "Back to live", _TRAVEL, "travel_live"),
     Action(
         "tune",
         ("e",),
@@ -278,7 +301,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "tune.side",
         ("d",),
-        "Preflight's findings in full, then the before/after card",
+        "Preflight's findings, then the before/after card",
         _TUNE,
         "next_side",
         _in_tune("details", 3),
@@ -306,7 +329,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
 )
 
-GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _INCIDENTS, _APP)
+GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _INCIDENTS, _TRAVEL, _APP)
 
 
 def works_in(handler: str, place: Place) -> bool:

@@ -20,6 +20,7 @@ from specdash.tui.log_actions import LogActions
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.themes import PALETTES, default_theme, textual_theme
+from specdash.tui.travel import TravelActions
 from specdash.tui.tune_actions import LOOK_S
 from specdash.tui.view import View
 from specdash.tui.view_actions import ViewActions
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from specdash.control.console import Console
+    from specdash.history.player import Player
+    from specdash.history.replay import ReplaySession
     from specdash.tui.screens.base import DashboardScreen
     from specdash.tui.screens.proxy import ProxyScreen
     from specdash.tui.screens.request import RequestScreen
@@ -55,15 +58,16 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(IncidentActions, LogActions, ViewActions):
+class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
     interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. When
     `has_terminal` says no, the program ends: reading a terminal that is gone never blocks, and would take a whole core.
     `clock` is monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the
-    services; without one it only looks. `incident` writes an incident bundle and says where, raising `SpecdashError`;
-    it is called in a thread. `recording` says at once why nothing is recorded, "" when all is well.
+    services; without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was
+    recorded at a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows
+    nothing else. `recording` says at once why nothing is recorded, "" when all is well.
     """
 
     TITLE = "specdash"
@@ -95,6 +99,8 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
         arming: Arming | None = None,
         incident: Callable[[], Path] | None = None,
         recording: Callable[[], str] | None = None,
+        record: Callable[[float | None], ReplaySession] | None = None,
+        replay: Player | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -112,6 +118,7 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
         self.incidents = None
         self.incident = incident
         self._recording = recording
+        self.open_record, self.player, self.only_replay = record, replay, replay is not None
         self.services = console
         self.arming = arming or Arming()
         self._looked_at = 0.0
@@ -179,6 +186,8 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
+        if self.player is not None:
+            self.follow(self.player)
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
         if self.services is not None:
@@ -224,8 +233,9 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
             self._detail.show(view)
 
     def _view(self) -> View:
-        picture = self.state.picture(self._clock(), self._wall(), self.window_s)
-        return View(picture, self.state, self.glyphs, self.interval_s)
+        state = self.looked_at
+        picture = state.picture(self._clock(), self._wall(), self.window_s)
+        return View(picture, state, self.glyphs, self.interval_s)
 
     def _situation(self) -> Situation:
         paused = None if self.paused_at is None else self._clock() - self.paused_at
@@ -239,6 +249,7 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
             self.cut_short,
             self._recording() if self._recording is not None else "",
             self.shown is self.incidents,
+            self.travelling(),
         )
 
     def _focused_panel(self) -> PanelId:
@@ -294,8 +305,9 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
 
     def action_pause(self) -> None:
         """Freeze or thaw the display."""
-        self.paused_at = None if self.paused_at is not None else self._clock()
-        self.refresh_view()
+        if not self.play_or_stop():
+            self.paused_at = None if self.paused_at is not None else self._clock()
+            self.refresh_view()
 
     def action_next_window(self) -> None:
         """The next longer window, from the longest back to the shortest."""
@@ -304,11 +316,11 @@ class Dashboard(IncidentActions, LogActions, ViewActions):
         self.refresh_view()
 
     def action_refresh_rate(self, step: int) -> None:
-        """A longer (1) or shorter (-1) refresh interval."""
+        """A longer (1) or shorter (-1) refresh interval; of a replay, the speed."""
         others = [
             seconds for seconds in REFRESH_S if (seconds > self.interval_s if step > 0 else seconds < self.interval_s)
         ]
-        if not others:
+        if self.change_speed(-step) or not others:
             return
         self.interval_s = min(others) if step > 0 else max(others)
         self._start_timer()

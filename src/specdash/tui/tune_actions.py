@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdash.control.console import Console, Running, ServicesView
     from specdash.control.profiles import Profile
     from specdash.core.applies import ApplyRecord
+    from specdash.history.player import Player
     from specdash.tui.arming import Arming
     from specdash.tui.screens.apply import ApplyScreen
     from specdash.tui.screens.tune import TuneScreen
@@ -33,6 +34,7 @@ class TuneActions(App[None]):
     """Mixed into the dashboard, which knows the rest of these names."""
 
     services: Console | None
+    player: Player | None
     arming: Arming
     tune: TuneScreen | None
     cut_short: bool = False
@@ -219,6 +221,9 @@ class TuneActions(App[None]):
         if self.services is None or self.arming.locked:
             why = "started with --read-only" if self.arming.locked else "there is no service to change"
             self.notify(f"this dashboard stays read-only: {why}", severity="warning", markup=False)
+            return
+        if self.player is not None:
+            self.notify("the past cannot be changed: L goes back to live", severity="warning")
             return
         if self.arming.toggle(self.monotonic()):
             idle = f"{self.arming.idle_s:g}"

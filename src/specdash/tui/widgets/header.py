@@ -26,6 +26,7 @@ from specdash.tui.formatting import (
 from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
 from specdash.tui.widgets.banner import banner_line
 from specdash.tui.widgets.panel import LinesWidget
+from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
 from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Situation:
     """Why nothing is recorded, empty when all is well."""
     on_incidents: bool = False
     """The incidents screen is what is looked at: its key needs no hint."""
+    travel: Travelling | None = None
+    """Where in time the screen is, None when it is live."""
 
 
 class Header(LinesWidget):
@@ -88,6 +91,12 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
         spread(_what_runs(view, width - line_width(tags) - 1), tags, width),
         spread(_where(backend, width - line_width(how) - 1, wide=width >= _WIDE), how, width),
     ]
+    travel = situation.travel
+    if travel is not None:
+        badge: Line = ((travel_badge(travel, view.glyphs), "banner.accent"), (" ", "text"))
+        taken = line_width(badge) + line_width(tags) + 1
+        lines[0] = spread([*badge, *_what_runs(view, width - taken)], tags, width)
+        lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs))
     banner = banner_line(view, width, on_incidents=situation.on_incidents)
     if banner is not None:
         lines.append(banner)

@@ -103,6 +103,13 @@ class LogPanel(Panel):
         if self.match is not None:
             self.match = self.match - dropped if self.match >= dropped else None
 
+    def forget(self) -> None:
+        """Another past is looked at: begin anew with its lines."""
+        self.buffer.lines.clear()
+        self.buffer.shown.clear()
+        self.bottom = self.match = None
+        self._newest = 0
+
     def key_figure(self, view: View) -> Line:
         """Whether the end is followed, and the filter and find that are on."""
         del view
