@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specdash.export.incident.redaction import Redactor
 
 _LINE_LABELS = re.compile(r"(?i)\b(?:sample|line|log)\b")
+_KEY = re.compile(r"[A-Z][A-Z0-9_]{2,60}(?![a-z])")
 _ID = re.compile(r"[\w.:-]{1,64}")
 _MARK = re.compile(r"[a-z_]{1,40}(?::[a-z_]{1,40})?")
 
@@ -157,7 +158,8 @@ def _(value: SessionView, redactor: Redactor) -> Any:
 @_without.register(ProxyStatus)
 def _(value: ProxyStatus, _redactor: Redactor) -> Any:
     # A problem quotes the value of the setting that it is about.
-    return replace(value, problems=tuple(f"{one.split()[0]} {ELLIPSIS}" for one in value.problems if one.split()))
+    named = (_KEY.match(one) for one in value.problems)
+    return replace(value, problems=tuple(f"{key[0] if key else ''} {ELLIPSIS}".strip() for key in named))
 
 
 @_without.register(LogPicture)
