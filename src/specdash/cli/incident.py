@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if output is not None and output != "-":
         _refuse(Path(output))
     settings = resolved_settings(args)
-    parts = gather(_target(settings), settings, span, anonymise=args.anonymise)
+    parts = gather(target(settings), settings, span, anonymise=args.anonymise)
     bundle = assemble(parts)
     if output == "-":
         sys.stdout.buffer.write(bundle.data)
@@ -98,7 +98,7 @@ def _span(args: argparse.Namespace, now: float) -> Span:
     return Span(since, until)
 
 
-def _target(settings: Mapping[str, Resolved]) -> Target:
+def target(settings: Mapping[str, Resolved]) -> Target:
     """The server that is meant; where none runs, the one that was recorded last."""
     from specdash.core.target import Target
 

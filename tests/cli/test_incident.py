@@ -1,0 +1,210 @@
+"""`specdash incident`: a bundle whatever is there, and one clear line where there cannot be one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli import incident
+from specdash.cli.options import resolved_settings
+from specdash.core import paths
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
+from specdash.core.errors import ExitCode
+from specdash.core.target import Target
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.pruning import Bounds
+from specdash.history.writer import Batch, Writer
+from specdash.insight.alerts_picture import AlertsPicture
+from specdash.insight.picture import BackendPicture, Picture
+from support.bundles import manifest, members
+from support.fault_server import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def specdash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specdash", "incident", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nothing listens."""
+    return f"http://127.0.0.1:{free_port()}"
+
+
+def test_a_server_that_is_down_gets_its_bundle(tmp_path: Path, nobody: str) -> None:
+    output = tmp_path / "b.tar.gz"
+    done = specdash("--url", nobody, "--output", str(output))
+    assert done.returncode == ExitCode.OK, done.stderr
+    found, about = members(output), manifest(output)
+    assert "the server was DOWN" in about["state"]
+    missing = {one["part"]: one["why"] for one in about["missing"]}
+    assert {"history.db", "log/llama-server.log", "env/backend.env", "proxy-events.jsonl", "plots"} <= missing.keys()
+    assert all(missing.values())
+    assert {"snapshot.json", "summary.md", "versions.json", "machine.json"} <= found.keys()
+    assert json.loads(found["versions.json"])["python"]
+
+
+def test_by_default_it_goes_to_the_state_directory(nobody: str) -> None:
+    done = specdash("--url", nobody, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (path,) = paths.incidents_dir().iterdir()
+    assert told["path"] == str(path)
+    assert told["schema"] == "specdash.incident/1"
+    assert {one["name"] for one in told["members"]} == members(path).keys() - {"manifest.json"}
+
+
+def test_standard_output_takes_the_archive_itself(nobody: str) -> None:
+    command = [sys.executable, "-m", "specdash", "incident", "--url", nobody, "--output", "-"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.returncode == 0
+    assert "summary.md" in members(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--last", "1m", "--since", "02:00"], ExitCode.USAGE, "give one of them"),
+        (["--last", "soon"], ExitCode.USAGE, "no length of time"),
+        (["--since", "2030-01-01"], ExitCode.USAGE, "wants 1 second to 24 hours"),
+        (["--last", "3d"], ExitCode.USAGE, "wants 1 second to 24 hours"),
+        (["--until", "2199-01-01"], ExitCode.USAGE, "in the future"),
+        (["--output", "-", "--json"], ExitCode.USAGE, "without --json"),
+        (["--output", "/nowhere/at/all.tar.gz"], ExitCode.NOT_WRITTEN, "there is no directory"),
+        (["--output", "/tmp"], ExitCode.NOT_WRITTEN, "is a directory"),  # noqa: S108
+        (["--output", "/proc/b.tar.gz"], ExitCode.NOT_WRITTEN, "was not written"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(nobody: str, words: list[str], code: ExitCode, told: str) -> None:
+    done = specdash("--url", nobody, *words)
+    assert done.returncode == code
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_existing_file_is_refused_before_anything_is_gathered(tmp_path: Path, nobody: str) -> None:
+    output = tmp_path / "b.tar.gz"
+    output.write_text("mine")
+    done = specdash("--url", nobody, "--output", str(output))
+    assert done.returncode == ExitCode.NOT_WRITTEN
+    assert "exists already" in done.stderr
+    assert output.read_text() == "mine"
+
+
+URL = "http://127.0.0.1:8080"
+
+
+def an_alert(rule: str, since: float, ended: float | None = None) -> Alert:
+    return Alert(rule, rule.title(), AlertSeverity.WARNING, f"{rule} it is", since, since, ended or since, ended)
+
+
+def gathered(picture: Picture | None = None, *, since: float = -900, until: float = 0, **more: Any) -> Any:
+    now = time.time()
+    span = incident.recent(900)
+    span = type(span)(now + since, now + until)
+    picture = picture or Picture(1.0, now, 300.0, BackendPicture(URL))
+    return incident.gather(Target(URL), resolved_settings(None), span, picture=picture, **more)
+
+
+def recorded(*alerts: Alert, at: float) -> None:
+    path = paths.history_file()
+    path.parent.mkdir(parents=True)
+    writer = Writer(path, URL, Bounds(7, 500_000_000))
+    writer.begin(TimelineEvent(at, EventKind.RECORDER, "recording began", ref="began"), frozenset())
+    writer.write(Batch(points=[(at + second, "decode", 50.0) for second in range(60)], alerts=alerts))
+    writer.end(TimelineEvent(at + 60, EventKind.RECORDER, "recording ended"))
+    writer.close()
+
+
+def test_alerts_come_from_the_record_and_from_now_each_once() -> None:
+    now = time.time()
+    recorded(an_alert("busy", now - 500), an_alert("gone", now - 400, now - 300), at=now - 600)
+    seen = (an_alert("busy", now - 1), an_alert("fresh", now - 1))
+    parts = gathered(Picture(1.0, now, 300.0, BackendPicture(URL), alerts=AlertsPicture(active=seen)))
+    assert [(one.rule, one.since < now - 100) for one in parts.alerts] == [
+        ("busy", True),
+        ("gone", True),
+        ("fresh", False),
+    ]
+    assert {one.title for one in parts.events} >= {"recording began", "Busy", "Gone", "Fresh"}
+
+
+def test_only_what_touches_the_span_is_told() -> None:
+    now = time.time()
+    recorded(an_alert("early", now - 3000, now - 2900), an_alert("late", now - 500, now - 400), at=now - 3100)
+    parts = gathered(since=-3200, until=-2000)
+    assert [one.rule for one in parts.alerts] == ["early"]
+    assert parts.cause.startswith("Early")
+
+
+def test_series_come_from_the_record_else_from_the_screen() -> None:
+    def columns(metric: Any, _now: float, _window: float, count: int) -> list[float | None]:
+        return [1.0 if metric == "acceptance" else None] * count
+
+    parts = gathered(columns=columns)
+    assert set(parts.series) == {"acceptance"}
+    recorded(at=time.time() - 300)
+    parts = gathered(columns=columns)
+    assert set(parts.series) == {"acceptance", "decode"}
+
+
+def test_a_sleepy_series_is_not_torn_apart_and_a_real_gap_is_one() -> None:
+    def columns(_metric: Any, _now: float, _window: float, count: int) -> list[float | None]:
+        return [1.0 if at % 2 == 0 and not 100 < at < 200 else None for at in range(count)]
+
+    points = next(iter(gathered(columns=columns).series.values()))
+    assert sum(value is None for _, value in points) == 1
+
+
+def test_applies_of_the_span_are_in_it() -> None:
+    now = time.time()
+    path = paths.applies_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [
+        ApplyRecord(n, at, at + 5, ApplyKind.APPLY, Outcome.APPLIED) for n, at in ((1, now - 9000), (2, now - 60))
+    ]
+    path.write_text("".join(f"{one.to_json()}\n" for one in records))
+    assert [one.number for one in gathered().applies] == [2]
+
+
+def test_a_part_that_fails_is_missing_and_the_rest_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("specdash.export.incident.machine.versions", fails)
+    path = paths.history_file()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no database" * 100)
+    parts = gathered()
+    missing = {one.part: one.why for one in parts.missing}
+    assert missing["versions.json"] == "failed: ValueError"
+    assert "history.db" in missing
+    assert incident.write(parts).exists()
+
+
+def test_secrets_of_the_env_files_and_of_this_process_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = paths.backend_env_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("LLAMA_API_KEY=one-secret,two-secret\nLLAMA_EXTRA_ARGS='--api-key three-secret --mlock'\n")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "four-secret")
+    parts = gathered()
+    assert {"one-secret", "two-secret", "three-secret", "four-secret"} <= parts.redactor.secrets
+    text = members(incident.write(parts))["env/backend.env"].decode()
+    assert text == "LLAMA_API_KEY=***\nLLAMA_EXTRA_ARGS='--api-key *** --mlock'\n"
+
+
+def test_the_server_that_was_recorded_last_is_meant_where_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident, "find_targets", lambda _settings: [])
+    assert incident.target(resolved_settings(None)).url == incident.NO_SERVER
+    recorded(at=time.time() - 300)
+    assert incident.target(resolved_settings(None)).url == URL
