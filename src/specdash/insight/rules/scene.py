@@ -6,19 +6,20 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.readings import Source, Status
 from specdash.insight.picture import BackendState
 from specdash.insight.rules.starts import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from specdash.core.proxy_status import ProxyStatus
     from specdash.insight.picture import Picture
     from specdash.insight.samples import Samples
 
+T = TypeVar("T")
 KEEP_S = 3600.0
 FINE_S = 900.0
 """Samples older than this are thinned."""
@@ -186,6 +187,14 @@ class Scene:
     past: Past
     samples: Samples
     """Finished requests, of the log and of the proxy's events."""
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once for all rules that judge this scene."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     @property
     def now(self) -> float:

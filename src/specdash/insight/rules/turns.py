@@ -15,7 +15,7 @@ from specdash.insight.proxy_picture import ended_at, is_error
 from specdash.insight.rules.scene import increase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, RequestEvent
     from specdash.insight.rules.scene import Scene
@@ -38,6 +38,10 @@ class Turns:
 
 def turns_of(scene: Scene, seconds: float) -> Turns:
     """What ended in the last `seconds`."""
+    return scene.once(("turns", seconds), lambda: _turns_of(scene, seconds))
+
+
+def _turns_of(scene: Scene, seconds: float) -> Turns:
     proxy = scene.picture.proxy
     if proxy.events_status is Status.KNOWN:
         ended = tuple(_since(proxy.finished, scene.picture.wall - seconds))
@@ -70,12 +74,16 @@ def acted(scene: Scene, guardrail: Guardrail, action: Action, seconds: float) ->
 def events_of(scene: Scene, guardrail: Guardrail, action: Action, seconds: float) -> list[GuardrailEvent]:
     """Its events, newest first; none where they cannot be read."""
     since = scene.picture.wall - seconds
-    found = []
-    for event in scene.picture.proxy.actions:
-        if event.at and event.at < since:
-            break
-        if event.at and event.guardrail is guardrail and event.action is action:
-            found.append(event)
+    events = scene.once("actions", lambda: _by_action(scene.picture.proxy.actions)).get((guardrail, action), ())
+    return [event for event in events if event.at >= since]
+
+
+def _by_action(
+    events: Iterable[GuardrailEvent],
+) -> Mapping[tuple[Guardrail, Action], Sequence[GuardrailEvent]]:
+    found: dict[tuple[Guardrail, Action], list[GuardrailEvent]] = {}
+    for event in events:
+        found.setdefault((event.guardrail, event.action), []).append(event)
     return found
 
 
