@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
 from specdash.cli.recording import own_rules, recorder_for
+from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
     ARM_SETTINGS,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from specdash.core.config import Resolved
     from specdash.core.target import Target
     from specdash.history.recorder import Recorder
+    from specdash.history.replay import ReplaySession
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
@@ -80,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 def _wait_for_server(settings: Mapping[str, Resolved]) -> Target | None:
     """Show how to connect until a server turns up or the user quits."""
     from specdash.collect.discover import USUAL_PORTS
-    from specdash.core import paths
     from specdash.tui.screens.connect import ConnectApp
 
     def look() -> Target | None:
@@ -119,7 +120,6 @@ def open_dashboard(
     finds the services that may be changed from here (default: those of this machine); `env` says where their state is.
     """
     from specdash.control.console import Console
-    from specdash.core import paths
     from specdash.core.config import WINDOWS_S
     from specdash.tui.app import Dashboard
     from specdash.tui.arming import Arming
@@ -149,6 +149,7 @@ def open_dashboard(
         arming=Arming(settings["disarm_after"].value, settings["read_only"].value),
         incident=collecting.write_incident,
         recording=lambda: collecting.record_problem,
+        record=collecting.open_record,
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
@@ -238,6 +239,13 @@ class Collecting:
         )
         return incident.write(parts, self._env)
 
+    def open_record(self, wall: float | None) -> ReplaySession:
+        """What was recorded of the target, at a moment or at its end; raises `InputError`."""
+        from specdash.history.replay import open_session
+
+        target = self._state.target if self._state is not None else self._target
+        return open_session(paths.history_file(self._env), target, rules=self._rules, at=wall)
+
     def start(self) -> None:
         """Begin, without waiting."""
         threading.Thread(target=self._begin, name="specdash-start", daemon=True).start()
@@ -261,21 +269,28 @@ class Collecting:
 
     def _begin(self) -> None:
         from specdash.collect.hub import Hub
+        from specdash.collect.processes import process_began
+        from specdash.history.warm_up import warm_up
         from specdash.insight.state import TargetState
 
         if self._complete is not None:
             # The address alone is enough to watch; the rest is a convenience.
             with suppress(SpecdashError, OSError):
                 self._target = self._complete()
+        began = process_began(self._target.pid) if self._target.pid is not None else None
+        memory = warm_up(paths.history_file(self._env), self._target, started_wall=began)
         with self._lock:
             if not self._ended:
                 recorder = self._recorder = recorder_for(self._target, self._settings, self._env)
-                self._state = TargetState(self._target, rules=self._rules, observer=recorder)
+                state = TargetState(self._target, rules=self._rules, observer=recorder)
+                if memory is not None:
+                    state.remember(memory)
+                self._state = state
                 self._hub = Hub(
                     self._target,
-                    [self._state.apply, *([recorder.on_reading] if recorder is not None else [])],
+                    [state.apply, *([recorder.on_reading] if recorder is not None else [])],
                     interval_s=self._interval_s,
-                    on_target=self._state.retarget,
+                    on_target=state.retarget,
                     env=self._env,
                 )
                 if recorder is not None:

@@ -29,6 +29,14 @@ def local_port(url: str) -> int | None:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
+def process_began(pid: int) -> float | None:
+    """Unix time of a process's start; None when there is none, or it is not to be seen."""
+    try:
+        return psutil.Process(pid).create_time()
+    except (psutil.Error, OSError, ValueError):
+        return None
+
+
 def listening_pid(port: int) -> int | None:
     """The process that listens on a TCP port; None when there is none or it belongs to another user."""
     try:

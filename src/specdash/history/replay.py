@@ -8,6 +8,7 @@ timeline of the time before come from the store. `deepen` then feeds in the whol
 from __future__ import annotations
 
 import math
+import sqlite3
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.core.errors import InputError
+from specdash.core.target import Target
 from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.store import target_name
+from specdash.history.recorder import BEGAN
+from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
 from specdash.insight.memory import Memory
 from specdash.insight.state import TargetState
@@ -24,10 +27,10 @@ from specdash.insight.timeline import of_alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from specdash.core.alerts import Alert
     from specdash.core.readings import Reading
-    from specdash.core.target import Target
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
 
@@ -275,13 +278,42 @@ class ReplaySession:
         reel.state.apply(reading)
 
 
-BEGAN = "began"
-"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
 _REMEMBERED = (EventKind.STATE, EventKind.RESTART)
 _BEGINNING_S = 5.0
 """A record that begins so soon after its recorder begins with what was read first."""
 _SILENT_S = 600.0
 """An alert whose end nobody recorded was over so long after it was last seen."""
+
+
+def open_session(
+    path: Path, target: Target | None, *, rules: Sequence[Rule] | None = None, at: float | None = None
+) -> ReplaySession:
+    """The record at `path` of a target (None: the one that was recorded last), at the moment `at` or at its end.
+
+    Raises `InputError` when there is none, or it cannot be read.
+    """
+    try:
+        store = Store(path)
+        try:
+            return ReplaySession(store, target or _last_recorded(store), rules=rules, at=at)
+        except BaseException:
+            store.close()
+            raise
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: cannot be read as a record: {error}") from error
+
+
+def recorded_target(name: str) -> Target:
+    """The target that a record calls so (see `store.target_name`)."""
+    url, _, model = name.partition(" ")
+    return Target(url, model=model or None, origin="record")
+
+
+def _last_recorded(store: Store) -> Target:
+    names = store.targets()
+    if not names:
+        raise InputError(f"{store.path}: nothing is recorded in it")
+    return recorded_target(names[0])
 
 
 def _after(wall: float) -> float:

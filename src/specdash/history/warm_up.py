@@ -1,0 +1,123 @@
+"""What a record tells a live dashboard that just opened: the last hour's charts, the counters' window, and the alerts
+and events of the last day. Bounded by time: what does not fit is left out, the oldest first."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import SpecdashError
+from specdash.core.observations import Counters, ProcessTree
+from specdash.core.timeline import EventKind
+from specdash.history.store import Store, target_name
+from specdash.insight.charts import Metric
+from specdash.insight.counter_log import Scrape
+from specdash.insight.memory import Memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdash.core.target import Target
+
+BUDGET_S = 0.3
+HOUR_S = 3600.0
+DAY_S = 86400.0
+NEAR_S, NEAR_STEP_S, STEP_S = 300.0, 1.0, 10.0
+"""The last minutes are remembered by the second, the rest of the hour in wider points."""
+CHUNK_S = 120.0
+GAP_S = 15.0
+"""A server whose process is not known is the same one when it was looked at so short a time ago."""
+STILL_S = 60.0
+"""An alert that was active so short a time ago is not over."""
+_EVENTS = (EventKind.STATE, EventKind.RESTART)
+
+
+def warm_up(
+    path: Path, target: Target, *, started_wall: float | None = None, budget_s: float = BUDGET_S
+) -> Memory | None:
+    """The memory of a state whose first reading is yet to come; None when there is no record, or it cannot be read.
+
+    `started_wall` is when the server's process began, where known: counters of an older one are left out.
+    """
+    if not path.exists():
+        return None
+    deadline = time.monotonic() + budget_s
+    with suppress(SpecdashError, OSError, sqlite3.Error), Store(path) as store:
+        return _Recalled(store, target_name(target), time.monotonic(), time.time(), deadline).memory(started_wall)
+    return None
+
+
+class _Recalled:
+    """One look at the record; `now` and `wall` are one moment."""
+
+    def __init__(self, store: Store, name: str, now: float, wall: float, deadline: float) -> None:
+        self._store, self._name = store, name
+        self._now, self._wall, self._deadline = now, wall, deadline
+
+    def memory(self, started_wall: float | None) -> Memory | None:
+        span = self._store.span(self._name)
+        if span is None:
+            return None
+        known = self._store.alerts(self._name, self._wall - DAY_S, self._wall)
+        is_still = self._wall - span[1] <= STILL_S
+        return Memory(
+            at=self._now,
+            points={metric: self._points(metric) for metric in Metric},
+            events=[
+                one for one in self._store.events(self._name, self._wall - DAY_S, self._wall) if one.kind in _EVENTS
+            ],
+            past=[
+                one if one.ended is not None else replace(one, ended=one.last)
+                for one in known
+                if not (is_still and one.is_active)
+            ],
+            active=[one for one in known if one.is_active] if is_still else [],
+            scrapes=self._scrapes(span, started_wall),
+        )
+
+    def _at(self, wall: float) -> float:
+        return wall - self._wall + self._now
+
+    def _points(self, metric: Metric) -> list[tuple[float, float]]:
+        found: list[tuple[float, float]] = []
+        for since, until, step in (
+            (self._wall - HOUR_S, self._wall - NEAR_S, STEP_S),
+            (self._wall - NEAR_S, self._wall, NEAR_STEP_S),
+        ):
+            if time.monotonic() > self._deadline:
+                break
+            columns = self._store.points(self._name, metric, since, until, round((until - since) / step))
+            found += [
+                (self._at(since + (i + 0.5) * step), value) for i, value in enumerate(columns) if value is not None
+            ]
+        return found
+
+    def _scrapes(self, span: tuple[float, float], started_wall: float | None) -> list[Scrape]:
+        """The counters of the process that runs now, from the newest on back for as long as the time lasts."""
+        if started_wall is None and self._wall - span[1] > GAP_S:
+            return []
+        oldest = max(self._wall - HOUR_S, started_wall or 0.0, span[0])
+        found: list[Scrape] = []
+        until = span[1]
+        while until > oldest and time.monotonic() < self._deadline:
+            since = max(oldest, until - CHUNK_S)
+            chunk = list(self._store.readings(self._name, since, until))
+            if not chunk:
+                break
+            found[:0] = [
+                Scrape(self._at(wall), reading.value) for wall, reading in chunk if isinstance(reading.value, Counters)
+            ]
+            if any(_began(reading.value) > oldest for _, reading in chunk):
+                oldest = max(_began(reading.value) for _, reading in chunk)
+                found = [one for one in found if one.at >= self._at(oldest)]
+                break
+            until = since - 1e-6
+        return found
+
+
+def _began(value: object) -> float:
+    """When the process that a reading tells of began; 0 for one that tells of none."""
+    return value.started_wall or 0.0 if isinstance(value, ProcessTree) else 0.0
