@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 BOUND_S = 3.0
 PATIENCE_S = 15.0
-_RULES = {"kill -9": "backend_down", "kill -STOP": "server_hung", "port theft": "port_taken"}
+_RULES = {
+    "kill -9": ("backend_down",),
+    "kill -STOP": ("server_hung",),
+    # Between the end of the server and the thief's beginning it may be seen down.
+    "port theft": ("port_taken", "backend_down"),
+}
 
 
 @contextlib.contextmanager
@@ -38,15 +43,15 @@ def watching(server: BreakableServer, *, remote: bool) -> Iterator[Watched]:
     target = replace(server.target, log=None, pid=None) if remote else server.target
     state = TargetState(target)
     with Hub(target, [state.apply], interval_s=1.0, gpu=False, host=not remote):
-        yield Watched(state)
+        yield Watched(state, host=not remote)
 
 
-def until_alert(watched: Watched, rule: str) -> float:
-    """Seconds from now until the rule's alert is in the picture."""
+def until_alert(watched: Watched, rules: tuple[str, ...]) -> float:
+    """Seconds from now until an alert of the rules is in the picture."""
     began = time.monotonic()
-    while watched.alert(rule) is None:
+    while all(watched.alert(rule) is None for rule in rules):
         if time.monotonic() - began > PATIENCE_S:
-            raise SystemExit(f"no {rule} within {PATIENCE_S:g} s: {watched.said()}")
+            raise SystemExit(f"no {rules[0]} within {PATIENCE_S:g} s: {watched.said()}")
         time.sleep(0.005)
     return time.monotonic() - began
 

@@ -7,12 +7,17 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
-from pathlib import Path
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.collect.hub import Hub
@@ -23,6 +28,7 @@ from support.fault_server import FaultServer, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from specdash.core.alerts import Alert
     from specdash.insight.picture import Picture
@@ -66,7 +72,11 @@ class BreakableServer:
         return Target(self.url, log=str(self.log), pid=self._process.pid if self._process is not None else None)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,6 +131,50 @@ class BreakableServer:
             yield
 
     @contextlib.contextmanager
+    def stuck_loading(self) -> Iterator[None]:
+        """Start a process and hold its main thread while it loads, as a dead disk does: /health says 503, loading."""
+        for _ in range(20):
+            self.kill()
+            self.start(wait=False)
+            until(self._listens, START_S)
+            with frozen_thread(self.process.pid):
+                if self._says_loading():
+                    yield
+                    return
+        pytest.fail("it loads too fast to be held while it does")
+
+    def close_port(self) -> None:
+        """Let the process lose its listening socket, and live on. Raises OSError where that is forbidden."""
+        (number,) = {
+            connection.fd
+            for connection in psutil.Process(self.process.pid).net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            copied = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, number, 0)
+            if copied < 0:
+                raise OSError(ctypes.get_errno(), "pidfd_getfd")
+            with socket.socket(fileno=copied) as listener:
+                listener.shutdown(socket.SHUT_RDWR)
+        finally:
+            os.close(pidfd)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
+            return True
+        return False
+
+    def _says_loading(self) -> bool:
+        try:
+            self.get("/health", timeout_s=2.0)
+        except urllib.error.HTTPError as error:
+            return error.code == HTTPStatus.SERVICE_UNAVAILABLE
+        except OSError:
+            return False
+        return False
+
+    @contextlib.contextmanager
     def port_stolen(self, routes: dict[str, Behaviour] | None = None) -> Iterator[FaultServer]:
         """Kill it and let something else answer at its port: by default HTTP 404 to everything."""
         self.kill()
@@ -166,10 +220,11 @@ class BreakableServer:
 
 
 class Watched:
-    """A `TargetState` fed by a real hub."""
+    """A `TargetState` fed by a real hub; `host` says whether that watches the machine too."""
 
-    def __init__(self, state: TargetState) -> None:
+    def __init__(self, state: TargetState, *, host: bool = True) -> None:
         self.state = state
+        self._host = host
 
     def picture(self) -> Picture:
         """The picture of now."""
@@ -195,8 +250,14 @@ class Watched:
         until(lambda: self.alert(rule) is None, patience_s, lambda: f"{rule} stays; {self.said()}")
 
     def until_live(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until the server is seen to be live, with every endpoint answered."""
-        until(lambda: self.picture().backend.state == "live" and self.picture().backend.slots is not None, patience_s)
+        """Wait until the server is seen to be live, with every endpoint answered and its process known."""
+
+        def is_live() -> bool:
+            backend = self.picture().backend
+            known = not self._host or self.state.alerts.past.starts.served is not None
+            return backend.state == "live" and backend.slots is not None and known
+
+        until(is_live, patience_s, self.said)
 
     def said(self) -> str:
         """State and alerts in short."""
@@ -230,6 +291,7 @@ def until(
         time.sleep(0.02)
 
 
+_PIDFD_GETFD = 438
 _PTRACE_SEIZE, _PTRACE_INTERRUPT, _PTRACE_DETACH = 0x4206, 0x4207, 17
 _WALL = 0x40000000
 
