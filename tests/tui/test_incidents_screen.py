@@ -11,7 +11,10 @@ import pytest
 from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
 from specdash.tui import plot
+from specdash.tui.actions import Place
 from specdash.tui.app import Dashboard
+from specdash.tui.incident_actions import RAISED_S
+from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.incidents import IncidentsScreen, arrange
 from specdash.tui.widgets.alerts import ALERTS, DETAIL, AlertDetail
 from specdash.tui.widgets.timeline import STRIP
@@ -39,7 +42,7 @@ class Traveller(Dashboard):
 
     went: ClassVar[list[float]] = []
 
-    async def action_travel_to(self, wall: float) -> None:
+    def action_travel_to(self, wall: float) -> None:
         """Go there."""
         self.went.append(wall)
 
@@ -84,26 +87,28 @@ async def test_the_screen_says_the_cause_what_to_do_and_the_fix_at_every_size(si
 
 async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
     app = dashboard(console=FakeConsole())
+
+    def place() -> Place:
+        screen = app.screen
+        assert isinstance(screen, DashboardScreen)
+        return screen.place
+
     async with app.run_test(size=(120, 36)) as pilot:
-        for leave in ("i", "escape"):
-            await press(pilot, "i", leave)
-            assert app.incidents is None
-            assert app.screen is app.overview
-        await press(pilot, "p", "i")
-        assert app.screen is app.incidents
-        await press(pilot, "escape")
-        assert app.screen is app.proxy
-        await press(pilot, "p", "e", "i")
-        assert app.tune is None
-        assert app.screen is app.incidents
-        await press(pilot, "p")
-        assert app.screen is app.proxy
-        await press(pilot, "i", "e")
-        assert app.screen is app.tune
-        await press(pilot, "i")
-        assert app.screen is app.incidents
-        await press(pilot, "i")
-        assert app.screen is app.proxy
+        for keys, wanted in (
+            ("i", Place.INCIDENTS),
+            ("i", Place.OVERVIEW),
+            ("i,escape", Place.OVERVIEW),
+            ("p,i", Place.INCIDENTS),
+            ("escape", Place.PROXY),
+            ("p,e,i", Place.INCIDENTS),
+            ("p", Place.PROXY),
+            ("i,e", Place.TUNE),
+            ("i", Place.INCIDENTS),
+            ("i", Place.PROXY),
+        ):
+            await press(pilot, *keys.split(","))
+            assert place() is wanted
+            assert app.shown is app.screen
 
 
 async def test_the_selection_moves_and_the_detail_follows_it() -> None:
@@ -177,7 +182,7 @@ async def test_enter_goes_to_the_time_of_the_alert() -> None:
     app = dashboard(kind=Traveller)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "down", "enter")
-        assert Traveller.went == [1_790_000_000.0 - 61.0]
+        assert Traveller.went == [1_790_000_000.0 - 48.0 + RAISED_S]
         assert app.incidents is None
 
 
@@ -186,7 +191,6 @@ async def test_f_takes_the_fix_to_the_tune_screen_as_pending_and_applies_nothing
     app = dashboard(console=console)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "f")
-        assert app.screen is app.tune
         assert app.tune_model.pending[Role.BACKEND] == {"LLAMA_SPEC_TYPE": None, "LLAMA_DRAFT_MAX": "0"}
         assert app.tune is not None
         assert app.tune.board.keys.chosen == "LLAMA_SPEC_TYPE"
@@ -195,7 +199,7 @@ async def test_f_takes_the_fix_to_the_tune_screen_as_pending_and_applies_nothing
         assert console.started == []
         assert "not applied" in said(app)
         await press(pilot, "escape")
-        assert app.screen is app.incidents
+        assert app.shown.place is Place.INCIDENTS
 
 
 async def test_f_says_so_where_there_is_no_fix_or_no_service() -> None:

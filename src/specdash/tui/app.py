@@ -381,7 +381,7 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
             await self.edit_setting()
             return
         if self.incidents is not None:
-            await self.go_to_alert()
+            self.go_to_alert()
             return
         if self.proxy is None or self.proxy.view is None:
             return

@@ -3,7 +3,6 @@ incident bundle. None of them changes a service."""
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 from specdash.tui.formatting import clean
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from specdash.tui.screens.overview import OverviewScreen
 
 
+RAISED_S = 0.5
+"""So much later the alert is seen for certain."""
+
+
 class IncidentActions(TuneActions):
     """Mixed into the dashboard, which knows the rest of these names."""
 
@@ -27,6 +30,10 @@ class IncidentActions(TuneActions):
     """The incidents screen while it is open."""
     incident: Callable[[], Path] | None
     _is_writing = False
+
+    def action_travel_to(self, wall: float) -> None:
+        """Show the moment `wall` (Unix time)."""
+        raise NotImplementedError
 
     def action_toggle_incidents(self) -> None:
         """Open the incidents screen, or leave it. The tune screen gives way to it; what is pending there stays."""
@@ -54,19 +61,13 @@ class IncidentActions(TuneActions):
     def _selected_alert(self) -> Alert | None:
         return self.incidents.selected if self.incidents is not None else None
 
-    async def go_to_alert(self) -> None:
-        """Show the overview as it was when the selected alert began."""
+    def go_to_alert(self) -> None:
+        """Show the overview as it was when the selected alert was raised: what led to it is in its charts."""
         alert = self._selected_alert()
         if alert is None:
             return
-        travel = getattr(self, "action_travel_to", None)
-        if travel is None:
-            self.notify("this dashboard cannot go back in time", severity="warning")
-            return
         self.action_toggle_incidents()
-        answer = travel(alert.since)
-        if inspect.isawaitable(answer):
-            await answer
+        self.action_travel_to(alert.raised + RAISED_S)
 
     def action_take_fix(self) -> None:
         """Open the tune screen with the settings that would help as pending changes; applying them is another key."""

@@ -38,6 +38,7 @@ _SERIES = {
 _SPANS_S = (120.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0)
 _DAY_S = 86_400.0
 _LABEL = 11
+_MOST_LINES = 20
 _CHART_BESIDE = 96
 _CHART_LEAST, _CHART_MOST = 6, 24
 
@@ -361,7 +362,7 @@ def _length(seconds: float) -> str:
 
 
 def _labelled(label: str, text: str, width: int, label_role: str = "dim", role: str = "dim") -> list[Line]:
-    texts = wrap(text, max(width - _LABEL, 10), 4)
+    texts = wrap(text, max(width - _LABEL, 10), _MOST_LINES)
     return [((fit(label if not i else "", _LABEL), label_role), (one, role)) for i, one in enumerate(texts)]
 
 
