@@ -15,13 +15,14 @@ from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from specdash.core.config import Resolved
     from specdash.core.target import Target
     from specdash.export.incident.parts import Parts, Span
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
 
     Columns = Callable[[Metric, float, float, int], list[float | None]]
 
@@ -129,7 +130,7 @@ def gather(
 
     gathering = Gathering(target, settings, span, env, anonymise=anonymise)
     if picture is None:
-        picture = gathering.attempt("snapshot.json", lambda: look(target, env))
+        picture = gathering.attempt("snapshot.json", lambda: look(target, gathering.rules(), env))
     return gathering.parts(picture, columns)
 
 
@@ -149,14 +150,14 @@ def recent(seconds: float | None = None) -> Span:
     return Span(now - (seconds if seconds is not None else DEFAULT_SPAN_S), now)
 
 
-def look(target: Target, env: Mapping[str, str]) -> Picture:
+def look(target: Target, rules: Sequence[Rule], env: Mapping[str, str]) -> Picture:
     """Look at the server, its log and this machine, for `LOOK_S` at most."""
     from specdash.collect.hub import Hub
     from specdash.core.config import WINDOWS_S
     from specdash.core.readings import Source
     from specdash.insight.state import TargetState
 
-    state = TargetState(target)
+    state = TargetState(target, rules=rules)
     awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU, Source.APPLIES}
     awaited |= {Source.LOG} if target.log is not None else set()
     awaited |= {Source.PROXY} if target.proxy_url is not None else set()
@@ -164,7 +165,6 @@ def look(target: Target, env: Mapping[str, str]) -> Picture:
     with Hub(target, [state.apply], on_target=state.retarget, env=env):
         while not awaited <= state.latest.keys() and time.monotonic() < deadline:
             time.sleep(0.01)
-        # The rules were judged before everything was known; looking again costs nothing.
         return state.picture(time.monotonic(), time.time(), WINDOWS_S["15m"])
 
 

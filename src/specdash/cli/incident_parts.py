@@ -104,7 +104,7 @@ class Gathering:
         envs = tuple(part for role in Role if (part := self._env_part(role, deployment)) is not None)
         names = machine.names() if self.anonymise else None
         redactor = Redactor(self._secrets(envs, picture), names)
-        rules = self.attempt("runbooks", self._rules) or ()
+        rules = self.attempt("runbooks", self.rules) or ()
         applies = self.attempt("applies.json", self._applies) or ()
         recorded = self.attempt("history.db", self._recorded)
         parts = Parts(
@@ -132,10 +132,12 @@ class Gathering:
 
         return find_deployment(self.settings, self.env)
 
-    def _rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules with the user's thresholds; those shipped where these cannot be read."""
+        from specdash.cli.recording import own_rules
         from specdash.insight.rules.catalogue import shipped
 
-        return shipped()
+        return self.attempt("the user's thresholds", lambda: own_rules(self.settings)) or shipped()
 
     def _recorded(self) -> Store:
         from specdash.history.store import Store

@@ -93,17 +93,21 @@ class _Writer:
 
     def block(self, readings: Sequence[Reading[Any]]) -> None:
         """Write readings of at most `BLOCK_S`, in the order of their time."""
-        stills = {
-            index: self._still(reading)
-            for index, reading in enumerate(readings)
-            if reading.source in block.STILL_SOURCES and reading.value is not None
-        }
-        data = block.pack(readings, stills, self.known)
+        before = dict(self.known)
+        stills: dict[int, str] = {}
+        for index, reading in enumerate(readings):
+            digest = None
+            if reading.source in block.STILL_SOURCES and reading.value is not None:
+                digest = stills[index] = self._still(reading)
+            if digest is not None or reading.failure is not None:
+                self.known[reading.source] = block.Carried(reading.at, digest, reading.failure)
+            else:
+                self.known.pop(reading.source, None)
+        data = block.pack(readings, stills, before)
         self.connection.execute(
             "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (1, 1, ?, ?, ?, ?)",
             (readings[0].at, readings[-1].at, len(readings), data),
         )
-        self.known = block.carried_on(data)
         self.count += len(readings)
 
     def _still(self, reading: Reading[Any]) -> str:

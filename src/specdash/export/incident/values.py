@@ -10,7 +10,7 @@ import dataclasses
 import re
 from dataclasses import replace
 from enum import Enum
-from functools import singledispatch
+from functools import cache, singledispatch
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.alerts import Alert
@@ -28,6 +28,10 @@ from specdash.llama.log_safe import ELLIPSIS, safe_error, safe_event, safe_text,
 if TYPE_CHECKING:
     from specdash.export.incident.redaction import Redactor
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_NUMERIC = frozenset({"int", "float", "bool", "None", "tuple"})
+"""The words of a declaration that allows nothing but numbers."""
+_WORD = re.compile(r"\w+")
 _LINE_LABELS = re.compile(r"(?i)\b(?:sample|line|log)\b")
 _KEY = re.compile(r"[A-Z][A-Z0-9_]{2,60}(?![a-z])")
 _ID = re.compile(r"[\w.:-]{1,64}")
@@ -36,16 +40,19 @@ _MARK = re.compile(r"[a-z_]{1,40}(?::[a-z_]{1,40})?")
 
 def redacted(value: Any, redactor: Redactor) -> Any:
     """The value without what must not leave the machine."""
-    if isinstance(value, Enum) or value is None or isinstance(value, bool | int | float):
+    kind = type(value)
+    if kind in _NUMBERS:
         return value
-    if isinstance(value, str):
+    if kind is str:
         return redactor.text(value)
-    if isinstance(value, tuple | list):
-        return type(value)(redacted(item, redactor) for item in value)
+    if kind is tuple or kind is list:
+        return kind(redacted(item, redactor) for item in value)
+    if dataclasses.is_dataclass(kind):
+        return _all_fields(_without(value, redactor), redactor)
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, dict):
         return {redactor.text(str(key)): redacted(item, redactor) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _all_fields(_without(value, redactor), redactor)
     return redactor.text(str(value))
 
 
@@ -56,12 +63,19 @@ def line_or_text(text: str) -> str:
 
 def _all_fields(value: Any, redactor: Redactor) -> Any:
     changes = {}
-    for one in dataclasses.fields(value):
-        before = getattr(value, one.name)
+    kind: Any = type(value)
+    for name in _with_text(kind):
+        before = getattr(value, name)
         after = redacted(before, redactor)
         if after is not before and after != before:
-            changes[one.name] = after
+            changes[name] = after
     return replace(value, **changes) if changes else value
+
+
+@cache
+def _with_text(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass that are not declared to be nothing but numbers."""
+    return tuple(one.name for one in dataclasses.fields(kind) if set(_WORD.findall(str(one.type))) - _NUMERIC)
 
 
 @singledispatch
