@@ -1,0 +1,102 @@
+"""What judging the alert rules costs: CPU of `TargetState._judge`, with all rules, on a server at work.
+
+`python benchmarks/judging_cost.py [SECONDS]` prints JSON. It watches a real server under load at 1 Hz for a while, then
+measures the state as it then is: after an hour of past, with alerts in the book and a timeline. The bound is 0.3 % of a
+core at one judgement a second; `picture_ms` is what every judgement and every paint needs anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from specdash.insight import derive  # noqa: E402
+from specdash.insight.alerting import JUDGED_WINDOW_S  # noqa: E402
+from specdash.insight.rules.catalogue import shipped  # noqa: E402
+from specdash.insight.rules.scene import Past, Scene  # noqa: E402
+from support.faults import DRAFTING, BreakableServer, watched  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.insight.state import TargetState
+
+BOUND_PERCENT = 0.3
+ROUNDS = 300
+PAST_S = 3600
+
+
+def cpu_ms(call: Callable[[], object]) -> float:
+    """Median CPU milliseconds of one call."""
+    took = []
+    for _ in range(ROUNDS):
+        began = time.process_time_ns()
+        call()
+        took.append((time.process_time_ns() - began) / 1e6)
+    return statistics.median(took)
+
+
+def age(state: TargetState) -> None:
+    """Give the state an hour of past that looks like its last moment."""
+    last = state.alerts.past.last
+    assert last is not None
+    past = Past()
+    for back in range(PAST_S, 0, -1):
+        totals = {name: max(0.0, value - back) for name, value in last.totals.items()}
+        live = {name: max(0, count - back) for name, count in last.live.items()}
+        accepted = last.exact_accepted - back if last.exact_accepted is not None else None
+        older = replace(last, at=last.at - back, wall=last.wall - back, totals=totals, live=live)
+        past.add(replace(older, exact_accepted=accepted))
+    past.add(last)
+    state.alerts.past = past
+
+
+def figures(state: TargetState) -> dict[str, float]:
+    """Milliseconds of a judgement and of its parts."""
+    past, wall = state.alerts.past, time.time()
+    assert past.last is not None
+    now = past.last.at
+    picture = derive.picture(state, now, wall, JUDGED_WINDOW_S)
+    scene = Scene(picture, past, state.experiments.samples)
+    each = {rule.spec.id: cpu_ms(lambda rule=rule: list(rule.judge(scene, rule.spec.limits))) for rule in shipped()}
+    dearest = sorted(each.items(), key=lambda one: -one[1])[:6]
+    return {
+        "judgement_ms": round(cpu_ms(lambda: state._judge(now)), 3),  # noqa: SLF001 - what `apply` does at every look
+        "picture_ms": round(cpu_ms(lambda: derive.picture(state, now, wall, JUDGED_WINDOW_S)), 3),
+        "rules_ms": round(sum(each.values()), 3),
+        **{f"rule {name} ms": round(took, 3) for name, took in dearest},
+    }
+
+
+def main() -> None:
+    """Measure and print; exit 1 past the bound."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BreakableServer(Path(folder), *DRAFTING, LLAMA_TRACE="1") as server,
+        watched(server.target, interval_s=1.0) as seen,
+        server.working(clients=2),
+    ):
+        seen.until_live()
+        time.sleep(seconds)
+        state = seen.state
+    # The hub has stopped: the state is ours alone.
+    age(state)
+    told = figures(state)
+    told["percent_of_a_core_at_1_Hz"] = round(told["judgement_ms"] / 10.0, 3)
+    json.dump(told, sys.stdout, indent=1)
+    print()
+    sys.exit(told["percent_of_a_core_at_1_Hz"] > BOUND_PERCENT)
+
+
+if __name__ == "__main__":
+    main()
