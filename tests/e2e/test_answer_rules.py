@@ -360,7 +360,7 @@ def test_what_a_proxy_counted_before_specdash_looked_is_no_storm_and_what_it_cou
 
 @pytest.mark.llama_server
 def test_more_clients_than_slots_wait_for_long(tmp_path: Path) -> None:
-    soon = "[requests_waiting]\nlimits.window_s = 4"
+    soon = "[requests_waiting]\nlimits.window_s = 4\nclear_after_s = 1"
     with BreakableServer(tmp_path, "-np", "1") as server, watched(server.target, with_user_limits(OWN, soon)) as seen:
         with server.working(clients=1):
             seen.until_live()

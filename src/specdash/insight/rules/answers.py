@@ -28,7 +28,7 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
     ("PROXY_LOOP_REPEAT_THRESHOLD", "8"),
     ("PROXY_FORCED_THRESHOLD", "14"),
     ("PROXY_NO_PROGRESS_THRESHOLD", "4"),
-    ("PROXY_CONTEXT_RELEASE_THRESHOLD", "0.9"),
+    ("PROXY_CONTEXT_RELEASE_THRESHOLD", "0.90"),
 )
 """The profile `loop-incident`, with the breaker on."""
 GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
