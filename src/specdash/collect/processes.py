@@ -85,11 +85,14 @@ class ProcessWatch:
         elapsed = None if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
         used_s, memory, threads, alive = 0.0, 0, 0, 0
+        stopped = []
         for member in self._members.values():
             figures = _figures(member.process)
             if figures is None:
                 continue
-            cpu_s, rss, n_threads = figures
+            cpu_s, rss, n_threads, state = figures
+            if state == psutil.STATUS_STOPPED:
+                stopped.append(member.process.pid)
             # A member seen for the first time has no earlier figure to subtract.
             used_s += cpu_s - member.cpu_s if member.cpu_s is not None else 0.0
             member.cpu_s = cpu_s
@@ -104,7 +107,7 @@ class ProcessWatch:
             processes=alive,
             pids=self.pids,
             command=self._command,
-            is_stopped=status == psutil.STATUS_STOPPED,
+            stopped=tuple(stopped),
         )
 
     def _list_members(self, now: float) -> None:
@@ -132,11 +135,11 @@ def _status(process: psutil.Process) -> str | None:
         return None
 
 
-def _figures(process: psutil.Process) -> tuple[float, int, int] | None:
-    """CPU seconds, resident bytes and threads of a process; None when it has ended."""
+def _figures(process: psutil.Process) -> tuple[float, int, int, str] | None:
+    """CPU seconds, resident bytes, threads and status of a process; None when it has ended."""
     try:
         with process.oneshot():
             times = process.cpu_times()
-            return times.user + times.system, process.memory_info().rss, process.num_threads()
+            return times.user + times.system, process.memory_info().rss, process.num_threads(), process.status()
     except psutil.Error:
         return None

@@ -216,5 +216,5 @@ class ProcessTree:
     """The root's pid, then those of its descendants."""
     command: tuple[str, ...] = field(default=(), repr=False)
     """The root's argument vector with secrets masked."""
-    is_stopped: bool | None = None
-    """Whether the root was stopped by a signal (SIGSTOP) and does nothing until it is told to go on."""
+    stopped: tuple[int, ...] = ()
+    """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are told to go on."""

@@ -220,7 +220,7 @@ class TargetState:
             return False
         before: ProcessTree | None = self.value(Source.PROCESS)
         if reading.source is Source.PROCESS and reading.value is not None and before is not None:
-            return before.is_stopped != reading.value.is_stopped or reading.at - self._judged_at >= JUDGED_AFTER_S
+            return before.stopped != reading.value.stopped or reading.at - self._judged_at >= JUDGED_AFTER_S
         return reading.at - self._judged_at >= JUDGED_AFTER_S
 
     def _judge(self, at: float) -> None:

@@ -82,7 +82,9 @@ class Watch:
 
 def process(pid: int = 10, *, stopped: bool = False, started: float = WALL - 1000.0) -> ProcessTree:
     """The server's process."""
-    return ProcessTree(pid=pid, name="llama-server", started_wall=started, is_stopped=stopped, cpu_cores=0.5)
+    return ProcessTree(
+        pid=pid, name="llama-server", started_wall=started, stopped=(pid,) if stopped else (), cpu_cores=0.5
+    )
 
 
 def working(decoded: int, task: int = 7, processed: int = 100) -> Slots:

@@ -344,6 +344,14 @@ def test_a_clock_that_jumps_is_told_and_one_that_is_slewed_is_not(jump: float, *
     assert watch.raised() == set()
 
 
+def test_a_runner_whose_child_is_another_one_is_a_restart_and_no_reset() -> None:
+    watch = Watch()
+    runner = replace(process(), processes=2)
+    watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=runner)
+    watch.look(25, health=OK, metrics=counters(1), slots=IDLE, process=runner)
+    assert {event.alert.rule for event in watch.heard.events} == {"restarted"}
+
+
 FAILURES = st.sampled_from(list(FailureKind))
 HEALTHS = st.one_of(st.sampled_from([OK, LOADING, Health(HealthStatus.ERROR, "no")]), FAILURES)
 TOTALS = st.one_of(
@@ -383,7 +391,8 @@ PROCESSES = st.one_of(
         name=st.one_of(st.none(), st.just("x")),
         started_wall=st.one_of(st.none(), st.floats(WALL - 1e6, WALL)),
         cpu_cores=st.one_of(st.none(), st.floats(0, 8)),
-        is_stopped=st.one_of(st.none(), st.booleans()),
+        stopped=st.sampled_from(((), (1,))),
+        processes=st.integers(1, 3),
     ),
     FAILURES,
 )

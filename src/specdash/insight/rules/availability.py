@@ -47,10 +47,11 @@ def server_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections and nobody answers; or the process was stopped by a signal."""
     backend = scene.picture.backend
     process = _process(scene)
-    if process is not None and process.is_stopped:
+    if process is not None and process.stopped:
+        pids = ", ".join(map(str, process.stopped))
         yield Symptom(
-            f"process {process.pid} was stopped by a signal: it keeps its port and answers nothing",
-            (("process", f"{process.pid} ({process.name or '?'}) stopped"), ("address", backend.url)),
+            f"process {pids} was stopped by a signal: it keeps its port and answers nothing",
+            (("process", f"{pids} stopped (kill -CONT lets it go on)"), ("address", backend.url)),
         )
         return
     if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
@@ -235,7 +236,8 @@ def counters_reset(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """Totals went back, and the process is the same."""
     del limits
     backend, process = scene.picture.backend, _process(scene)
-    if backend.state is not BackendState.RESTARTED or process is None:
+    # Where a runner has the server as a child, another child may have taken its place.
+    if backend.state is not BackendState.RESTARTED or process is None or process.processes > 1:
         return
     if process.pid != scene.past.starts.owner or scene.past.starts.within(scene.now, APPLY_S):
         return

@@ -40,6 +40,8 @@ class Sample:
     """The same moment in Unix time."""
     uptime_s: float | None = None
     pid: int | None = None
+    processes: int = 1
+    """The server's and its children."""
     acceptance: float | None = None
     """Over the window."""
     decode: float | None = None
@@ -232,6 +234,7 @@ def sample_of(picture: Picture) -> Sample:
         wall=picture.wall,
         uptime_s=backend.uptime_s,
         pid=backend.process.pid if backend.process is not None else None,
+        processes=backend.process.processes if backend.process is not None else 1,
         acceptance=window.value if window.status is Status.KNOWN else None,
         decode=backend.decode.value if backend.decode.basis == "live" else None,
         prefill=backend.prefill.value if backend.prefill.basis == "live" else None,

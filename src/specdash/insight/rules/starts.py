@@ -88,7 +88,7 @@ class Starts:
 
     def _began(self, sample: Sample, before: BackendState) -> bool:
         """Whether the state alone says that another process serves: with a process in sight, that one says it."""
-        if sample.pid is not None and sample.pid == self.owner:
+        if sample.pid is not None and sample.pid == self.owner and sample.processes == 1:
             return False
         return sample.state is BackendState.RESTARTED or (sample.state is BackendState.LOADING and before in _UP)
 
