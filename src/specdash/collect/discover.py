@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import psutil
 
 from specdash.collect.command_line import EMBEDDED_MODULE, is_llama_server, server_arguments
-from specdash.collect.processes import LOCAL_HOSTS, local_port
+from specdash.collect.processes import local_port
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
 from specdash.core.run_record import RunRecord
-from specdash.core.target import Target
+from specdash.core.target import Target, is_local
 from specdash.llama.address import normalise_url
 from specdash.llama.bodies import ParseError
 from specdash.llama.health import parse_health
@@ -224,5 +224,5 @@ def place(url: str) -> tuple[str, int]:
     """Host and port for comparison; all names of this machine are one."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    local = host in LOCAL_HOSTS or host.startswith("127.")
+    local = is_local(host)
     return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)

@@ -11,11 +11,10 @@ import psutil
 
 from specdash.collect.secrets import masked_command
 from specdash.core.observations import ProcessTree
+from specdash.core.target import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
 
 CHILDREN_TTL_S = 10.0
 """Listing a process's descendants reads all of /proc, and they hardly ever change."""
@@ -24,7 +23,7 @@ CHILDREN_TTL_S = 10.0
 def local_port(url: str) -> int | None:
     """The port of an address on this machine, None for another machine."""
     parts = urlsplit(url)
-    if parts.hostname not in LOCAL_HOSTS and not (parts.hostname or "").startswith("127."):
+    if not is_local(parts.hostname):
         return None
     return parts.port or (443 if parts.scheme == "https" else 80)
 

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
+
+
+def is_local(host: str | None) -> bool:
+    """Whether the host of an address is this machine, as far as its name says so."""
+    return host is not None and (host in LOCAL_HOSTS or host.startswith("127."))
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

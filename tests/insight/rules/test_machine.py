@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
 SERVER, OTHER = 10, 11
 GIB, MIB = 1 << 30, 1 << 20
+TROUBLES = {"gpu_throttled", "gpu_shared", "host_memory_pressure", "swapping"}
 WALL = 1_700_000_000.0
 HEALTHY = {"MemTotal": 64 << 20, "MemAvailable": 40 << 20, "SwapTotal": 8 << 20, "SwapFree": 7 << 20}
 """KiB, as in /proc/meminfo; a GiB of the swap is in use, and that is no trouble."""
@@ -46,7 +47,13 @@ class Bench:
     """A server at work on a machine whose driver and kernel tell what the test says; time passes when it is told to."""
 
     def __init__(
-        self, directory: Path, *, gpus: int = 1, user: str = "", places: tuple[tuple[str, str], ...] = ()
+        self,
+        directory: Path,
+        *,
+        url: str = "http://127.0.0.1:1",
+        gpus: int = 1,
+        user: str = "",
+        places: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.now = 1000.0
         self.directory = directory
@@ -61,9 +68,7 @@ class Bench:
         self.kib = dict(HEALTHY)
         self.pages = {"pswpin": 500, "pswpout": 9000}
         self.tell_kernel()
-        self.state = TargetState(
-            Target("http://127.0.0.1:1"), rules=with_user_limits(OWN, user), wall_offset=lambda: WALL
-        )
+        self.state = TargetState(Target(url), rules=with_user_limits(OWN, user), wall_offset=lambda: WALL)
         self.gpu = GpuCollector(
             self.state.apply,
             lambda: frozenset({SERVER}),
@@ -125,6 +130,21 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_a_healthy_machine_raises_nothing(bench: Bench) -> None:
     assert bench.go(90) == set()
+
+
+def test_the_machine_of_the_dashboard_is_not_that_of_a_server_elsewhere(tmp_path: Path) -> None:
+    for url, expected in (("http://127.0.0.1:1", TROUBLES), ("http://gpu-box:8080", set())):
+        bench = Bench(tmp_path, url=url)
+        bench.nvml.values["nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x8
+        bench.nvml.values["nvmlDeviceGetComputeRunningProcesses"] = [
+            process(SERVER, 8 * GIB),
+            process(OTHER, 9 * GIB),
+        ]
+        bench.kib["MemAvailable"] = 1 << 19
+        for _ in range(30):
+            bench.pages["pswpin"] += 1000
+            bench.go(1)
+        assert {alert.rule for alert in bench.active} == expected
 
 
 def test_no_gpu_at_all_is_no_lost_gpu(bench: Bench) -> None:

@@ -1,11 +1,16 @@
-"""The GPU and the host under the server: pure rules, described in machine.toml."""
+"""The GPU and the host under the server: pure rules, described in machine.toml.
+
+A server on another machine has another GPU and other memory than those that are seen here; only disks are judged then.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from specdash.core.alerts import AlertSeverity, Symptom
 from specdash.core.readings import FailureKind, Source, Status
+from specdash.core.target import is_local
 from specdash.insight.rules.wording import duration, percent
 
 if TYPE_CHECKING:
@@ -34,6 +39,8 @@ GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 def gpu_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """A GPU that was there answers no more."""
     del limits
+    if not _is_here(scene):
+        return
     gpus = scene.picture.gpu.gpus
     for one in scene.picture.backend.sources:
         # A source that was known once and fails is stale; on a machine without NVML it never was known.
@@ -55,7 +62,7 @@ def gpu_unused(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The server decodes and the GPU that it is meant to use does nothing: it runs on the CPU."""
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
-    if not samples or scene.now - samples[0].at < _COVERED * window:
+    if not _is_here(scene) or not samples or scene.now - samples[0].at < _COVERED * window:
         return
     if sum(bool(one.busy) for one in samples) < limits["busy_share"] * len(samples):
         return
@@ -185,7 +192,12 @@ def _largest(processes: Iterable[GpuProcess]) -> tuple[tuple[str, str], ...]:
 
 
 def _is_known(scene: Scene) -> bool:
-    return scene.picture.gpu.status is Status.KNOWN
+    return scene.picture.gpu.status is Status.KNOWN and _is_here(scene)
+
+
+def _is_here(scene: Scene) -> bool:
+    """Whether the server runs on the machine whose GPUs and memory are seen."""
+    return is_local(urlsplit(scene.picture.backend.url).hostname)
 
 
 def _used(scene: Scene) -> Sequence[Gpu]:
@@ -204,7 +216,7 @@ def _named(gpu: Gpu) -> str:
 def host_memory_pressure(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The machine's memory is all but used up."""
     host = scene.picture.host
-    if host is None or host.memory_used_bytes is None or not host.memory_total_bytes:
+    if host is None or not _is_here(scene) or host.memory_used_bytes is None or not host.memory_total_bytes:
         return
     total = host.memory_total_bytes
     left = total - host.memory_used_bytes
@@ -229,7 +241,7 @@ def swapping(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     host = scene.picture.host
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
-    if host is None or not samples or scene.now - samples[0].at < _COVERED * window:
+    if host is None or not _is_here(scene) or not samples or scene.now - samples[0].at < _COVERED * window:
         return
     rates = [one.swap_rate for one in samples if one.swap_rate is not None]
     rate = sum(rates) / len(rates) if rates else 0.0
