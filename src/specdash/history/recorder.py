@@ -55,6 +55,8 @@ CLOSE_S: Final = 2.0
 BEGAN: Final = "began"
 """The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
 WENT_ON, ENDED, LOST, CLOCK, MOVED = "went on", "ended", "lost", "clock", "moved"
+_SAME_S: Final = 1e-3
+"""Moments of the record are rounded by less."""
 _MEGABYTE: Final = 1_000_000
 
 Entry = tuple[float, Any]
@@ -207,7 +209,7 @@ class Recorder:
         if self._has_begun:
             # After another recorder, or an error: what is recorded already is not recorded twice.
             last = writer.last_reading()
-            while last is not None and self._pending and self._moment(self._pending[0]) <= last:
+            while last is not None and self._pending and self._moment(self._pending[0]) <= last + _SAME_S:
                 self._note_alert(self._pending.popleft()[1])
             for _, what in self._pending:
                 self._note_alert(what)

@@ -83,7 +83,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     connection.close()
     _refuse_newer(path, version)
     if version == 0:
-        raise InputError(f"{path}: not a record of specdash")
+        raise InputError(f"{path}: no record of specdash, or nothing is recorded yet")
     _for_writing(path).close()
     return _for_reading(path)
 

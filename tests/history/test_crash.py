@@ -1,0 +1,264 @@
+"""Whatever happens to the recorder or its disk, the record opens, and little is missing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.core.readings import Source
+from specdash.history.store import Store
+from support.recording import URL, counters, file_of, hurry, loaded_recorder, recording, until, value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.history.recorder import Recorder
+
+MISSING_S = 2.0
+MOUNT, UMOUNT = (shutil.which(name) or "/bin/false" for name in ("mount", "umount"))
+
+
+def killed_under_load(directory: Path, runs_s: float) -> tuple[float, float]:
+    """Run a recorder under load, kill it; the Unix times of its first reading and of its death."""
+    process = loaded_recorder(directory)
+    try:
+        assert process.stdout is not None
+        began = 0.0
+        for line in process.stdout:
+            _, at, _, *problem = line.split()
+            assert not problem
+            began = began or float(at)
+            if time.time() - began >= runs_s:
+                break
+        died = time.time()
+        process.send_signal(signal.SIGKILL)
+        return began, died
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def check(directory: Path, began: float, died: float) -> None:
+    with Store(file_of(directory)) as store:
+        assert not store.check()
+        assert not store.damaged
+        span = store.span(URL) or (began, began)
+        assert died - max(began, span[1]) <= MISSING_S
+        recent = list(store.readings(URL, began, died + 1.0))
+        assert [at for at, _ in recent] == sorted(at for at, _ in recent)
+        numbers = [value(one).prompt_tokens for _, one in recent if one.source is Source.METRICS]
+        assert numbers == [float(number) for number in range(len(numbers))]
+
+
+@pytest.mark.slow
+def test_a_killed_recorder_leaves_a_record_that_opens_with_at_most_two_seconds_missing(tmp_path: Path) -> None:
+    for round_number in range(3):
+        check(tmp_path, *killed_under_load(tmp_path, 1.5 + 0.77 * round_number))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hundred_killed_recorders(tmp_path: Path) -> None:
+    for round_number in range(100):
+        check(tmp_path, *killed_under_load(tmp_path, 0.05 + 0.03 * (round_number * 37 % 100)))
+    with Store(file_of(tmp_path)) as store:
+        assert len([one for one in store.events(URL, 0, 4e9) if one.ref == "began"]) == 100
+
+
+@pytest.mark.slow
+def test_when_the_recording_process_is_killed_the_other_takes_over(tmp_path: Path) -> None:
+    with loaded(tmp_path) as first, loaded(tmp_path) as second:
+        leaders = {first: "", second: ""}
+        for process in leaders:
+            assert process.stdout is not None
+            until(lambda process=process: settle(leaders, process), 20)  # type: ignore[misc]
+        assert sorted(leaders.values()) == ["False", "True"]
+        leader = next(one for one, told in leaders.items() if told == "True")
+        other = second if leader is first else first
+        leader.send_signal(signal.SIGKILL)
+        died = time.time()
+        assert other.stdout is not None
+        for line in other.stdout:
+            if line.split()[2] == "True":
+                break
+        assert time.time() - died < 3.0
+        time.sleep(1.5)
+    with Store(file_of(tmp_path)) as store:
+        moments = [at for at, one in store.readings(URL, died - 3, died + 1.5) if one.source is Source.METRICS]
+        gaps = [after - before for before, after in itertools.pairwise(moments)]
+        assert max(gaps) < MISSING_S
+
+
+def settle(leaders: dict[subprocess.Popen[str], str], process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    leaders[process] = process.stdout.readline().split()[2]
+    return int(process.stdout.readline().split()[0]) > 600
+
+
+@contextmanager
+def loaded(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    process = loaded_recorder(directory)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextmanager
+def small_disk(directory: Path, size: str = "1m") -> Iterator[Path]:
+    """A real file system of so many bytes; skips where none may be mounted."""
+    directory.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("no file system may be mounted here")
+    try:
+        yield directory
+    finally:
+        subprocess.run([UMOUNT, "-l", str(directory)], check=False)
+
+
+def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    with small_disk(tmp_path / "disk") as disk:
+        with recording(disk) as recorder:
+            recorder.on_reading(counters(1.0))
+            until(lambda: recorder.is_recording)
+            ballast = disk / "ballast"
+            _fill(ballast)
+            until(lambda: problem_met(recorder))
+            assert "full" in recorder.problem
+            assert str(disk) in recorder.problem
+            recorder.on_reading(counters(3.0))
+            ballast.unlink()
+            until(lambda: not recorder.problem and recorder.is_recording)
+            recorder.on_reading(counters(4.0))
+        with Store(file_of(disk)) as store:
+            assert not store.check()
+            found = [value(one).prompt_tokens for _, one in store.readings(URL, 0, 4e9)]
+            assert found[0] == 1.0
+            assert 3.0 in found
+            assert found[-1] == 4.0
+            assert any("full" in event.detail for event in store.events(URL, 0, 4e9))
+
+
+def problem_met(recorder: Recorder) -> str:
+    recorder.on_reading(counters(2.0))
+    return recorder.problem
+
+
+def _fill(path: Path) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    try:
+        for size in (65536, 4096, 512, 1):
+            with suppress(OSError):
+                while True:
+                    os.write(descriptor, b"x" * size)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_disk_that_is_full_from_the_beginning_hurts_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        _fill(disk / "ballast")
+        with recording(disk) as recorder:
+            recorder.on_reading(counters(1.0))
+            until(lambda: recorder.problem)
+            (disk / "ballast").unlink()
+            subprocess.run([MOUNT, "-o", "remount,size=4m", str(disk)], check=True)
+            until(lambda: recorder.is_recording and not recorder.problem)
+        with Store(file_of(disk)) as store:
+            assert len(list(store.readings(URL, 0, 4e9))) == 1
+
+
+def test_a_file_that_may_not_grow_is_a_problem_and_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with recording(tmp_path) as recorder:
+            recorder.on_reading(counters(1.0))
+            until(lambda: recorder.is_recording)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+            until(lambda: problem_met(recorder))
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            until(lambda: not recorder.problem)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    with Store(file_of(tmp_path)) as store:
+        assert not store.check()
+
+
+def test_a_directory_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    with small_disk(tmp_path / "disk") as disk:
+        subprocess.run([MOUNT, "-o", "remount,ro", str(disk)], check=True)
+        with recording(disk) as recorder:
+            recorder.on_reading(counters(1.0))
+            until(lambda: recorder.problem)
+            assert "Read-only" in recorder.problem
+            subprocess.run([MOUNT, "-o", "remount,rw", str(disk)], check=True)
+            until(lambda: recorder.is_recording)
+            assert not recorder.problem
+
+
+def test_a_place_that_is_no_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+    (tmp_path / "specdash").write_text("in the way")
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(1.0))
+        until(lambda: recorder.problem)
+        assert str(tmp_path / "specdash") in recorder.problem
+
+
+@pytest.mark.parametrize("damage", ["text", "header", "middle"])
+def test_a_damaged_record_is_moved_aside_and_a_new_one_begun(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    path = file_of(tmp_path)
+    with recording(tmp_path) as recorder:
+        for number in range(500):
+            recorder.on_reading(counters(number * 1.37))
+        until(lambda: recorder.is_recording)
+    if damage == "text":
+        path.write_text("what is this?\n" * 100)
+    else:
+        data = bytearray(path.read_bytes())
+        start = 0 if damage == "header" else 1024
+        data[start:] = os.urandom(len(data) - start)
+        path.write_bytes(bytes(data))
+    was = path.read_bytes()
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(-1.0))
+        until(lambda: recorder.is_recording and not recorder.problem)
+    aside = path.with_name("history.db.corrupt-1")
+    assert aside.read_bytes()[:900] == was[:900]
+    with Store(path) as store:
+        assert -1.0 in [value(one).prompt_tokens for _, one in store.readings(URL, 0, 4e9)]
+        assert "the record was damaged; it is kept as history.db.corrupt-1" in [
+            event.title for event in store.events(URL, 0, 4e9)
+        ]

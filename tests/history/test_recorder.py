@@ -1,0 +1,315 @@
+"""The recorder: what goes in comes out, whatever becomes of the file, of the clock, and of other recorders."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import specdash.history.recorder as module
+from specdash.core.alerts import Alert, AlertEvent, AlertSeverity, Transition
+from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
+from specdash.core.observations import Props
+from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.recorder import Recorder
+from specdash.history.store import Store
+from specdash.insight.charts import Metric
+from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, until, value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOREVER = 4e9
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch)
+
+
+def everything(directory: Path) -> list[Reading[Any]]:
+    with Store(file_of(directory)) as store:
+        return [reading for _, reading in store.readings(URL, 0, FOREVER)]
+
+
+def numbers(directory: Path) -> list[float]:
+    return [value(one).prompt_tokens for one in everything(directory) if one.source is Source.METRICS]
+
+
+def titles(directory: Path) -> list[str]:
+    with Store(file_of(directory)) as store:
+        return [event.title for event in store.events(URL, 0, FOREVER)]
+
+
+def alert(**values: Any) -> Alert:
+    now = time.time()
+    return replace(Alert("slot_hung", "Slot hangs", AlertSeverity.WARNING, "busy", now, now, now), **values)
+
+
+def test_readings_come_out_as_they_went_in_with_the_time_of_day(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        went_in = [
+            counters(1.0),
+            health(),
+            Reading.unknown(Source.SLOTS, time.monotonic(), FailureKind.TIMEOUT, "late"),
+        ]
+        offset = time.time() - time.monotonic()
+        for one in went_in:
+            recorder.on_reading(one)
+    came_out = everything(tmp_path)
+    assert [(one.source, one.status, one.value, one.failure) for one in came_out] == [
+        (one.source, one.status, one.value, one.failure) for one in went_in
+    ]
+    for before, after in zip(went_in, came_out, strict=True):
+        assert after.at == pytest.approx(before.at + offset, abs=0.01)
+
+
+def test_what_was_written_a_moment_ago_can_be_read_while_it_goes_on(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(1.0))
+        until(lambda: file_of(tmp_path).exists() and recorder.is_recording)
+        with Store(file_of(tmp_path)) as store:
+            until(lambda: store.span(URL) is not None)
+            assert [value(one).prompt_tokens for _, one in store.readings(URL, 0, FOREVER)] == [1.0]
+            recorder.on_reading(counters(2.0))
+            until(lambda: len(list(store.readings(URL, 0, FOREVER))) == 2)
+
+
+def test_a_reader_in_the_middle_of_a_long_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        for number in range(50):
+            recorder.on_reading(counters(float(number)))
+        until(lambda: recorder.is_recording)
+        with Store(file_of(tmp_path)) as store:
+            until(lambda: store.span(URL) is not None)
+            reading = store.readings(URL, 0, FOREVER)
+            next(reading)
+            recorder.on_reading(counters(99.0))
+            until(lambda: 99.0 in numbers(tmp_path))
+            assert not recorder.problem
+
+
+def test_the_files_are_private(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(1.0))
+        until(lambda: recorder.is_recording)
+        until(lambda: file_of(tmp_path).with_name("history.db-wal").exists())
+        for path in file_of(tmp_path).parent.iterdir():
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_points_become_columns_alerts_and_events_a_timeline(tmp_path: Path) -> None:
+    now = time.time()
+    with recording(tmp_path) as recorder:
+        for number in range(10):
+            recorder.on_point(Metric.DECODE, time.monotonic(), float(number))
+        recorder.on_point(Metric.DECODE, time.monotonic(), None)
+        raised = alert()
+        recorder.on_alert(AlertEvent(Transition.RAISED, raised, raised.raised))
+        recorder.on_alert(AlertEvent(Transition.ENDED, replace(raised, ended=now + 5), now + 5))
+        recorder.on_event(TimelineEvent(now, EventKind.RESTART, "restarted"))
+        recorder.on_reading(health())
+    with Store(file_of(tmp_path)) as store:
+        assert list(store.points(URL, Metric.DECODE, now - 30, now + 30, 1)) == [4.5]
+        assert store.points(URL, Metric.CPU, now - 30, now + 30, 2) == [None, None]
+        assert [one.ended for one in store.alerts(URL, 0, FOREVER)] == [now + 5]
+        assert {"restarted", "Slot hangs", "recording began", "recording ended"} == {
+            one.title for one in store.events(URL, 0, FOREVER)
+        }
+
+
+def test_an_apply_is_an_event_once_however_often_it_is_read(tmp_path: Path) -> None:
+    record = ApplyRecord(3, 1000.0, 1010.0, ApplyKind.APPLY, Outcome.APPLIED)
+    for _ in range(2):
+        with recording(tmp_path) as recorder:
+            for _ in range(3):
+                recorder.on_reading(Reading.known(Source.APPLIES, time.monotonic(), (record,)))
+                time.sleep(0.03)
+    with Store(file_of(tmp_path)) as store:
+        assert [(one.at, one.ref) for one in store.events(URL, 0, FOREVER) if one.kind is EventKind.APPLY] == [
+            (1000.0, "3")
+        ]
+
+
+def test_what_seldom_changes_is_known_long_after_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdash.history.writer.BLOCK_S", 0.05)
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(Reading.known(Source.PROPS, time.monotonic(), Props(model_alias="tiny")))
+        recorder.on_reading(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, "no log"))
+        for number in range(40):
+            recorder.on_reading(counters(float(number)))
+            time.sleep(0.01)
+    with Store(file_of(tmp_path)) as store:
+        assert store.stats().targets[0].blocks > 3
+        found = {one.source: one for _, one in store.latest(URL, time.time() + 1)}
+        assert found[Source.PROPS].value == Props(model_alias="tiny")
+        assert found[Source.LOG].failure is not None
+        assert value(found[Source.METRICS]).prompt_tokens == 39.0
+
+
+def test_a_full_queue_drops_the_oldest_and_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUE_MOST", 50)
+    recorder = Recorder(TARGET, env=env_of(tmp_path))
+    for number in range(80):
+        recorder.on_reading(counters(float(number)))
+    recorder.start()
+    until(lambda: recorder.is_recording)
+    recorder.close()
+    assert recorder.lost == 30
+    assert numbers(tmp_path) == [float(number) for number in range(30, 80)]
+    assert "30 readings were not recorded" in titles(tmp_path)
+
+
+def test_a_clock_that_was_set_back_leaves_both_records_and_the_later_one_counts(tmp_path: Path) -> None:
+    wall = [1_800_000_000.0]
+    mono = [1000.0]
+    recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
+    for number in range(20):
+        recorder.on_reading(counters(float(number), mono[0]))
+        wall[0] += 1
+        mono[0] += 1
+        if number == 9:
+            wall[0] -= 5.5
+    recorder._work()
+    recorder._end()
+    found = [(one.at, value(one).prompt_tokens) for one in everything(tmp_path)]
+    times = [at for at, _ in found]
+    assert times == sorted(times)
+    # Seconds 5 to 9 of the first era were seen again after the clock was set back.
+    assert [number for _, number in found] == [0, 1, 2, 3, 4, *range(10, 20)]
+    assert "the clock was set back by 5.5 s" in titles(tmp_path)
+
+
+def test_a_machine_that_slept_leaves_a_gap_and_an_event(tmp_path: Path) -> None:
+    wall, mono = [1_800_000_000.0], [1000.0]
+    recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
+    for number in range(6):
+        recorder.on_reading(counters(float(number), mono[0]))
+        wall[0] += 1 + 3600 * (number == 2)
+        mono[0] += 1
+    recorder._work()
+    recorder._end()
+    found = [one.at - 1_800_000_000.0 for one in everything(tmp_path)]
+    assert found == pytest.approx([0, 1, 2, 3603, 3604, 3605])
+    assert "the clock went 3600.0 s ahead" in titles(tmp_path)
+    with Store(file_of(tmp_path)) as store:
+        assert len(store.spans(URL)) == 2
+
+
+def test_a_clock_that_is_corrected_bit_by_bit_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdash.history.writer.BLOCK_S", 60.0)
+    wall, mono = [1_800_000_000.0], [1000.0]
+    recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
+    for number in range(3600):
+        recorder.on_reading(counters(float(number), mono[0]))
+        wall[0] += 1.0005
+        mono[0] += 1
+        recorder._work()
+    recorder._end()
+    assert titles(tmp_path) == ["recording began", "recording ended"]
+    found = everything(tmp_path)
+    assert len(found) == 3600
+    assert found[-1].at == pytest.approx(1_800_000_000 + 3599 * 1.0005, abs=0.1)
+
+
+def test_a_second_recorder_waits_and_takes_over_without_a_gap(tmp_path: Path) -> None:
+    with recording(tmp_path) as first:
+        until(lambda: first.is_recording)
+        with recording(tmp_path) as second:
+            for number in range(30):
+                for one in (first, second):
+                    one.on_reading(counters(float(number)))
+                time.sleep(0.01)
+                if number == 14:
+                    assert not second.is_recording
+                    assert not second.problem
+                    first.close()
+            until(lambda: second.is_recording)
+    found = numbers(tmp_path)
+    assert found == sorted(set(found))
+    assert found == [float(number) for number in range(30)]
+    assert titles(tmp_path) == ["recording began", "recording ended", "recording goes on", "recording ended"]
+
+
+def test_an_alert_that_two_recorders_saw_is_one_alert(tmp_path: Path) -> None:
+    with recording(tmp_path) as first, recording(tmp_path) as second:
+        until(lambda: first.is_recording or second.is_recording)
+        leader, follower = (first, second) if first.is_recording else (second, first)
+        raised = alert()
+        leader.on_alert(AlertEvent(Transition.RAISED, raised, raised.raised))
+        follower.on_alert(
+            AlertEvent(Transition.RAISED, replace(raised, raised=raised.raised + 0.1), raised.raised + 0.1)
+        )
+        for one in (leader, follower):
+            one.on_reading(counters(1.0))
+        time.sleep(0.1)
+        leader._stopping.set()
+        leader._thread.join(5)
+        until(lambda: follower.is_recording)
+        ended = replace(raised, raised=raised.raised + 0.1, ended=time.time())
+        follower.on_alert(AlertEvent(Transition.ENDED, ended, time.time()))
+    with Store(file_of(tmp_path)) as store:
+        (found,) = store.alerts(URL, 0, FOREVER)
+    assert found.raised == raised.raised
+    assert found.ended == ended.ended
+
+
+def test_an_alert_that_a_dead_recorder_left_open_ended_with_its_last_reading(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        raised = alert()
+        recorder.on_alert(AlertEvent(Transition.RAISED, raised, raised.raised))
+        recorder.on_reading(counters(1.0))
+    with recording(tmp_path) as later:
+        later.on_reading(counters(2.0))
+    with Store(file_of(tmp_path)) as store:
+        (found,) = store.alerts(URL, 0, FOREVER)
+        assert found.ended == pytest.approx(next(store.readings(URL, 0, FOREVER))[0], abs=0.05)
+
+
+def test_a_record_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(1.0))
+        until(lambda: recorder.is_recording)
+        for path in file_of(tmp_path).parent.iterdir():
+            path.unlink()
+        recorder.on_reading(counters(2.0))
+        until(lambda: file_of(tmp_path).exists())
+        recorder.on_reading(counters(3.0))
+    assert 3.0 in numbers(tmp_path)
+    assert not recorder.problem
+
+
+def test_a_bug_in_storing_one_reading_costs_those_with_it_and_nothing_else(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        until(lambda: recorder.is_recording)
+        recorder.on_reading(Reading.known(Source.HEALTH, time.monotonic(), object()))
+        until(lambda: recorder.lost)
+        assert recorder.problem
+        recorder.on_reading(counters(5.0))
+        until(lambda: not recorder.problem)
+    assert 5.0 in numbers(tmp_path)
+
+
+def test_two_targets_share_a_record(tmp_path: Path) -> None:
+    other = Recorder(replace(TARGET, model="second"), env=env_of(tmp_path))
+    other.start()
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(1.0))
+        other.on_reading(counters(2.0))
+        other.close()
+    assert numbers(tmp_path) == [1.0]
+    with Store(file_of(tmp_path)) as store:
+        assert set(store.targets()) == {URL, f"{URL} second"}
+        assert [value(one).prompt_tokens for _, one in store.readings(f"{URL} second", 0, FOREVER)] == [2.0]
+
+
+def test_the_lock_is_not_kept_by_children(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        until(lambda: recorder.is_recording)
+        descriptor = recorder._leadership._descriptor
+        assert descriptor is not None
+        assert not os.get_inheritable(descriptor)
