@@ -237,7 +237,8 @@ class Collecting:
             columns=state.columns if state is not None else None,
             env=self._env,
         )
-        return incident.write(parts, self._env)
+        # Whoever wants it wants it after the demo too, whose own directory ends with it.
+        return incident.write(parts)
 
     def open_record(self, wall: float | None) -> ReplaySession:
         """What was recorded of the target, at a moment or at its end; raises `InputError`."""

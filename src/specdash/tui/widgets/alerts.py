@@ -138,7 +138,7 @@ class AlertsTable(RowsPanel["Alert"]):
         def state(alert: Alert) -> Span:
             if alert.ended is None:
                 return "active", f"{ROLES[alert.severity]} bold"
-            return f"over {age(wall - alert.ended)}", "dim"
+            return f"over {age(max(wall - alert.ended, 1.0))}", "dim"
 
         return (
             Column("severity", 10, severity, 0, right=False),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdash.insight.speedup_picture import GroupFigures, SpeedUpPicture, TypeFigures
     from specdash.tui.view import View
 
-ROLES = {Paying.PAYING: "good", Paying.EVEN: "warn", Paying.HURTING: "bad", Paying.UNKNOWN: "dim"}
+ROLES = {Paying.PAYING: "good", Paying.EVEN: "warn", Paying.HURTING: "bad", Paying.UNKNOWN: "text"}
 _NAME = 14
 _LABEL = 12
 _GAUGE_LEAST, _GAUGE_MOST = 16, 60
@@ -37,6 +37,11 @@ def interval_words(speedup: SpeedUpPicture) -> str:
     return f"[{speedup.low:.2f}–{speedup.high:.2f}]"
 
 
+def verdict_words(verdict: Paying) -> str:
+    """`PAYING`; of a figure too uncertain for a verdict `unclear yet`."""
+    return "unclear yet" if verdict is Paying.UNKNOWN else str(verdict).upper()
+
+
 def is_told(view: View) -> bool:
     """Whether there is anything to say: a server that does not speculate gains nothing by it."""
     speedup = view.picture.speedup
@@ -49,7 +54,7 @@ def compact_line(view: View, width: int) -> Line:
     if speedup.value is None:
         return (("speed-up ", "dim"), (fit(f"{UNKNOWN} {clean(speedup.why, 200)}", max(width - 9, 1)).rstrip(), "dim"))
     verdict, role = speedup.verdict, ROLES[speedup.verdict]
-    parts = [times(speedup.value), interval_words(speedup), _basis(speedup), str(verdict).upper()]
+    parts = [times(speedup.value), interval_words(speedup), _basis(speedup), verdict_words(verdict)]
     if verdict is Paying.HURTING:
         bar = fit("  ".join([f" {parts[3]}", parts[0], *filter(None, parts[1:3])]), width)
         return ((bar, "banner.bad"),)
@@ -116,14 +121,14 @@ def _verdict_line(speedup: SpeedUpPicture, width: int) -> Line:
         basis = _basis(speedup)
     parts = f"{times(speedup.value)} {interval_words(speedup)}".rstrip()
     if speedup.verdict is Paying.HURTING:
-        words = f" {str(speedup.verdict).upper()}  {parts}  slower than without speculation; {basis}"
+        words = f" {verdict_words(speedup.verdict)}  {parts}  slower than without speculation; {basis}"
         return ((fit(words, width), "banner.bad"),)
-    role = ROLES[speedup.verdict]
+    verdict, role = verdict_words(speedup.verdict), ROLES[speedup.verdict]
     basis_role = "warn" if speedup.basis is Basis.ESTIMATED else "dim"
     return (
-        (str(speedup.verdict).upper(), f"{role} bold"),
+        (verdict, f"{role} bold"),
         (f"  {parts}", f"{role} bold"),
-        (fit(f"  {basis}", max(width - len(str(speedup.verdict)) - len(parts) - 2, 0)).rstrip(), basis_role),
+        (fit(f"  {basis}", max(width - len(verdict) - len(parts) - 2, 0)).rstrip(), basis_role),
     )
 
 
