@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,13 @@ from specdash.core import paths
 from specdash.core.changes import Role, is_secret
 from specdash.core.config import JOURNAL
 from specdash.core.errors import SpecdashError
+from specdash.core.readings import Source, Status
 from specdash.export.incident.parts import EnvPart, EnvVersion, Missing, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from specdash.cli.incident_record import Recorded, Series
     from specdash.control.services import Deployment, ManagedService
     from specdash.core.alerts import Alert
     from specdash.core.applies import ApplyRecord
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
     from specdash.core.timeline import TimelineEvent
     from specdash.export.incident.excerpt import Excerpt
     from specdash.export.incident.parts import Span
-    from specdash.export.incident.redaction import Redactor
-    from specdash.history.store import Store
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
@@ -36,32 +37,25 @@ if TYPE_CHECKING:
     Columns = Callable[[Metric, float, float, int], list[float | None]]
 
 T = TypeVar("T")
-_POINTS = 430
-"""Columns of a plot: one for two pixels."""
 _NOW_S = 90.0
 """A span that ends so recently is about now."""
-_READINGS_S = 7200.0
-"""Of a longer span, the extract has every reading of its end only."""
 _PROXY_BYTES = 8 * 1024 * 1024
 _MOST_PROXY_EVENTS = 5000
 _OWN_ENV = {Role.BACKEND: paths.backend_env_file, Role.PROXY: paths.proxy_env_file}
+_ENDPOINTS = (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS)
 _NOT_FOUND = "no env file is known"
 
 
 def recorded_target(env: Mapping[str, str]) -> Target | None:
     """The server that was recorded last, None without a record."""
-    from specdash.core.target import Target
+    from specdash.cli.incident_record import last_target
     from specdash.history.store import Store
 
     try:
         with Store(paths.history_file(env)) as store:
-            name = next(iter(store.targets()), None)
+            return last_target(store)
     except (SpecdashError, OSError, ValueError):
         return None
-    if name is None:
-        return None
-    url, _, model = name.partition(" ")
-    return Target(url, model=model or None, origin="the server that was recorded last")
 
 
 class Gathering:
@@ -106,7 +100,6 @@ class Gathering:
         redactor = Redactor(self._secrets(envs, picture), names)
         rules = self.attempt("runbooks", self.rules) or ()
         applies = self.attempt("applies.json", self._applies) or ()
-        recorded = self.attempt("history.db", self._recorded)
         parts = Parts(
             made=time.time(),
             span=self.span,
@@ -123,9 +116,9 @@ class Gathering:
             run_records=self.attempt("run-records.json", partial(machine.run_records, self.env)) or (),
             anonymised=self.anonymise,
         )
-        parts = self._with_history(parts, recorded, rules, columns, redactor)
+        parts = self._with_history(parts, rules, columns)
         self._note_absences(picture)
-        return replace(parts, command=self._command(picture), missing=tuple(self.missing))
+        return replace(parts, missing=tuple(self.missing))
 
     def _deployment(self) -> Deployment:
         from specdash.control.deployment import find_deployment
@@ -138,11 +131,6 @@ class Gathering:
         from specdash.insight.rules.catalogue import shipped
 
         return self.attempt("the user's thresholds", lambda: own_rules(self.settings)) or shipped()
-
-    def _recorded(self) -> Store:
-        from specdash.history.store import Store
-
-        return Store(paths.history_file(self.env))
 
     def _applies(self) -> tuple[ApplyRecord, ...]:
         from specdash.control.records import read_records
@@ -246,113 +234,59 @@ class Gathering:
 
     # The record
 
-    def _with_history(
-        self, parts: Parts, store: Store | None, rules: Sequence[Rule], columns: Columns | None, redactor: Redactor
-    ) -> Parts:
-        from specdash.export.incident.values import redacted
+    def _with_history(self, parts: Parts, rules: Sequence[Rule], columns: Columns | None) -> Parts:
+        """The parts with what the record and the screen's charts know."""
+        from specdash.cli import incident_record as record
 
-        target = self._name_in(store) if store is not None else None
-        recorded: tuple[Alert, ...] = ()
-        events: tuple[TimelineEvent, ...] = ()
-        series: dict[Metric, tuple[tuple[float, float | None], ...]] = {}
-        if store is not None and target is None:
-            self.missing.append(Missing("history.db", f"nothing is recorded of {self.target.url}"))
-        if store is not None and target is not None:
-            span = self.span
-            recorded = self.attempt("recorded alerts", lambda: store.alerts(target, span.since, span.until)) or ()
-            events = self.attempt("recorded events", lambda: store.events(target, span.since, span.until)) or ()
-            series = self.attempt("recorded series", lambda: self._recorded_series(store, target)) or {}
-            if span.seconds > _READINGS_S:
-                hours = f"{_READINGS_S / 3600:g} h"
-                why = f"history.db has series of the whole time, and every reading of its last {hours} only"
-                self.missing.append(Missing("earlier readings", why))
-        if columns is not None and parts.picture is not None and self.is_now:
-            series = {**self._live_series(columns, parts.picture), **series}
-        alerts = self._alerts(parts.picture, recorded)
+        picture, span = parts.picture, self.span
+        with ExitStack() as stack:
+            found = self.attempt("history.db", lambda: self._recorded(stack))
+            alerts: tuple[Alert, ...] = ()
+            events: tuple[TimelineEvent, ...] = ()
+            series: Series = {}
+            last: Mapping[Source, Any] = {}
+            if found is not None:
+                alerts = self.attempt("recorded alerts", found.alerts) or ()
+                events = self.attempt("recorded events", found.events) or ()
+                series = self.attempt("recorded series", found.series) or {}
+                last = self.attempt("last readings", found.last) or {}
+        if columns is not None and picture is not None and self.is_now:
+            series = {**record.live_series(columns, picture, span), **series}
+        told = record.all_alerts(picture, alerts, span)
+        now = picture if self.is_now else None
+        history = paths.history_file(self.env)
         return replace(
             parts,
-            alerts=alerts,
-            cause=self.attempt("likely cause", lambda: self._cause(parts.picture, alerts, rules)) or "",
-            events=self._events(parts.picture, events, alerts),
+            alerts=told,
+            cause=self.attempt("likely cause", lambda: record.cause(now, told, rules)) or "",
+            events=record.all_events(picture, events, told, span),
             series=series,
-            extract=partial(self._extract, store, target, lambda value: redacted(value, redactor), redactor)
-            if store is not None and target is not None
-            else None,
+            extract=partial(record.extract, history, found.name, span, parts.redactor) if found is not None else None,
+            command=self._command(picture, last),
+            versions={**parts.versions, **_engine(parts, last)},
         )
 
-    def _name_in(self, store: Store) -> str | None:
-        from specdash.history.store import target_name
+    def _recorded(self, stack: ExitStack) -> Recorded | None:
+        """What is recorded, for as long as `stack` is open."""
+        from specdash.cli import incident_record as record
+        from specdash.history.store import Store
 
-        known = store.targets()
-        return next((name for name in (target_name(self.target), self.target.url) if name in known), None)
-
-    def _recorded_series(self, store: Store, target: str) -> dict[Metric, tuple[tuple[float, float | None], ...]]:
-        from specdash.insight.charts import Metric
-
-        found = {}
-        for metric in Metric:
-            values = store.points(target, metric, self.span.since, self.span.until, _POINTS)
-            if any(value is not None for value in values):
-                found[metric] = _joined(values, self.span)
-        return found
-
-    def _live_series(self, columns: Columns, picture: Picture) -> dict[Metric, tuple[tuple[float, float | None], ...]]:
-        from specdash.insight.charts import Metric
-
-        found = {}
-        for metric in Metric:
-            values = columns(metric, picture.at, self.span.seconds, _POINTS)
-            if any(value is not None for value in values):
-                found[metric] = _joined(values, self.span)
-        return found
-
-    def _extract(self, store: Store, target: str, change: Callable[[Any], Any], redactor: Redactor, path: Path) -> int:
-        from specdash.history.extract import copy_span
-
-        since, until = self.span.since, self.span.until
-        name = redactor.text(target)
-        return copy_span(
-            store, target, since, until, path, name=name, change=change, readings_since=until - _READINGS_S
-        )
-
-    # Alerts and events
-
-    def _alerts(self, picture: Picture | None, recorded: Sequence[Alert]) -> tuple[Alert, ...]:
-        """Recorded ones, and those that are active now: an alert seen both ways is told as it was recorded."""
-        found = {(one.key, one.raised): one for one in recorded}
-        active = {one.key for one in recorded if one.is_active}
-        if picture is not None:
-            for one in (*picture.alerts.past, *picture.alerts.active):
-                seen = (one.key, one.raised) in found or (one.is_active and one.key in active)
-                if not seen and self.span.touches(one.since, one.ended):
-                    found[one.key, one.raised] = one
-        return tuple(sorted(found.values(), key=lambda one: one.since))
-
-    def _cause(self, picture: Picture | None, alerts: Sequence[Alert], rules: Sequence[Rule]) -> str:
-        if picture is not None and self.is_now and picture.alerts.cause:
-            return picture.alerts.cause
-        from specdash.insight.rules.cause import likely_cause
-
-        found = likely_cause([one for one in alerts if one.is_active] or list(alerts), rules)
-        return f"{found.title}: {found.summary}" if found is not None else ""
-
-    def _events(
-        self, picture: Picture | None, recorded: Sequence[TimelineEvent], alerts: Sequence[Alert]
-    ) -> tuple[TimelineEvent, ...]:
-        from specdash.core.timeline import EventKind
-        from specdash.insight.timeline import of_alert
-
-        live = picture.timeline if picture is not None else ()
-        told = [one for one in (*recorded, *live) if one.kind is not EventKind.ALERT]
-        unique = {
-            (round(one.at), one.kind, one.title): one for one in told if self.span.touches(one.at, one.ended or one.at)
-        }
-        return tuple(sorted([*unique.values(), *map(of_alert, alerts)], key=lambda one: one.at))
+        store = stack.enter_context(Store(paths.history_file(self.env)))
+        name = record.name_in(store, self.target)
+        if name is None:
+            self.missing.append(Missing("history.db", f"nothing is recorded of {self.target.url}"))
+            return None
+        if self.span.seconds > record.MOST_READINGS_S:
+            hours = f"{record.MOST_READINGS_S / 3600:g} h"
+            why = f"history.db has series of the whole time, and every reading of its last {hours} only"
+            self.missing.append(Missing("earlier readings", why))
+        return record.Recorded(store, name, self.span)
 
     # What is not there
 
-    def _command(self, picture: Picture | None) -> tuple[str, ...] | None:
+    def _command(self, picture: Picture | None, last: Mapping[Source, Any]) -> tuple[str, ...] | None:
         process = picture.backend.process if picture is not None else None
+        process = process if process is not None else last.get(Source.PROCESS)
         if process is None or not process.command:
             self.missing.append(Missing("the backend's command line", "its process is not known on this machine"))
             return None
@@ -365,30 +299,21 @@ class Gathering:
             self.missing.append(Missing("GPU state", picture.gpu.unavailable))
         elif not picture.gpu.gpus:
             self.missing.append(Missing("GPU state", "NVML shows no GPU"))
+        silent: dict[str, list[str]] = {}
         for source in picture.backend.sources:
-            if (
-                source.status != "known"
-                and source.reason
-                and str(source.source) in ("health", "props", "metrics", "slots")
-            ):
-                self.missing.append(Missing(f"/{source.source} of the server", source.reason))
+            if source.source in _ENDPOINTS and source.status is not Status.KNOWN and source.reason:
+                silent.setdefault(source.reason, []).append(f"/{source.source}")
+        self.missing += [Missing(f"{', '.join(ones)} of the server", why) for why, ones in silent.items()]
 
 
-def _joined(values: Sequence[float | None], span: Span) -> tuple[tuple[float, float | None], ...]:
-    """Columns as points; a gap of a few columns, which a slow series has between its values, is none."""
-    width = span.seconds / len(values)
-    longest = max(3, round(15.0 / width))
-    points: list[tuple[float, float | None]] = []
-    empty = 0
-    for at, value in enumerate(values):
-        if value is None:
-            empty += 1
-            continue
-        if empty > longest:
-            points.append((span.since + (at - 0.5) * width, None))
-        points.append((span.since + (at + 0.5) * width, value))
-        empty = 0
-    return tuple(points)
+def _engine(parts: Parts, last: Mapping[Source, Any]) -> dict[str, Any]:
+    """The engine and its build, from a server that is gone too."""
+    props = last.get(Source.PROPS)
+    started = (str(one["engine"]) for one in parts.run_records if one["kind"] == "backend" and one["url"] == parts.url)
+    return {
+        "engine": parts.versions.get("engine") or next(started, None),
+        "llama_cpp_build": props.build_info if props is not None else None,
+    }
 
 
 def _secret_variables(pid: int) -> set[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.export.incident.excerpt import MAX_LINES, SHOWN_OF_A_CLASS, excerpt
+from specdash.export.incident.excerpt import LAST, MAX_LINES, SHOWN_OF_A_CLASS, excerpt
 from specdash.export.incident.parts import Span
 
 if TYPE_CHECKING:
@@ -38,15 +38,25 @@ CLASS = "find_slot_non_consecutive"
 
 def test_a_warning_is_shown_with_the_lines_around_it_and_its_time(tmp_path: Path) -> None:
     lines = [line for task in range(20) for line in request(task, task)]
-    log = written(tmp_path / "log", [*lines, at(20, WARNING, "W"), *request(21, 30), *request(22, 31)])
+    after = [line for task in range(30, 60) for line in request(task, task)]
+    log = written(tmp_path / "log", [*lines, at(20, WARNING, "W"), *after])
     found = excerpt(log, EVER)
     told = "\n".join(found.lines)
     assert "20.000 s W non-consecutive token position 24 after 23 for sequence 0 with 512 new tokens" in told
     assert "task 19 |" in told
+    assert "task 32 |" in told
     assert "task 3 |" not in told
+    assert "task 40 |" not in told
     assert "16 lines left out" in told
     assert dict(found.counts)[CLASS] == 1
-    assert found.looked_at == 23
+    assert found.looked_at == 51
+
+
+def test_the_last_lines_are_shown_since_they_tell_how_it_ended(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [line for task in range(100) for line in request(task, task)])
+    told = excerpt(log, EVER).lines
+    assert len(told) == LAST + 1
+    assert "task 99 |" in told[-1]
 
 
 def test_only_lines_of_the_span_count(tmp_path: Path) -> None:
@@ -69,7 +79,7 @@ def test_a_storm_is_counted_and_not_copied(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [at(second / 100, WARNING, "W") for second in range(5000)])
     found = excerpt(log, EVER)
     assert dict(found.counts) == {CLASS: 5000}
-    assert sum("position 24" in line for line in found.lines) <= SHOWN_OF_A_CLASS + 3
+    assert sum("position 24" in line for line in found.lines) <= SHOWN_OF_A_CLASS + LAST
     assert any("4," in line and "left out" in line for line in found.lines)
 
 

@@ -23,6 +23,8 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_LINES = 1500
 BEFORE, AFTER = 4, 3
 """Recognised lines shown around a warning."""
+LAST = 12
+"""Recognised lines shown of the end, which is what a server said before it died."""
 SHOWN_OF_A_CLASS = 5
 """Warnings of one class that are shown in a row of time, before they are only counted."""
 QUIET_S = 60.0
@@ -151,6 +153,9 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
             for near in around:
                 if lines[near].known.is_shown and lines[near].known.prefix.level != "D":
                     _show(shown, lines, near)
+    seen = [at for at, line in enumerate(lines) if line.known.is_shown and line.known.prefix.level != "D"]
+    for at in seen[-LAST:]:
+        _show(shown, lines, at)
     return dict(sorted(shown.items()))
 
 
