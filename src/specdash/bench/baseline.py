@@ -7,7 +7,6 @@ prompt that is cached, so that nobody's prefill stands in another's decode. The 
 
 from __future__ import annotations
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ SPARE_TOKENS = 16
 IDLE_S = 60.0
 """How long to wait for requests of others to end."""
 _ANSWER_S = 5.0
-_SILENCE_S = 300.0
+_SILENCE_S = 1800.0
 _WARM_PREFILL_SHARE = 0.15
 _TEXT = (
     "The server reads a request, puts its prompt through the model in batches, and then writes the answer one token "
@@ -167,26 +166,27 @@ class Server:
             time.sleep(0.2)
 
     def generate(self, slot: int, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-        """One answer of just so many tokens from the slot, streamed; its `timings`. Raises `SpecdashError`."""
+        """One answer of just so many tokens from the slot; its `timings`. Raises `SpecdashError`.
+
+        Not streamed: writing every token to a client of its own takes time that decode might have had.
+        """
         import httpx
 
         body = {
-            "prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": True, "stream": True,
+            "prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": True, "stream": False,
             "id_slot": slot, "seed": slot + 1,
         }  # fmt: skip
-        timings: dict[str, Any] = {}
         try:
-            with self._client.stream("POST", "/completion", json=body) as answer:
-                if answer.status_code != 200:
-                    answer.read()
-                    said = error_message(answer.content)
-                    raise SpecdashError(f"{self.url} answered HTTP {answer.status_code}: {said}")
-                for line in answer.iter_lines():
-                    if '"timings"' in line and line.startswith("data: "):
-                        timings = json.loads(line[6:]).get("timings", {})
-        except (httpx.HTTPError, ValueError) as error:
+            answer = self._client.post("/completion", json=body)
+        except (httpx.HTTPError, RuntimeError) as error:
             raise SpecdashError(f"{self.url} broke off: {type(error).__name__} {error}".rstrip()) from None
-        return timings
+        if answer.status_code != 200:
+            raise SpecdashError(f"{self.url} answered HTTP {answer.status_code}: {error_message(answer.content)}")
+        try:
+            timings = answer.json()["timings"]
+        except (ValueError, KeyError, TypeError):
+            timings = None
+        return timings if isinstance(timings, dict) else {}
 
     def _ask(self, path: str, body: Any = None) -> Reply:
         try:
@@ -270,7 +270,7 @@ def measure(
             finally:
                 # Also when cut short: what was measured is worth keeping.
                 if len(values) >= LEAST_VALUES:
-                    baseline = _baseline(server, cell, effort, values)
+                    baseline = baseline_of(server, cell, effort, values)
                     keep(baseline)
                     report.measured.append(baseline)
                     on_step(Step(cell, number + 1, len(cells), (done + work[number]) / sum(work), None, baseline))
@@ -301,10 +301,10 @@ def _run(
         server.wait_idle()
         asked = [pool.submit(server.generate, slot, prompt, effort.tokens) for slot, prompt in enumerate(prompts)]
         wait(asked)
-        values += [_rate(one.result()) for one in asked]
+        values += [rate_of(one.result()) for one in asked]
 
 
-def _rate(timings: dict[str, Any]) -> float:
+def rate_of(timings: dict[str, Any]) -> float:
     """Tokens a second after the first."""
     tokens, ms = timings.get("predicted_n"), timings.get("predicted_ms")
     if not isinstance(tokens, int) or not isinstance(ms, int | float) or tokens < 2 or ms <= 0:
@@ -314,7 +314,8 @@ def _rate(timings: dict[str, Any]) -> float:
     return float((tokens - 1) * 1000.0 / ms)
 
 
-def _baseline(server: Server, cell: Cell, effort: Effort, values: Sequence[float]) -> Baseline:
+def baseline_of(server: Server, cell: Cell, effort: Effort, values: Sequence[float]) -> Baseline:
+    """The baseline that these speeds of single requests make."""
     found = interval(median_of(values[-MOST:]))
     path = server.props.model_path or ""
     try:

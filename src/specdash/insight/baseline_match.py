@@ -21,6 +21,8 @@ STARTS_DIFFER = 0.015
 """Standard deviation of the speed between two starts of one configuration, at least: no single run shows it."""
 NEAR = 0.15
 """So far outside of the recorded concurrencies a request may be."""
+_LEAST_SHARE = 0.5
+"""Of the shortest context's time: no empty context is faster."""
 _Z = 1.959964
 _BUILD = re.compile(r"b\d+-")
 _HARMLESS = ("LLAMA_SPEC_", "LLAMA_DRAFT_", "LLAMA_LOG_", "LLAMA_API_KEY", "LLAMA_ARG_SPEC_")
@@ -111,8 +113,8 @@ class Reference:
     """What matching baselines say for any context length and concurrency.
 
     A token's time without speculation grows in a straight line with the context (attention reads it) and with the
-    requests beside it (one batch for all), so it is interpolated so. Outside of what was recorded the nearest holds:
-    below the shortest context, and above the longest up to `reach`.
+    requests beside it (one batch for all), so it is interpolated so, and the line is followed to shorter contexts than
+    were recorded, and to longer ones up to `reach`. Nothing is said of concurrencies outside of the recorded ones.
     """
 
     def __init__(self, baselines: Iterable[Baseline]) -> None:
@@ -179,13 +181,20 @@ def _deviation(one: Baseline) -> float:
 
 
 def _on_line(points: Sequence[tuple[float, float, float]], context: float) -> Expected:
-    place = bisect_left(points, (context,))
-    if place == 0 or place == len(points):
-        _, seconds, deviation = points[min(place, len(points) - 1)]
-        return Expected(seconds, deviation)
-    (x0, *low), (x1, *high) = points[place - 1], points[place]
+    """On the straight line through the two points around this context, or through the two nearest to it."""
+    if len(points) == 1:
+        return Expected(points[0][1], points[0][2])
+    place = min(max(bisect_left(points, (context,)), 1), len(points) - 1)
+    (x0, *first), (x1, *second) = points[place - 1], points[place]
+    low, high = Expected(*first), Expected(*second)
     share = (context - x0) / (x1 - x0) if x1 > x0 else 0.0
-    return _between(Expected(*low), Expected(*high), share)
+    if 0 <= share <= 1:
+        return _between(low, high, share)
+    # What seems to fall with the context is noise, and no line to follow.
+    followed = (
+        _between(low, high, share).seconds if high.seconds > low.seconds else (low if share < 0 else high).seconds
+    )
+    return Expected(max(followed, _LEAST_SHARE * points[0][1]), max(low.deviation, high.deviation))
 
 
 def _between(low: Expected, high: Expected, share: float) -> Expected:

@@ -1,0 +1,132 @@
+"""Which baselines hold for a server, and what they say between and beyond what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.experiment_data import record
+from insight.speedup_data import MODEL, WALL, baseline
+from specdash.core.applies import StoredChange
+from specdash.insight.baseline_match import Reference, Server, matching
+
+SERVER = Server(MODEL, 1000, ("b1-abc",), "H100")
+
+
+def reason(server: Server = SERVER, **fields: object) -> str:
+    found, why = matching([replace(baseline(), **fields)], server)  # type: ignore[arg-type]
+    assert bool(found) is not bool(why)
+    return why
+
+
+def test_one_of_the_same_model_engine_and_gpu_holds() -> None:
+    assert reason(model_bytes=1000, gpu="H100") == ""
+
+
+def test_what_is_not_known_is_not_held_against_it() -> None:
+    assert reason() == ""
+    assert reason(Server(MODEL), model_bytes=5, gpu="X", engine="b9-x") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model": "n.gguf"}, "no baseline of m.gguf"),
+        ({"model_bytes": 999}, "another file"),
+        ({"engine": "b2-def"}, "another engine"),
+        ({"gpu": "T4"}, "another GPU"),
+    ],
+)
+def test_another_one_does_not_and_the_reason_names_what_differs(fields: dict[str, object], named: str) -> None:
+    why = reason(**fields)
+    assert named in why
+    assert "specdash baseline record" in why
+
+
+def test_an_engine_known_by_name_is_told_from_another_that_says_the_same_of_itself() -> None:
+    named = Server(MODEL, engines=("xllamacpp 1", "b0-unknown"))
+    assert matching([replace(baseline(), engine="xllamacpp 1")], named)[0]
+    assert not matching([replace(baseline(), engine="llama-server 2")], named)[0]
+    assert matching([replace(baseline(), engine="llama-server 2")], Server(MODEL, engines=("b0-unknown",)))[0]
+
+
+def test_the_newest_of_one_key_counts() -> None:
+    old, new = baseline(rate=40.0), replace(baseline(rate=60.0), at=WALL)
+    assert matching([new, old], SERVER)[0] == (new,)
+
+
+def test_one_from_before_a_change_of_threads_does_not_hold_until_it_is_changed_back() -> None:
+    change = StoredChange("backend", "LLAMA_THREADS", "4", "8")
+    back = StoredChange("backend", "LLAMA_THREADS", "8", "4")
+    first, second = record(1, WALL, changes=(change,)), record(2, WALL + 60, changes=(back,))
+    assert "LLAMA_THREADS" in matching([baseline()], SERVER, [first])[1]
+    assert matching([baseline()], SERVER, [first, second])[0]
+    assert matching([replace(baseline(), at=WALL + 30)], SERVER, [first])[0]
+
+
+def test_a_change_of_drafts_does_not_matter_to_it() -> None:
+    change = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "8")
+    assert matching([baseline()], SERVER, [record(1, WALL, changes=(change,))])[0]
+
+
+LINE = Reference([baseline(448, 1, 50.0), baseline(3948, 1, 25.0), baseline(448, 4, 20.0), baseline(3948, 4, 10.0)])
+
+
+def seconds(context: float, concurrency: int) -> float:
+    found = LINE.at(context, concurrency)
+    assert found is not None
+    return found.seconds
+
+
+def test_what_was_recorded_is_given_back() -> None:
+    assert seconds(500, 1) == pytest.approx(1 / 50)
+    assert seconds(4000, 4) == pytest.approx(1 / 10)
+
+
+def test_between_contexts_and_concurrencies_a_tokens_time_lies_on_a_straight_line() -> None:
+    assert seconds(2250, 1) == pytest.approx((1 / 50 + 1 / 25) / 2)
+    assert seconds(500, 2) == pytest.approx(1 / 50 + (1 / 20 - 1 / 50) / 3)
+
+
+@given(st.floats(500, 4000), st.integers(1, 4))
+def test_between_them_it_never_leaves_what_was_recorded(context: float, concurrency: int) -> None:
+    assert 1 / 50 - 1e-12 <= seconds(context, concurrency) <= 1 / 10 + 1e-12
+
+
+def test_the_line_is_followed_to_shorter_and_longer_contexts() -> None:
+    slope = (1 / 25 - 1 / 50) / 3500
+    assert seconds(100, 1) == pytest.approx(1 / 50 - 400 * slope)
+    assert seconds(6000, 1) == pytest.approx(1 / 25 + 2000 * slope)
+
+
+def test_a_line_that_falls_is_noise_and_not_followed() -> None:
+    noisy = Reference([baseline(448, 1, 50.0), baseline(948, 1, 52.0)])
+    found = noisy.at(0, 1), noisy.at(1500, 1)
+    assert [one.seconds for one in found if one is not None] == [1 / 50, 1 / 52]
+
+
+@given(st.floats(0, 6000), st.floats(0, 6000))
+def test_a_longer_context_is_never_faster(one: float, other: float) -> None:
+    short, long = sorted((one, other))
+    assert seconds(short, 1) <= seconds(long, 1) + 1e-12
+
+
+def test_nothing_is_said_of_what_was_not_recorded() -> None:
+    assert LINE.at(7000, 1) is None
+    assert LINE.at(500, 5) is None
+    assert Reference([baseline(448, 2)]).at(500, 1) is None
+
+
+def test_time_beside_others_counts_as_such() -> None:
+    found = LINE.over(500, {1: 1.0, 4: 1.0})
+    assert found is not None
+    # A second alone yields 50 tokens, one beside three others 20.
+    assert 2.0 / found.seconds == pytest.approx(70.0)
+
+
+def test_a_moment_beside_more_than_recorded_is_let_pass_and_more_is_not() -> None:
+    assert LINE.over(500, {1: 0.95, 9: 0.05}) is not None
+    assert LINE.over(500, {1: 0.5, 9: 0.5}) is None

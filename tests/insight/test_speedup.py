@@ -1,0 +1,264 @@
+"""Is speculation paying? What the picture says, and what it does not dare to say."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
+from specdash.core.log_facts import DecodeTiming, SpeculativeStatistics, VerificationSteps
+from specdash.core.observations import Counters, Props, Slot, Slots
+from specdash.core.readings import Reading, Source
+from specdash.insight.samples import RequestSample, Work
+from specdash.insight.speedup import ENOUGH, derive
+from specdash.insight.speedup_picture import Basis, Paying, SpeedUpPicture
+
+if TYPE_CHECKING:
+    from specdash.insight.state import TargetState
+
+BASE = (baseline(),)
+
+
+def told(made: TargetState, window_s: float = 300.0) -> SpeedUpPicture:
+    return derive(made, NOW, WALL, window_s)
+
+
+def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
+    picture = told(state(row_of(20), BASE))
+    assert picture.basis is Basis.MEASURED
+    assert picture.value == pytest.approx(2.0)
+    assert picture.verdict is Paying.PAYING
+    assert picture.low is not None
+    assert picture.high is not None
+    assert 1.8 < picture.low <= 2.0 <= picture.high < 2.2
+    assert (picture.requests, picture.decode_rate, picture.baseline_rate) == (20, pytest.approx(100), pytest.approx(50))
+    assert picture.baseline == BASE[0]
+
+
+def test_one_that_is_slower_is_hurt_by_speculation() -> None:
+    assert told(state(row_of(20, rate=40.0), BASE)).verdict is Paying.HURTING
+
+
+def test_a_difference_no_greater_than_that_of_two_starts_is_no_clear_gain() -> None:
+    for rate in (49.5, 50.0, 50.5):
+        assert told(state(row_of(60, rate=rate), BASE)).verdict is Paying.EVEN
+
+
+def test_an_unsure_loss_is_not_called_hurting() -> None:
+    rng = random.Random(3)
+    noisy = [request(WALL - 300 + 5 * place, rate=48.0 * rng.lognormvariate(0, 0.5)) for place in range(ENOUGH + 2)]
+    picture = told(state(noisy, BASE), 600.0)
+    assert picture.low is not None
+    assert picture.high is not None
+    assert picture.low < 1 < picture.high
+    assert picture.verdict is Paying.EVEN
+
+
+def test_a_few_requests_give_a_value_and_no_verdict() -> None:
+    picture = told(state(row_of(ENOUGH - 1), BASE))
+    assert picture.value == pytest.approx(2.0)
+    assert (picture.low, picture.high, picture.verdict) == (None, None, Paying.UNKNOWN)
+    assert f"{ENOUGH} are needed" in picture.why
+
+
+def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -> None:
+    old = [replace(one, began=one.began - 600, ended=one.ended - 600) for one in row_of(10)]
+    picture = told(state([*old, *row_of(2)], BASE), 60.0)
+    assert picture.requests == 12
+    assert "the newest ones" in picture.why
+
+
+def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> None:
+    beside = [request(WALL - 10 - 5 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.5, 1.0)]
+    picture = told(state(sorted(beside, key=lambda one: one.ended), BASE))
+    assert picture.basis is Basis.ESTIMATED
+    assert "--concurrency 3" in picture.why
+    assert picture.verdict is not Paying.HURTING
+
+
+def test_they_are_with_baselines_around_them() -> None:
+    beside = [request(WALL - 10 - 10 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.01)]
+    both = (*BASE, baseline(concurrency=4, rate=20.0))
+    picture = told(state(sorted(beside, key=lambda one: one.ended), both))
+    assert picture.basis is Basis.MEASURED
+    # Two at once: 1/50 + (1/20 - 1/50) / 3 seconds a token without speculation.
+    assert picture.value == pytest.approx(30.0 * 0.03, rel=0.01)
+
+
+def test_a_prompt_that_was_processed_beside_it_disqualifies_a_request() -> None:
+    clean = row_of(8, every_s=20.0)
+    prefill = RequestSample(began=WALL - 30.5, ended=WALL - 5.0, prompt_tokens=9000, decode_tokens=1)
+    picture = told(state([*clean, prefill], BASE))
+    assert picture.requests == 6, "those that ended 10 and 30 s ago ran beside it"
+
+
+def test_slots_that_no_request_accounts_for_disqualify_those_beside_them() -> None:
+    made = state([], BASE)
+    for at in range(60):
+        cancelled_too = (Slot(0, True), Slot(1, at < 30))
+        made.apply(Reading.known(Source.SLOTS, NOW - 60 + at, Slots(cancelled_too)))
+    made.apply(Reading.known(Source.SLOTS, NOW, Slots((Slot(0, False, 8192, True),))))
+    long = [request(WALL - 60 + 4.0 * place + 4.0, tokens=391) for place in range(14)]
+    add(made, long)
+    assert 5 <= told(made).requests <= 8
+
+
+def test_a_context_longer_than_any_baselines_is_not_measured_and_it_says_what_to_record() -> None:
+    picture = told(state(row_of(20, prompt_tokens=30_000, rate=50.0), BASE))
+    assert picture.basis is Basis.ESTIMATED
+    assert "--context 30100" in picture.why
+
+
+def test_without_a_baseline_it_is_an_estimate_that_says_what_it_assumes() -> None:
+    picture = told(state(row_of(20)))
+    assert picture.basis is Basis.ESTIMATED
+    assert "assumed" in picture.why
+    assert "specdash baseline record" in picture.why
+    assert picture.low is not None
+    assert picture.value is not None
+    assert picture.high is not None
+    assert picture.low < picture.value < picture.high
+    assert picture.verdict is Paying.UNKNOWN
+
+
+def test_drafts_that_cost_more_than_they_can_bring_hurt_also_by_the_estimate() -> None:
+    made = state(row_of(20, accepted=10, drafted=600))
+    # 12 000 draft tokens in 40 s of decode: 2 ms each take 60 % of it.
+    made.log.drafting.note(
+        NOW - 5, SpeculativeStatistics("draft-simple", 100, 5, 1000, 10, durations_ms=(0, 2000.0, 0))
+    )
+    picture = told(made)
+    assert picture.draft_share == pytest.approx(0.6)
+    assert picture.verdict is Paying.HURTING
+
+
+def test_a_server_that_does_not_speculate_has_no_speed_up() -> None:
+    picture = told(state(row_of(20), BASE, speculative=False))
+    assert (picture.value, picture.verdict) == (None, Paying.UNKNOWN)
+    assert "does not speculate" in picture.why
+
+
+def test_requests_of_the_server_before_do_not_count() -> None:
+    made = state(row_of(20), BASE)
+    made.log.newest_s, made.log.newest_at = 60.0, NOW
+    assert told(made).requests == 10
+
+
+def test_a_baseline_of_another_file_is_not_used() -> None:
+    made = state(row_of(20), (baseline(model_bytes=5),))
+    made.apply(Reading.known(Source.PROPS, NOW, Props(model_path="/models/m.gguf", model_bytes=6)))
+    assert told(made).basis is Basis.ESTIMATED
+
+
+def test_without_requests_the_counters_give_an_estimate() -> None:
+    made = state([])
+    first = Counters(predicted_tokens=0, predicted_seconds=0, draft_tokens=0, accepted_tokens=0, verification_steps=0)
+    last = Counters(
+        predicted_tokens=1000, predicted_seconds=10, draft_tokens=900, accepted_tokens=500, verification_steps=300
+    )
+    for at, counters in ((NOW - 60, first), (NOW - 1, last)):
+        made.apply(Reading.known(Source.METRICS, at, counters))
+    picture = told(made)
+    assert picture.basis is Basis.ESTIMATED
+    assert picture.mean_accepted_length == pytest.approx(2.0)
+
+
+def test_nothing_is_computed_anew_until_a_request_comes() -> None:
+    made = state(row_of(20), BASE)
+    first = told(made)
+    assert derive(made, NOW + 1, WALL + 1, 300.0).by_context is first.by_context
+    add(made, [request(WALL + 1)])
+    assert derive(made, NOW + 2, WALL + 2, 300.0).requests == 21
+
+
+def test_groups_tell_context_and_kind_of_work_apart() -> None:
+    short = row_of(8, every_s=20.0, prompt_tokens=30, tokens=101, accepted=80, rate=120.0, work=Work.CHAT)
+    long = row_of(6, every_s=21.0, prompt_tokens=700, accepted=10, rate=60.0, work=Work.TOOL_CALL)
+    picture = told(state(sorted([*short, *long], key=lambda one: one.ended), BASE))
+    assert [(one.name, one.requests) for one in picture.by_context] == [("0–256", 8), ("256–1k", 6)]
+    assert [(one.name, one.requests) for one in picture.by_phase] == [("tool call", 6), ("chat", 8)]
+    assert picture.by_context[0].acceptance == pytest.approx(80 / 150)
+    assert picture.by_context[1].decode_rate == pytest.approx(60.0)
+
+
+def test_what_the_proxy_saw_names_the_work_of_a_request_of_the_log() -> None:
+    made = state(row_of(3), BASE)
+    for place, one in enumerate(row_of(3)):
+        made.experiments.samples.told[(str(place), one.began)] = replace(
+            one, ended=one.ended + 0.3, work=Work.TOOL_CALL
+        )
+    assert [one.name for one in told(made).by_phase] == ["tool call"]
+
+
+def test_without_a_proxy_the_shape_of_the_prompt_is_all_there_is() -> None:
+    shapes = [
+        request(WALL - 30, prompt_tokens=9000),
+        request(WALL - 20, prompt_tokens=9000, cached_tokens=8900),
+        request(WALL - 10, prompt_tokens=50),
+    ]
+    assert [one.name for one in told(state(shapes, BASE)).by_phase] == ["long prompt", "follow-up", "new prompt"]
+
+
+def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:
+    made = state(row_of(3))
+    for name, drafted, accepted in (("draft-simple", 400, 100), ("ngram-mod", 64, 60)):
+        fact = SpeculativeStatistics(name, 10, 9, drafted, accepted, (1, 10, 10), durations_ms=(0.1, 9.8, 0.1))
+        made.log.drafting.note(NOW - 5, fact)
+    picture = told(made)
+    assert [one.type for one in picture.by_type] == ["ngram-mod", "draft-simple"], "the engine's priority"
+    assert picture.by_type[0].acceptance == pytest.approx(60 / 64)
+    assert picture.by_type[1].seconds == pytest.approx(0.01)
+    made.log.drafting.clear()
+    assert told(made).by_type == ()
+
+
+def test_acceptance_that_falls_within_an_answer_shows_by_its_stretch() -> None:
+    made = state(row_of(3))
+    made.log.answers.note(NOW - 9, VerificationSteps(0, 7, 16, 48, 64))
+    made.log.answers.note(NOW - 8, VerificationSteps(0, 7, 100, 20, 400))
+    made.log.answers.note(NOW - 7, DecodeTiming(0, 7, 2000.0, 184))
+    first, second = told(made).by_generated
+    assert (first.name, first.requests, first.acceptance) == ("0–64", 1, pytest.approx(0.75))
+    assert (second.name, second.requests, second.acceptance) == ("64–256", 1, pytest.approx(0.05))
+    assert first.decode_rate == pytest.approx(92.0)
+
+
+samples = st.lists(
+    st.builds(
+        lambda ended, rate, tokens, accepted, drafted, prompt: request(
+            WALL - ended, rate=rate, tokens=tokens, accepted=accepted, drafted=drafted, prompt_tokens=prompt
+        ),
+        st.floats(0, 2000),
+        st.floats(1, 500),
+        st.integers(1, 2000),
+        st.integers(0, 2000),
+        st.integers(0, 2000),
+        st.none() | st.integers(0, 100_000),
+    ),
+    max_size=30,
+)
+
+
+@given(samples, st.booleans(), st.sampled_from([60.0, 300.0, 3600.0]))
+@settings(max_examples=60)
+def test_whatever_ran_the_picture_is_consistent(
+    found: list[RequestSample], has_baseline: bool, window_s: float
+) -> None:
+    picture = told(state(sorted(found, key=lambda one: one.ended), BASE if has_baseline else ()), window_s)
+    if picture.value is not None and picture.low is not None and picture.high is not None:
+        assert 0 < picture.low <= picture.value <= picture.high
+    if picture.verdict is Paying.HURTING:
+        assert picture.high is not None
+        assert picture.high < 1
+    if picture.verdict is Paying.PAYING:
+        assert picture.low is not None
+        assert picture.low > 1
+    if picture.value is not None and picture.break_even_length is not None:
+        assert picture.mean_accepted_length == pytest.approx(picture.value * picture.break_even_length)
+    assert picture.basis is not Basis.MEASURED or picture.baseline is not None
+    assert picture.why

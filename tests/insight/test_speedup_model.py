@@ -1,0 +1,130 @@
+"""The arithmetic of the speed-up holds whatever the requests did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.speedup_data import request
+from specdash.insight.speedup_model import DRAFT_COSTS, break_even, compared, effort_of, from_own_steps, leviathan
+
+if TYPE_CHECKING:
+    from specdash.insight.samples import RequestSample
+
+tokens = st.integers(2, 4000)
+shares = st.none() | st.floats(0, 1)
+requests = st.builds(
+    lambda count, hit, missed, rate: request(
+        tokens=count, accepted=min(hit, count - 1), drafted=hit + missed, rate=rate
+    ),
+    tokens,
+    st.integers(0, 3999),
+    st.integers(0, 3999),
+    st.floats(0.1, 5000),
+)
+
+
+def estimate(sample: RequestSample, share: float | None) -> tuple[float, float, float]:
+    effort = effort_of([sample])
+    assert effort.length is not None
+    found = leviathan(effort.length, effort.drafted_per_step, share, DRAFT_COSTS)
+    return found.low, found.value, found.high
+
+
+@given(requests, shares, st.integers(1, 1000))
+def test_more_accepted_tokens_never_lower_the_estimate(one: RequestSample, share: float | None, more: int) -> None:
+    accepted = min((one.accepted or 0) + more, one.drafted or 0, (one.decode_tokens or 1) - 1)
+    better = replace(one, accepted=max(accepted, one.accepted or 0))
+    assert all(new >= old * (1 - 1e-12) for old, new in zip(estimate(one, share), estimate(better, share), strict=True))
+
+
+@given(requests, st.floats(0, 1), st.floats(0, 1))
+def test_more_time_spent_drafting_never_raises_it(one: RequestSample, share: float, other: float) -> None:
+    less, more = sorted((share, other))
+    assert all(new <= old for old, new in zip(estimate(one, less), estimate(one, more), strict=True))
+
+
+@given(requests, shares)
+def test_the_bounds_hold_the_value(one: RequestSample, share: float | None) -> None:
+    low, value, high = estimate(one, share)
+    assert 0 < low <= value <= high
+
+
+def test_without_cost_a_step_is_worth_its_tokens() -> None:
+    assert leviathan(3.0, 4.0, 0.0, DRAFT_COSTS).high == pytest.approx(3.0)
+
+
+def test_the_published_formula_is_the_upper_bound() -> None:
+    # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
+    length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
+    share = drafted * cost / (1 + drafted * cost)
+    assert leviathan(length, drafted, share, DRAFT_COSTS).high == pytest.approx(length / (drafted * cost + 1))
+
+
+@given(requests, shares)
+def test_at_the_break_even_length_the_estimate_is_one(one: RequestSample, share: float | None) -> None:
+    effort = effort_of([one])
+    assert effort.length is not None
+    drafted = effort.drafted_per_step
+    found = leviathan(effort.length, drafted, share, DRAFT_COSTS)
+    length, acceptance = break_even(effort.length, found.value, drafted)
+    assert leviathan(length, drafted, share, DRAFT_COSTS).value == pytest.approx(1.0)
+    if acceptance is not None and length >= 1:
+        assert 1 + acceptance * drafted == pytest.approx(length)
+
+
+pairs = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0, 0.05)), min_size=1, max_size=200)
+
+
+@given(pairs)
+def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float, float]]) -> None:
+    told = compared(found)
+    assert told.low <= told.value <= told.high
+    assert told.value == pytest.approx(sum(a for a, _, _ in found) / sum(b for _, b, _ in found), rel=1e-3)
+
+
+@given(st.floats(0.2, 5), st.integers(1, 200), st.floats(0, 0.05))
+def test_requests_that_all_gain_the_same_leave_only_the_baselines_uncertainty(
+    ratio: float, count: int, deviation: float
+) -> None:
+    told = compared([(ratio * took, took, deviation) for took in (1.0 + place for place in range(count))])
+    assert told.value == pytest.approx(ratio, rel=1e-4)
+    assert told.high / told.low == pytest.approx(2.718281828 ** (2 * 1.959964 * deviation), rel=1e-3)
+
+
+def uneven(alone: float, each: float, count: int) -> list[RequestSample]:
+    """Requests that draft nothing to a lot, whose steps take `alone` and `each` more for every draft token."""
+    found = []
+    for place in range(count):
+        drafted, accepted = 60 * place, 20 * (place % 5)
+        steps = 200 - accepted
+        found.append(replace(request(drafted=drafted, accepted=accepted), decode_s=alone * steps + each * drafted))
+    return found
+
+
+@given(st.floats(1e-3, 0.2), st.floats(0, 0.02), st.integers(12, 60))
+def test_steps_that_drafted_less_tell_what_a_step_without_drafts_takes(alone: float, each: float, count: int) -> None:
+    samples = uneven(alone, each, count)
+    found = from_own_steps(samples)
+    if found is not None:
+        every = effort_of(samples)
+        assert found.value == pytest.approx(alone * every.tokens / every.seconds, rel=0.01)
+        assert found.low <= found.value <= found.high
+
+
+def test_they_tell_it_of_a_steady_server() -> None:
+    assert from_own_steps(uneven(0.02, 0.002, 20)) is not None
+
+
+def test_requests_that_all_draft_alike_tell_nothing_of_it() -> None:
+    assert from_own_steps([request() for _ in range(50)]) is None
+
+
+def test_replays_count_as_steps() -> None:
+    plain, replayed = effort_of([request()]), effort_of([request(replays=50)])
+    assert plain.steps == 100
+    assert replayed.steps == 150
