@@ -87,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
 
 def on_error(error: Exception, *, as_json: bool = False) -> int:
     """Say on standard output, where monitors read, why nothing could be judged."""
-    from specdash.export.check_report import SCHEMA, CheckStatus
+    from specdash.export.check_report import SCHEMA, CheckStatus, one_line
 
-    words = " ".join((str(error) or type(error).__name__).replace("|", "/").split())
+    words = one_line(str(error) or type(error).__name__)
     unknown = CheckStatus.UNKNOWN
     if as_json:
         document = {"schema": SCHEMA, "status": unknown.name, "exit_code": int(unknown), "line": words}

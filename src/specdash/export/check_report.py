@@ -73,8 +73,13 @@ def _words(result: Verdict) -> str:
         others = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
         over = " (over)" if cause.ended is not None else ""
         words = f"{cause.title}: {cause.summary}{over}{others}"
-    # A bar begins the performance data, and a monitor reads one line.
-    return " ".join(words.replace("|", "/").split())
+    return one_line(words)
+
+
+def one_line(words: str) -> str:
+    """Without what ends a line, begins performance data, or steers a terminal."""
+    printable = "".join(character if character.isprintable() else " " for character in words)
+    return " ".join(printable.replace("|", "/").split())
 
 
 def performance(result: Verdict) -> dict[str, tuple[float, str]]:
@@ -109,9 +114,9 @@ def report(result: Verdict, rules: Sequence[Rule], *, verbose: bool) -> str:
     lines = [first_line(result)]
     for alert in result.alerts:
         over = " (over)" if alert.ended is not None else ""
-        lines.append(f"{alert_line(alert)}{over}  [{alert.rule}]".replace("|", "/"))
+        lines.append(f"{one_line(alert_line(alert))}{over}  [{alert.rule}]")
         if verbose:
-            lines += [f"    {line}" for line in _details(alert, specs.get(alert.rule))]
+            lines += [f"    {one_line(line)}" for line in _details(alert, specs.get(alert.rule))]
     if verbose and result.picture.alerts.unjudged:
         lines.append("not judged:")
         lines += [f"    {rule}: {why}" for rule, why in result.picture.alerts.unjudged]

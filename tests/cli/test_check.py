@@ -1,0 +1,171 @@
+"""`specdash check` as a monitor runs it: exit codes, the first line, and never a wrong alarm for a wrong option."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.insight.rules.catalogue import shipped
+from support.fault_server import FaultServer, free_port, says
+from support.faults import BreakableServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+PERFORMANCE = re.compile(r"( [a-z]+=-?[0-9.e+]+(%|s)?)+")
+
+
+def check(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "specdash", "check", *argv],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+def first_line(done: subprocess.CompletedProcess[str], code: int, word: str) -> str:
+    """The first line, well formed, of a run that ended so."""
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stderr == ""
+    words, _, performance = done.stdout.splitlines()[0].partition(" |")
+    assert words.startswith(f"{word} - ")
+    assert PERFORMANCE.fullmatch(performance), performance
+    return words
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (("--frob",), "--frob"),
+        (("--fail-on", "fatal"), "fatal"),
+        (("--for", "soon"), "soon"),
+        (("--for", "0.5"), "1 second"),
+        (("--for", "2d"), "1 day"),
+        (("--rules", "/no/such/file"), "/no/such/file"),
+        (("--url", "ftp://x"), "ftp"),
+        (("--url", "http://127.0.0.1:9", "--api-key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_what_cannot_be_meant_is_unknown_and_said_where_monitors_read(argv: tuple[str, ...], named: str) -> None:
+    done = check(*argv)
+    assert done.returncode == UNKNOWN
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("UNKNOWN - ")
+    assert named in line
+    assert done.stderr == ""
+    told = json.loads(check(*argv, "--json").stdout)
+    assert (told["status"], told["exit_code"]) == ("UNKNOWN", UNKNOWN)
+
+
+def test_a_rules_file_with_a_mistake_is_unknown_and_not_silently_left_out(tmp_path: Path) -> None:
+    directory = tmp_path / "specdash"
+    directory.mkdir()
+    (directory / "rules.toml").write_text("[backend_dwon]\nenabled = false\n")
+    done = check("--list-rules", XDG_CONFIG_HOME=str(tmp_path))
+    assert done.returncode == UNKNOWN
+    assert "did you mean 'backend_down'" in done.stdout
+
+
+def test_the_catalogue_is_listed_with_the_limits_in_force(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[slot_hung]\nlimits.no_token_s = 77\n[restarted]\nenabled = false\n")
+    done = check("--list-rules", "--rules", str(rules))
+    assert done.returncode == OK
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(shipped())
+    assert any("slot_hung" in line and "no_token_s 77" in line for line in lines)
+    assert any(line.startswith("off") and "restarted" in line for line in lines)
+    listed = json.loads(check("--list-rules", "--json").stdout)
+    assert [one["rule"] for one in listed] == [rule.spec.id for rule in shipped()]
+    assert all(one["runbook"]["checks"] for one in listed)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_critical() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = check("--url", url, "-v")
+    words = first_line(done, CRITICAL, "CRITICAL")
+    assert "Server is down" in words
+    assert url in words
+    assert "remedy: " in done.stdout
+    assert "not judged:" in done.stdout
+
+
+@pytest.mark.slow
+def test_fail_on_says_what_is_a_failure_and_a_rules_file_what_is_severe(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[backend_down]\nseverity = "notice"\n')
+    url = f"http://127.0.0.1:{free_port()}"
+    assert "Server is down" in first_line(check("--url", url, "--rules", str(rules)), OK, "OK")
+    first_line(check("--url", url, "--fail-on", "notice", SPECDASH_RULES=str(rules)), WARNING, "WARNING")
+
+
+@pytest.mark.slow
+def test_what_answers_an_error_of_its_health_for_a_moment_is_unknown() -> None:
+    with FaultServer({"/health": says(500, "{}")}) as server:
+        done = check("--url", server.url, "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == told["exit_code"]
+    assert told["status"] in ("UNKNOWN", "WARNING", "CRITICAL")
+
+
+@pytest.mark.slow
+@pytest.mark.llama_server
+def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path) as server, server.working():
+        words = first_line(check("--url", server.url, "--log", str(server.log)), OK, "OK")
+        assert re.search(r"live, \d+ rules judged, none holds", words)
+        told: dict[str, Any] = json.loads(check("--url", server.url, "--for", "6s", "--json").stdout)
+    assert told["status"] == "OK"
+    assert told["alerts"] == []
+    assert told["seconds"] >= 6
+    assert told["performance"]["decode"] > 0
+    assert told["judged"] > 20
+
+
+@pytest.mark.slow
+@pytest.mark.llama_server
+def test_a_fault_that_is_over_counts_when_it_came_while_we_watched(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path) as server:
+
+        def fault() -> None:
+            time.sleep(5.0)
+            with server.stopped():
+                time.sleep(2.5)
+
+        thread = threading.Thread(target=fault)
+        thread.start()
+        done = check("--url", server.url, "--for", "16")
+        thread.join()
+    assert "Server hangs" in first_line(done, CRITICAL, "CRITICAL")
+    assert "(over)" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.llama_server
+def test_a_stopped_server_is_critical_at_once(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path) as server, server.stopped():
+        assert "was stopped by a signal" in first_line(check("--url", server.url), CRITICAL, "CRITICAL")
+
+
+@pytest.mark.slow
+@pytest.mark.llama_server
+def test_a_refused_key_is_a_warning_and_the_key_is_never_said(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path, "--api-key", "canary-good") as server:
+        env = {"WRONG": "canary-wrong"}
+        done = check("--url", server.url, "--api-key-env", "WRONG", "-v", **env)
+        assert "refuses the API key" in first_line(done, WARNING, "WARNING")
+        assert "canary" not in done.stdout + done.stderr
