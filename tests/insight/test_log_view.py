@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdash.core.log_facts import LogBatch, TaskLaunched, Touched, VerificationSteps, WarningTally
+from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, Touched, VerificationSteps, WarningTally
 from specdash.insight.log_view import LogView, SlotSteps
 
 
@@ -52,3 +52,13 @@ def test_what_the_log_told_of_the_past_is_not_counted_as_happening_now() -> None
     view = LogView()
     view.add(1.0, LogBatch(2, facts=(old, now)), 100.0)
     assert (view.live["steps"], view.live["drafted"], view.live["accepted"]) == (3, 24, 4)
+
+
+def test_a_warning_of_a_server_that_is_gone_is_dated_by_its_own_clock() -> None:
+    started = ServerEvent("restarted", (), 0.0)
+    old = WarningTally("compute_buffer_failed", 1, 0.2, 0.2, "...", lives_ago=1)
+    view = LogView()
+    facts = (TaskLaunched(0, 1, 500.0), started, TaskLaunched(0, 1, 60.0))
+    view.add(1000.0, LogBatch(3, facts=facts, warnings=(old,), restarted=True), None)
+    (storm,) = view.storms.view(1000.0)
+    assert storm.last_at <= 1000.0 - 60.0 - 499.0

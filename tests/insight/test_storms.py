@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +83,15 @@ def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list
     assert set(touched.ids) <= distinct
     assert touched.more or set(touched.ids) == distinct
     assert touched.more == (len(distinct) > TOUCHED_KEPT)
+
+
+def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -> None:
+    book = StormBook()
+    book.add(1.0, tally(1))
+    assert not book.view(2.0)[0].is_former
+    book.new_server()
+    assert book.view(3.0)[0].is_former
+    book.add(4.0, replace(tally(1), lives_ago=1))
+    assert book.view(4.0)[0].is_former
+    book.add(5.0, tally(1))
+    assert not book.view(5.0)[0].is_former

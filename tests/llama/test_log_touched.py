@@ -64,3 +64,18 @@ def test_of_a_storm_some_lines_are_read_and_the_counts_are_least_ones() -> None:
     assert tasks.ids[-1] == 19
     assert slots.more
     assert tasks.more
+
+
+def test_lines_of_servers_that_are_gone_are_tallied_apart() -> None:
+    started = b"0.00.001.000 I srv  llama_server: initializing ...\n"
+    shifted = shift(9000)
+    text = started + 3 * shifted + started + 2 * shifted + started + shifted
+    for piece in (len(text), 40):
+        parser = LogParser()
+        batches = [parser.feed(text[at : at + piece]) for at in range(0, len(text), piece)]
+        found = [(tally.count, tally.lives_ago) for batch in batches for tally in batch.warnings]
+        assert sum(count for count, _ in found) == 6
+        if piece == len(text):
+            assert found == [(3, 2), (2, 1), (1, 0)]
+        else:
+            assert {lives_ago for _, lives_ago in found} == {0}

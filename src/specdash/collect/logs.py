@@ -169,11 +169,12 @@ def _merge(run: Sequence[LogBatch]) -> LogBatch:
 
 
 def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
-    tallies: dict[str, WarningTally] = {}
+    tallies: dict[tuple[str, int], WarningTally] = {}
     for batch in run:
         for tally in batch.warnings:
-            before = tallies.get(tally.warning)
-            tallies[tally.warning] = tally if before is None else before.and_then(tally)
+            key = tally.warning, tally.lives_ago
+            before = tallies.get(key)
+            tallies[key] = tally if before is None else before.and_then(tally)
     return tuple(tallies.values())
 
 

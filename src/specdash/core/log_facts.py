@@ -304,8 +304,8 @@ UNTOUCHED: Final = Touched()
 
 @dataclass(frozen=True, slots=True)
 class WarningTally:
-    """All lines of one warning class in one batch: how many, time stamps of the first and last, the first line, and
-    the slots and tasks that they name.
+    """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
+    and last, the first line, and the slots and tasks that they name.
 
     `warning` is the line class's id; `specdash.llama.log_grammar.WARNING_CLASSES` has its title, severity and note.
     """
@@ -317,6 +317,8 @@ class WarningTally:
     sample: str
     slots: Touched = UNTOUCHED
     tasks: Touched = UNTOUCHED
+    lives_ago: int = 0
+    """How many times a new server began in the batch after these lines."""
 
     def and_then(self, later: WarningTally) -> WarningTally:
         """Both tallies of the class in one."""

@@ -249,6 +249,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 tasks_touched=view.tasks_touched,
                 slots_at_least=view.slots.more,
                 tasks_at_least=view.tasks.more,
+                is_former=view.is_former,
             )
         )
     order = {"error": 0, "warning": 1, "notice": 2}

@@ -134,7 +134,8 @@ class LogView:
             self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
             tally = _with_tasks(tally, tasks_before, batch.facts)
-            self.storms.add(at, tally, clocks[-1].get(None, uptime_s))
+            clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
+            self.storms.add(at, tally, clock.get(None, None if tally.lives_ago else uptime_s))
         return fresh
 
     def _life(self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: Fresh, *, dates_all: bool) -> None:
@@ -221,7 +222,7 @@ class LogView:
 
 def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
     """Time stamps of lines that are no facts."""
-    stamps = [tally.last_s for tally in batch.warnings]
+    stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
     if is_first and batch.tail and batch.age_s is not None:
         # A log that is read from its beginning may end with a long time of lines that say nothing.
         from specdash.llama.log_prefix import own_seconds

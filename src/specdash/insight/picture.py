@@ -229,6 +229,8 @@ class WarningPicture:
     slots_at_least: bool = False
     tasks_at_least: bool = False
     """There are or may be more than are counted."""
+    is_former: bool = False
+    """No line is of the server that writes the log now: it was another one."""
 
 
 @dataclass(frozen=True, slots=True)

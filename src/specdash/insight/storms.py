@@ -27,6 +27,7 @@ class _Storm:
     tasks: Touched = UNTOUCHED
     tasks_before: int = 0
     """Tasks of servers that are gone: their numbers begin anew with the next one."""
+    is_former: bool = True
 
     def add_recent(self, at: float, count: int) -> None:
         self._advance(at)
@@ -61,6 +62,8 @@ class StormView:
     """Of the server that writes now."""
     tasks_touched: int = 0
     """Of all servers; a least count where `tasks.more`."""
+    is_former: bool = False
+    """No line is of the server that writes now."""
 
 
 class StormBook:
@@ -85,7 +88,11 @@ class StormBook:
         storm.count += tally.count
         storm.last_at = max(storm.last_at, last_at)
         storm.slots = storm.slots.and_then(tally.slots)
-        storm.tasks = storm.tasks.and_then(tally.tasks)
+        if tally.lives_ago:
+            storm.tasks_before += len(tally.tasks.ids)
+        else:
+            storm.tasks = storm.tasks.and_then(tally.tasks)
+            storm.is_former = False
         if at - last_at < MINUTE:
             storm.add_recent(at, tally.count)
 
@@ -103,6 +110,7 @@ class StormBook:
                 slots=s.slots,
                 tasks=s.tasks,
                 tasks_touched=s.tasks_before + len(s.tasks.ids),
+                is_former=s.is_former,
             )
             for name, s in self._storms.items()
         ]
@@ -113,3 +121,4 @@ class StormBook:
         for storm in self._storms.values():
             storm.tasks_before += len(storm.tasks.ids)
             storm.tasks = Touched((), storm.tasks.more)
+            storm.is_former = True

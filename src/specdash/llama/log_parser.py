@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -109,7 +110,9 @@ class LogParser:
         self._lines = 0
         self._unrecognised = 0
         self._facts: list[LogFact] = []
-        self._tallies: dict[str, WarningTally] = {}
+        self._tallies: dict[tuple[int, str], WarningTally] = {}
+        self._life = 0
+        self._cuts: list[int] = []
         self._samples: list[str] = []
         self._restarted = False
         self._tail.clear()
@@ -119,7 +122,10 @@ class LogParser:
             self._lines,
             self._unrecognised,
             tuple(self._steps.added_up(self._facts)),
-            tuple(self._tallies.values()),
+            tuple(
+                tally if life == self._life else replace(tally, lives_ago=self._life - life)
+                for (life, _), tally in self._tallies.items()
+            ),
             tuple(clean_line(line, TAIL_CHARACTERS) for line in self._tail),
             self._restarted,
             tuple(self._samples),
@@ -140,7 +146,12 @@ class LogParser:
         self._capture_block(lines, found)
         self._previous = found[-1]
         self._lines += len(lines)
-        self._tally(lines, found)
+        begin = 0
+        for cut in self._cuts:
+            self._tally(lines[begin:cut], found[begin:cut])
+            self._life, begin = self._life + 1, cut
+        self._cuts.clear()
+        self._tally(lines[begin:] if begin else lines, found[begin:] if begin else found)
         if self._tail.maxlen:
             self._tail.extend(lines[-self._tail.maxlen :])
 
@@ -299,6 +310,7 @@ class LogParser:
             return
         if origin is None:
             self._restarted = True
+            self._cuts.append(index)
             self._headers.clear()
         self._headers.pop(origin, None)
         self._facts.append(ServerEvent("restarted", (), at, origin))
@@ -325,12 +337,12 @@ class LogParser:
                 count,
                 seconds_of(found[first].prefix, lines[first]),
                 seconds_of(found[last].prefix, lines[last]),
-                "" if name in self._tallies else clean_line(lines[first], SAMPLE_CHARACTERS),
+                "" if (self._life, name) in self._tallies else clean_line(lines[first], SAMPLE_CHARACTERS),
                 slots,
                 tasks,
             )
-            before = self._tallies.get(name)
-            self._tallies[name] = tally if before is None else before.and_then(tally)
+            before = self._tallies.get((self._life, name))
+            self._tallies[self._life, name] = tally if before is None else before.and_then(tally)
 
 
 def _unescaped(groups: tuple[bytes, ...]) -> tuple[bytes, ...]:

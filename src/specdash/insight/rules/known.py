@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from specdash.insight.rules.scene import Sample, Scene
 
 Fix = tuple[tuple[str, str | None], ...]
-SAME_START_S = 5.0
-"""A line so much older than the process may still be its own: clocks and readings are that far apart."""
 _GONE = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
 
@@ -30,11 +28,12 @@ def per_minute(scene: Scene, *names: str) -> float:
 
 
 def of_late(scene: Scene, names: Sequence[str], seconds: float, *, of_this_server: bool) -> list[WarningPicture]:
-    """Classes with lines in the last `seconds`; `of_this_server` leaves out what was written before it started."""
-    uptime = scene.picture.backend.uptime_s
-    if of_this_server and uptime is not None and scene.picture.backend.state not in _GONE:
-        seconds = min(seconds, uptime + SAME_START_S)
-    return [one for one in scene.picture.log.warnings if one.warning in names and one.last_age_s <= seconds]
+    """Classes with lines in the last `seconds`; `of_this_server` leaves out those of servers before it."""
+    return [
+        one
+        for one in scene.picture.log.warnings
+        if one.warning in names and one.last_age_s <= seconds and not (of_this_server and one.is_former)
+    ]
 
 
 def is_gone(scene: Scene) -> bool:

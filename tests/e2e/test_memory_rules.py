@@ -1,0 +1,222 @@
+"""The rules of memory on real servers that are short of context, room, checkpoints, caches and slots."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.core.alerts import AlertSeverity
+from specdash.insight.rules.catalogue import shipped, with_user_limits
+from support import tiny_models
+from support.faults import DRAFTING, PROMPT, BreakableServer, until, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
+
+OWN = tuple(rule for rule in shipped() if rule.spec.family in ("memory", "speculation"))
+SENTENCE = " ".join(tiny_models.SENTENCE)
+FIND_SLOT = "0.57.309.308 W find_slot: non-consecutive token position 58 after 8 for sequence 0 with 6 new tokens"
+
+
+def converse(server: BreakableServer, turns: int, prompt: str = PROMPT * 20, *, cached: bool = True) -> str:
+    """A conversation that grows turn by turn; what was said at its end."""
+    for turn in range(turns):
+        answer = server.complete(prompt, 24, cache_prompt=cached, ignore_eos=True)
+        prompt += f"{answer['content']}\n# {turn}\n"
+    return prompt
+
+
+def test_healthy_conversations_and_drafts_raise_nothing(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path, *DRAFTING, LLAMA_TRACE="1") as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        with server.working(2, 120):
+            for talk in range(4):
+                converse(server, 5, f"# talk {talk}\n{PROMPT * 15}")
+                time.sleep(1)
+        assert seen.rules_raised() == set()
+
+
+def test_conversations_that_share_a_full_kv_cache(tmp_path: Path) -> None:
+    with (
+        BreakableServer(tmp_path, "-c", "256", "--kv-unified", *DRAFTING) as server,
+        watched(server.target, OWN) as seen,
+        server.working(2),
+    ):
+        alert = seen.until_alert("kv_full")
+        assert alert.fix == (("LLAMA_CTX_SIZE", "512"),)
+        until(lambda: (now := seen.alert("kv_full")) is not None and now.severity is AlertSeverity.CRITICAL)
+
+
+def test_a_context_that_is_shifted(tmp_path: Path) -> None:
+    with (
+        BreakableServer(tmp_path, "-c", "256", "-np", "1", "--context-shift") as server,
+        watched(server.target, OWN) as seen,
+    ):
+        seen.until_live()
+        server.complete(PROMPT, 600, ignore_eos=True)
+        alert = seen.until_alert("context_shift")
+        assert alert.severity is AlertSeverity.NOTICE
+        assert dict(alert.evidence)["slots"] == dict(alert.evidence)["tasks"] == "1"
+        assert alert.fix == (("LLAMA_CTX_SIZE", "512"),)
+        with server.working(1, 600):
+            until(lambda: (now := seen.alert("context_shift")) is not None and now.severity is AlertSeverity.WARNING)
+
+
+def test_a_slot_with_little_context_left(tmp_path: Path) -> None:
+    target = tiny_models.write_llama(tmp_path / "target.gguf")
+    slow = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=1)
+    flags = ("-np", "1", "-c", "1024", "--spec-type", "draft-simple", "-md", str(slow), "--spec-draft-n-max", "8")
+    rules = with_user_limits(OWN, "[slot_nearly_full]\nraise_after_s = 0")
+    with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, rules) as seen:
+        seen.until_live()
+        with server.working(1, 300, SENTENCE):
+            time.sleep(3)
+            assert "slot_nearly_full" not in seen.rules_raised()
+        with server.working(1, 3000, SENTENCE):
+            alert = seen.until_alert("slot_nearly_full")
+            assert alert.subject == "slot 0"
+            assert alert.fix == (("LLAMA_CTX_SIZE", "2048"),)
+
+
+def test_drafts_that_a_recurrent_model_pays_twice(tmp_path: Path) -> None:
+    target = tiny_models.write_mamba(tmp_path / "mamba.gguf")
+    draft = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=4)
+    flags = ("-np", "1", "--spec-type", "draft-simple", "-md", str(draft), "--spec-draft-n-max", "8")
+    with (
+        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE="1") as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 300, SENTENCE),
+    ):
+        alert = seen.until_alert("replay_thrash")
+        assert alert.severity is AlertSeverity.WARNING
+        assert alert.fix == (("LLAMA_SPEC_TYPE", "none"),)
+
+
+def test_a_recurrent_model_whose_drafts_hold_pays_nothing_twice(tmp_path: Path) -> None:
+    target = tiny_models.write_mamba(tmp_path / "mamba.gguf")
+    draft = tiny_models.write_llama(tmp_path / "draft.gguf")
+    flags = ("-np", "1", "--spec-type", "draft-simple", "-md", str(draft), "--spec-draft-n-max", "8")
+    with (
+        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE="1") as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 300, tiny_models.SENTENCE[0]),
+    ):
+        until(lambda: dict(seen.picture().log.live).get("steps", 0) > 500)
+        time.sleep(6)
+        assert seen.rules_raised() == set()
+
+
+def diverge(server: BreakableServer, turns: int) -> None:
+    """The last words of a long prompt change every time, as when somebody edits a message."""
+    for turn in range(turns):
+        ending = " ".join(tiny_models.SENTENCE[turn : turn + 4])
+        server.complete(f"{SENTENCE} {SENTENCE} {SENTENCE} {SENTENCE} {SENTENCE} {ending}", 8, cache_prompt=True)
+
+
+def test_a_recurrent_model_without_checkpoints_reads_conversations_from_their_start(tmp_path: Path) -> None:
+    target = tiny_models.write_mamba(tmp_path / "mamba.gguf")
+    flags = ("-np", "1", "--ctx-checkpoints", "0", "--cache-ram", "0")
+    with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        diverge(server, 6)
+        alert = seen.until_alert("checkpoint_thrash")
+        assert alert.fix == (("LLAMA_ARG_CTX_CHECKPOINTS", None),)
+
+
+def test_a_plain_model_goes_on_where_the_same_prompts_part(tmp_path: Path) -> None:
+    target = tiny_models.write_llama(tmp_path / "target.gguf")
+    with BreakableServer(tmp_path, "-np", "1", model=target) as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        diverge(server, 6)
+        until(lambda: seen.picture().backend.requests_finished == 6)
+        time.sleep(2)
+        assert seen.rules_raised() == set()
+
+
+def test_a_prompt_cache_that_is_not_used(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path) as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        converse(server, 5)
+        until(lambda: seen.picture().backend.requests_finished == 5)
+        time.sleep(1)
+        assert seen.rules_raised() == set()
+        converse(server, 8, cached=False)
+        assert "turns read again" in seen.until_alert("prompt_cache_lost").summary
+
+
+def test_more_conversations_than_slots(tmp_path: Path) -> None:
+    talks = {
+        name: f"# {name}\n" + f"class {name}:\n    def f(self): return {len(name)}\n" * 30
+        for name in ("A", "Bb", "Ccc")
+    }
+
+    def take_turns(server: BreakableServer, rounds: int, names: tuple[str, ...]) -> None:
+        for _ in range(rounds):
+            for name in names:
+                talks[name] += server.complete(talks[name], 16, cache_prompt=True, ignore_eos=True)["content"]
+
+    with BreakableServer(tmp_path, "--cache-ram", "0") as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        take_turns(server, 6, ("A", "Bb"))
+        until(lambda: seen.picture().backend.requests_finished == 12)
+        time.sleep(1)
+        assert seen.rules_raised() == set()
+        take_turns(server, 10, ("A", "Bb", "Ccc"))
+        alert = seen.until_alert("slot_thrash")
+        assert alert.severity is AlertSeverity.NOTICE
+
+
+def test_a_storm_of_find_slot(tmp_path: Path) -> None:
+    with BreakableServer(tmp_path, "-np", "1") as server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        until(lambda: seen.picture().backend.process is not None)
+        server.complete()
+        server.storm(FIND_SLOT, 200_000)
+        alert = seen.until_alert("find_slot_storm")
+        assert alert.severity is AlertSeverity.WARNING
+        until(lambda: seen.picture().log.warnings != () and seen.picture().log.lines > 200_000)
+        (storm,) = (one for one in seen.picture().log.warnings if one.warning == "find_slot_non_consecutive")
+        assert storm.count == 200_000
+        assert (storm.slots, storm.slots_at_least, storm.tasks_touched) == ((0,), True, 1)
+
+
+def start_short_of_memory(directory: Path, failed: Callable[[str], bool]) -> BreakableServer:
+    """A server with so little address space that it fails in a certain way, and ends."""
+    model = tiny_models.write_llama(directory / "target.gguf")
+    server = BreakableServer(directory, "-np", "1", "-c", "200000", "--fit", "off", model=model)
+    command = server.command
+    for mebibytes in range(100, 800, 20):
+        server.log.unlink(missing_ok=True)
+        server.command = ["prlimit", f"--as={mebibytes << 20}", *command]
+        server.start(wait=False)
+        server.process.wait(30)
+        if failed(server.log.read_text(errors="replace")):
+            server.command = command
+            return server
+        assert server.process.returncode, "it started, and never failed in that way"
+    pytest.fail("it never failed in that way")
+
+
+def test_a_compute_buffer_that_does_not_fit(tmp_path: Path) -> None:
+    server = start_short_of_memory(tmp_path, lambda log: "failed to allocate compute" in log)
+    with watched(server.target, OWN) as seen:
+        alert = seen.until_alert("compute_buffer_failed")
+        assert alert.severity is AlertSeverity.CRITICAL
+        assert alert.fix == (("LLAMA_ARG_UBATCH", "256"),)
+    with server, watched(server.target, OWN) as seen:
+        seen.until_live()
+        time.sleep(3)
+        assert seen.alert("compute_buffer_failed") is None
+
+
+def test_a_cache_for_which_there_is_no_memory(tmp_path: Path) -> None:
+    server = start_short_of_memory(tmp_path, lambda log: "failed to allocate buffer for kv cache" in log)
+    with watched(server.target, OWN) as seen:
+        alert = seen.until_alert("out_of_memory")
+        assert alert.severity is AlertSeverity.CRITICAL
+        assert seen.alert("compute_buffer_failed") is None

@@ -1,0 +1,130 @@
+"""The rules of speculation on real servers: drafters that are never right, never draft, are not there, or get worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from specdash.core.alerts import AlertSeverity
+from specdash.insight.rules.catalogue import shipped
+from support import tiny_models
+from support.faults import BreakableServer, until, watched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
+
+OWN = tuple(rule for rule in shipped() if rule.spec.family in ("memory", "speculation"))
+WORDS = tiny_models.SENTENCE
+SENTENCE = " ".join(WORDS)
+DRAFT_SIMPLE = ("-np", "1", "--spec-type", "draft-simple")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tiny_models.write_llama(tmp_path / "target.gguf")
+
+
+def drafting(directory: Path, wrong_every: int, longest: int = 4) -> tuple[str, ...]:
+    draft = tiny_models.write_llama(directory / "draft.gguf", wrong_every=wrong_every)
+    return (*DRAFT_SIMPLE, "-md", str(draft), "--spec-draft-n-max", str(longest))
+
+
+@pytest.mark.parametrize("trace", ["0", "1"])
+def test_a_drafter_that_is_never_right(tmp_path: Path, target: Path, trace: str) -> None:
+    flags = drafting(tmp_path, wrong_every=1)
+    with (
+        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE=trace) as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 100, SENTENCE),
+    ):
+        alert = seen.until_alert("zero_acceptance")
+        assert alert.severity is AlertSeverity.WARNING
+        assert alert.fix == (("LLAMA_SPEC_TYPE", "none"),)
+
+
+def test_a_drafter_that_is_right_now_and_then(tmp_path: Path, target: Path) -> None:
+    flags = drafting(tmp_path, wrong_every=2)
+    with (
+        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE="1") as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 100, SENTENCE),
+    ):
+        until(lambda: dict(seen.picture().log.live).get("drafted", 0) > 4000)
+        raised = seen.rules_raised()
+        assert not raised & {"zero_acceptance", "drafts_never_made", "acceptance_collapse", "speculation_off"}
+
+
+def test_n_grams_that_are_too_long_to_repeat(tmp_path: Path, target: Path) -> None:
+    flags = ("-np", "1", "--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "1000")
+    with (
+        BreakableServer(tmp_path, *flags, model=target) as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 400, SENTENCE),
+    ):
+        alert = seen.until_alert("drafts_never_made")
+        assert alert.severity is AlertSeverity.NOTICE
+
+
+def test_a_draft_model_that_stops_before_its_first_token(tmp_path: Path, target: Path) -> None:
+    flags = (*drafting(tmp_path, wrong_every=0), "--spec-draft-n-min", "16")
+    with (
+        BreakableServer(tmp_path, *flags, model=target) as server,
+        watched(server.target, OWN) as seen,
+        server.working(1, 400, SENTENCE),
+    ):
+        assert seen.until_alert("drafts_never_made").severity is AlertSeverity.WARNING
+
+
+def test_speculation_that_was_asked_for_and_is_not_there(tmp_path: Path, target: Path) -> None:
+    with BreakableServer(tmp_path, *DRAFT_SIMPLE, model=target) as server, watched(server.target, OWN) as seen:
+        assert "requires a draft context" in seen.until_alert("speculation_off").summary
+        told = replace(server.target, log=None, parameters=(("spec-type", "draft-simple"),))
+        with watched(told, OWN) as seen:
+            assert "although draft-simple was asked for" in seen.until_alert("speculation_off").summary
+        unasked = replace(server.target, parameters=(("spec-type", "none"),))
+        with watched(unasked, OWN) as seen, server.working(1, 100, WORDS[0]):
+            until(lambda: seen.picture().backend.requests_finished > 20)
+            assert seen.rules_raised() == set()
+
+
+def test_a_draft_model_without_a_type(tmp_path: Path, target: Path) -> None:
+    draft = tiny_models.write_llama(tmp_path / "draft.gguf")
+    with BreakableServer(tmp_path, "-np", "1", "-md", str(draft), model=target) as server:
+        told = replace(server.target, parameters=(("spec-draft-model", str(draft)),))
+        with watched(told, OWN) as seen:
+            assert seen.until_alert("speculation_off").fix == (("LLAMA_SPEC_TYPE", "draft-simple"),)
+
+
+def half_right(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A drafter that knows the first half of the sentence and is wrong about all of the other."""
+    table = tiny_models.successors()
+    half = len(WORDS) // 2
+    first = tiny_models.FIRST_WORD
+    table[first + half : first + len(WORDS)] = first + (np.arange(half, len(WORDS)) + 9) % len(WORDS)
+    with monkeypatch.context() as patched:
+        patched.setattr(tiny_models, "successors", lambda _wrong_every=0: table)
+        draft = tiny_models.write_llama(directory / "draft.gguf")
+    return (*DRAFT_SIMPLE, "-md", str(draft), "--spec-draft-n-max", "4")
+
+
+def test_acceptance_that_collapses_with_the_same_kind_of_work(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recite(server: BreakableServer, times: int, word: int) -> None:
+        body = {"prompt": [1, tiny_models.FIRST_WORD + word], "n_predict": 20, "temperature": 0, "ignore_eos": True}
+        for _ in range(times):
+            server.get("/completion", body)
+
+    flags = half_right(tmp_path, monkeypatch)
+    with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
+        recite(server, 36, 0)
+        until(lambda: seen.picture().backend.requests_finished == 36)
+        assert seen.rules_raised() == set()
+        recite(server, 12, len(WORDS) // 2)
+        alert = seen.until_alert("acceptance_collapse")
+        assert dict(alert.evidence)["kinds of work compared"] == "1"
