@@ -46,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for role in Role:
         install.add_argument(f"--{role}-env", metavar="F", help=f"the {role}'s env file (default: specdash's own)")
     install.add_argument("--start", action="store_true", help="start the services too")
+    install.add_argument("--record", action="store_true", help="set up the recorder too (`specdash record`)")
     parsers["status"].add_argument("--json", action="store_true", help="print one JSON object")
     parsers["logs"].add_argument("-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (20)")
     parsers["logs"].add_argument("--follow", "-f", action="store_true", help="go on with what comes, until Ctrl-C")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import resolved_settings
-from specdash.control import installation, supervised_installation
+from specdash.control import installation, record_service, supervised_installation
 from specdash.control.systemctl import Systemctl
 from specdash.control.systemd import available
 from specdash.control.units import UNIT_OF, UNITS_OF
@@ -40,6 +40,8 @@ def install(args: argparse.Namespace) -> int:
         if why_not is not None:
             print(f"the built-in supervisor takes the services: {why_not}", file=sys.stderr)
         done = _install_supervised(env_files, roles, dry_run=args.dry_run)
+    if args.record:
+        _install_recorder(env_files, manager, dry_run=args.dry_run, start=args.start)
     for role in roles:
         if role not in ready:
             print(_without_env_file(role, env_files[role]), file=sys.stderr)
@@ -111,6 +113,29 @@ def _install_units(env_files: dict[Role, Path], roles: list[Role], ready: list[R
         print(f"enabled {', '.join(UNITS_OF[role])}")
     _notes(changes)
     return True
+
+
+def _install_recorder(env_files: dict[Role, Path], manager: str, *, dry_run: bool, start: bool) -> None:
+    env = os.environ
+    if manager == "systemd":
+        change = record_service.plan(env, installation.gather(env, env_files))
+        if dry_run:
+            print(f"# {_fate(change)} {change.path}\n{change.text}")
+            return
+        record_service.install(env, change, start=start)
+        print(f"{'unchanged' if change.text == change.before else 'wrote'} {change.path}, enabled")
+        return
+    entries = record_service.entries(env)
+    if dry_run:
+        print(f"{supervised_installation.RECORDER}: {' '.join(entries[-1].argv or ())}")
+        return
+    supervised_installation.install(env, entries)
+    print(f"wrote {supervised_installation.RECORDER} into {paths.services_file(env)}")
+    if start:
+        from specdash.control.supervisor_client import SupervisorClient
+
+        SupervisorClient.ensure_running(env)
+        SupervisorClient(paths.supervisor_socket(env)).start(supervised_installation.RECORDER)
 
 
 def _fate(change: UnitChange) -> str:

@@ -182,21 +182,21 @@ class _Search:
             named = self.settings[f"{role}_service"]
             fitting = [one for one in entries if one.role is role and named.value in (None, one.name)]
             if fitting:
-                found[role] = self._supervised(fitting[0], client)
+                found[role] = self._supervised(fitting[0], role, client)
             elif named.value is not None and not self._told(role):
                 self.problems.append(
                     f"{role}: {role}_service = {named.value} ({_short(named.origin)}): no such service{self._where()}"
                 )
         return found
 
-    def _supervised(self, entry: ServiceEntry, client: SupervisorClient) -> ManagedService:
-        named = self.settings[f"{entry.role}_env_file"].value
+    def _supervised(self, entry: ServiceEntry, role: Role, client: SupervisorClient) -> ManagedService:
+        named = self.settings[f"{role}_env_file"].value
         return ManagedService(
-            role=entry.role,
+            role=role,
             name=entry.name,
             manager=client,
             env_file=Path(named).expanduser().absolute() if named is not None else entry.env_file,
-            reloads=entry.argv is None or _is_ours(list(entry.argv), entry.role),
+            reloads=entry.argv is None or _is_ours(list(entry.argv), role),
             origin=paths.services_file(self.env).name,
             socket=entry.listen is not None,
         )

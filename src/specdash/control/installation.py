@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from specdash.control.systemctl import Systemctl
 from specdash.control.systemd import SystemdManager
-from specdash.control.units import UNIT_OF, UNITS_OF, UnitFacts, unit_texts, version_of
+from specdash.control.units import RECORD_UNIT, UNIT_OF, UNITS_OF, UnitFacts, unit_texts, version_of
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.envfile import read_values
@@ -98,16 +98,18 @@ def gather(env: Mapping[str, str], env_files: Mapping[Role, Path]) -> UnitFacts:
 
 def plan(env: Mapping[str, str], facts: UnitFacts, roles: Iterable[Role]) -> tuple[UnitChange, ...]:
     """The unit files of these services. Raises `ServiceError` for a file there that specdash did not write."""
-    directory, texts = unit_directory(env), unit_texts(facts)
-    changes = []
-    for name in (unit for role in roles for unit in UNITS_OF[role]):
-        path = directory / name
-        before = _text_of(path)
-        if path.is_symlink() or (before is not None and version_of(before) is None):
-            whose = f"leads to {path.readlink()}" if path.is_symlink() else "was not written by specdash"
-            raise ServiceError(f"{path} {whose}, and is left as it is; move it away, then install again")
-        changes.append(UnitChange(path, texts[name], before))
-    return tuple(changes)
+    texts = unit_texts(facts)
+    return tuple(change_of(env, name, texts[name]) for role in roles for name in UNITS_OF[role])
+
+
+def change_of(env: Mapping[str, str], name: str, text: str) -> UnitChange:
+    """One unit file. Raises `ServiceError` for a file there that specdash did not write."""
+    path = unit_directory(env) / name
+    before = _text_of(path)
+    if path.is_symlink() or (before is not None and version_of(before) is None):
+        whose = f"leads to {path.readlink()}" if path.is_symlink() else "was not written by specdash"
+        raise ServiceError(f"{path} {whose}, and is left as it is; move it away, then install again")
+    return UnitChange(path, text, before)
 
 
 def install(env: Mapping[str, str], changes: Iterable[UnitChange], enabled: Iterable[Role]) -> None:
@@ -144,7 +146,8 @@ def install(env: Mapping[str, str], changes: Iterable[UnitChange], enabled: Iter
 
 def installed(env: Mapping[str, str]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """The unit files under our names: those that specdash wrote, and those that it did not."""
-    found = [unit_directory(env) / unit for role in Role for unit in UNITS_OF[role]]
+    names = [unit for role in Role for unit in UNITS_OF[role]]
+    found = [unit_directory(env) / unit for unit in (*names, RECORD_UNIT)]
     there = [path for path in found if path.is_symlink() or path.exists()]
     ours = tuple(path for path in there if not path.is_symlink() and version_of(_text_of(path) or "") is not None)
     return ours, tuple(path for path in there if path not in ours)
@@ -157,7 +160,7 @@ def uninstall(env: Mapping[str, str], ours: Iterable[Path]) -> None:
         raise ServiceError(why)
     names = [path.name for path in ours]
     # The proxy first: it lets its requests finish while the backend still answers.
-    for unit in (UNIT_OF[Role.PROXY], UNIT_OF[Role.BACKEND]):
+    for unit in (RECORD_UNIT, UNIT_OF[Role.PROXY], UNIT_OF[Role.BACKEND]):
         if unit in names:
             manager.stop(unit)
     _must(systemctl, "disable", *names)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
 """What our services are called there."""
+RECORDER = "specdash-record"
 
 
 def planned(env: Mapping[str, str], env_files: Mapping[Role, Path], roles: Iterable[Role]) -> tuple[ServiceEntry, ...]:
@@ -41,7 +42,7 @@ def uninstall(env: Mapping[str, str]) -> tuple[str, ...]:
     """Stop our services and take them out of services.json; the names that went. A supervisor without services ends."""
     file = paths.services_file(env)
     entries = read_services(file)
-    ours = tuple(one.name for one in entries if one.name in NAMES.values())
+    ours = tuple(one.name for one in entries if one.name in (*NAMES.values(), RECORDER))
     rest = tuple(one for one in entries if one.name not in ours)
     if not ours:
         return ()

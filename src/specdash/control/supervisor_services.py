@@ -7,7 +7,8 @@
 ```
 
 `listen` is HOST:PORT, or `env` for what PROXY_HOST and PROXY_PORT say; without it the service opens its own sockets.
-`argv` runs another command than specdash's own, and `stop_timeout` (seconds) goes with it.
+`argv` runs another command than specdash's own, and `stop_timeout` (seconds) goes with it. A service of the role
+`record` is none that specdash changes: it has an `argv`, and no env file that is read.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 VERSION = 1
 FROM_ENV = "env"
 """What `listen` says where the env file decides."""
+OTHER_ROLE = "record"
+"""The role of a service that is neither the backend nor the proxy."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _FILE_LIMIT_BYTES = 1024 * 1024
 _FIELDS = frozenset({"name", "role", "env_file", "listen", "argv", "stop_timeout"})
@@ -58,7 +61,8 @@ class ServiceEntry:
     """One service of the file; see the module."""
 
     name: str
-    role: Role
+    role: Role | None
+    """None for the recorder."""
     env_file: Path
     listen: str | None = None
     argv: tuple[str, ...] | None = None
@@ -92,7 +96,11 @@ def write_services(path: Path, entries: Sequence[ServiceEntry]) -> None:
     not read, and `NotWrittenError`."""
     items = []
     for entry in entries:
-        item: dict[str, object] = {"name": entry.name, "role": str(entry.role), "env_file": str(entry.env_file)}
+        item: dict[str, object] = {
+            "name": entry.name,
+            "role": str(entry.role or OTHER_ROLE),
+            "env_file": str(entry.env_file),
+        }
         item |= {"listen": entry.listen} if entry.listen is not None else {}
         item |= {"argv": list(entry.argv)} if entry.argv is not None else {}
         item |= {"stop_timeout": entry.stop_timeout} if entry.stop_timeout is not None else {}
@@ -132,8 +140,8 @@ def describe(entry: ServiceEntry, env: Mapping[str, str], before: Service | None
     Where the env file cannot be read, what it said `before` holds: its own process will name the mistake, and the
     socket that clients wait at must not be lost to it.
     """
-    values = _env_values(entry.env_file)
-    patience = _number(_PATIENCE[entry.role], values)
+    values = _env_values(entry.env_file) if entry.role is not None else None
+    patience = _number(_PATIENCE[entry.role], values) if entry.role is not None else 0.0
     stop_timeout = _STOP_SLACK_S + patience if entry.stop_timeout is None else entry.stop_timeout
     if values is None and entry.stop_timeout is None and before is not None:
         stop_timeout = before.stop_timeout
@@ -153,7 +161,7 @@ def describe(entry: ServiceEntry, env: Mapping[str, str], before: Service | None
         stop_timeout=stop_timeout,
         crash_window=_CRASH_WINDOW_S,
         final_codes=_FINAL_CODES if entry.argv is None else frozenset(),
-        reload_signal=_RELOAD_SIGNALS[entry.role],
+        reload_signal=_RELOAD_SIGNALS[entry.role] if entry.role is not None else None,
         listen=_listen(entry, values, before),
     )
 
@@ -181,18 +189,21 @@ def _entry(item: object, where: str) -> ServiceEntry:
     name, role, env_file = item.get("name"), item.get("role"), item.get("env_file")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(f"{where}: name {name!r}: wants up to 64 letters, digits and any of _ . @ -")
-    if role not in list(Role):
-        raise InputError(f"{where}: role {role!r}: wants one of {', '.join(Role)}")
+    if role not in (*Role, OTHER_ROLE):
+        raise InputError(f"{where}: role {role!r}: wants one of {', '.join((*Role, OTHER_ROLE))}")
     if not isinstance(env_file, str) or not env_file.startswith("/") or "\0" in env_file:
         raise InputError(f"{where}: env_file {env_file!r}: wants an absolute path")
     argv = _argv(item.get("argv"), where)
-    listen = _checked_listen(item.get("listen"), Role(role), where, own=argv is None)
+    known = None if role == OTHER_ROLE else Role(str(role))
+    if known is None and (argv is None or item.get("listen") is not None):
+        raise InputError(f"{where}: role {role!r}: wants an argv, and no listen")
+    listen = _checked_listen(item.get("listen"), known, where, own=argv is None)
     stop_timeout = item.get("stop_timeout")
     if stop_timeout is not None and (
         isinstance(stop_timeout, bool) or not isinstance(stop_timeout, (int, float)) or not 0 <= stop_timeout <= 3600
     ):
         raise InputError(f"{where}: stop_timeout {stop_timeout!r}: wants seconds, from 0 to 3600")
-    return ServiceEntry(name, Role(role), Path(env_file), listen, argv, stop_timeout)
+    return ServiceEntry(name, known, Path(env_file), listen, argv, stop_timeout)
 
 
 def _argv(value: object, where: str) -> tuple[str, ...] | None:
@@ -203,7 +214,7 @@ def _argv(value: object, where: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _checked_listen(value: object, role: Role, where: str, *, own: bool) -> str | None:
+def _checked_listen(value: object, role: Role | None, where: str, *, own: bool) -> str | None:
     if value is None:
         return None
     if own and role is Role.BACKEND:

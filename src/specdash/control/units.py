@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BACKEND_UNIT = "specdash-backend.service"
 PROXY_UNIT = "specdash-proxy.service"
 PROXY_SOCKET = "specdash-proxy.socket"
+RECORD_UNIT = "specdash-record.service"
 UNIT_OF = {Role.BACKEND: BACKEND_UNIT, Role.PROXY: PROXY_UNIT}
 """The main unit of each service."""
 UNITS_OF = {Role.BACKEND: (BACKEND_UNIT,), Role.PROXY: (PROXY_SOCKET, PROXY_UNIT)}
@@ -60,6 +61,33 @@ def unit_texts(facts: UnitFacts) -> dict[str, str]:
         PROXY_SOCKET: _socket(facts),
         PROXY_UNIT: _proxy(facts),
     }
+
+
+def record_unit(facts: UnitFacts) -> str:
+    """The text of the recorder's unit. It waits for a server by itself, and needs neither of the others."""
+    return _text(
+        "the recorder",
+        [
+            "[Unit]",
+            "Description=specdash: recorder of the llama.cpp server",
+            f"After={BACKEND_UNIT} {PROXY_UNIT}",
+            *_limits(),
+            "",
+            "[Service]",
+            "Type=simple",
+            *_output(facts, RECORD_UNIT),
+            f"ExecStart={word(facts.python, program=True)} -m specdash record",
+            *_restarts(2, _codes(ExitCode.USAGE, ExitCode.BAD_INPUT)),
+            "KillMode=mixed",
+            "TimeoutStopSec=15",
+            *_environment(facts),
+            "Nice=5",
+            *_sandbox(),
+            "",
+            "[Install]",
+            "WantedBy=default.target",
+        ],
+    )
 
 
 def version_of(text: str) -> int | None:
