@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from specdash.core.readings import Reading, Source, Status
 from specdash.core.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from specdash.core.observations import Disk, Host, ProcessTree
@@ -254,6 +255,31 @@ class TestProcess:
             collector.step(1.0)
             now[0] += 1.0
         assert len(asked) == 3
+
+
+def test_a_process_that_was_stopped_is_named_be_it_the_root_or_a_child(family: subprocess.Popen[str]) -> None:
+    watch = ProcessWatch(family.pid)
+    tree = watch.sample()
+    assert tree is not None
+    assert tree.stopped == ()
+    child = next(pid for pid in tree.pids if pid != family.pid)
+    for pid in (child, family.pid):
+        os.kill(pid, signal.SIGSTOP)
+        _wait_for(lambda pid=pid: _stopped(watch) == (pid,))  # type: ignore[misc]
+        os.kill(pid, signal.SIGCONT)
+        _wait_for(lambda: _stopped(watch) == ())
+
+
+def _stopped(watch: ProcessWatch) -> tuple[int, ...] | None:
+    tree = watch.sample()
+    return tree.stopped if tree is not None else None
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
