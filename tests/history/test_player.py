@@ -81,7 +81,7 @@ def test_it_plays_at_its_speed_until_it_is_stopped(player: Player) -> None:
 
 def test_it_stops_at_the_end(player: Player) -> None:
     player.seek(WALL + 250)
-    player.faster(10)
+    player.speed = SPEEDS[-1]
     player.toggle()
     until(lambda: not player.playing)
     assert player.position == player.session.last
@@ -90,7 +90,7 @@ def test_it_stops_at_the_end(player: Player) -> None:
 def test_it_stops_where_it_was_told_to(live: Live) -> None:
     player = Player(live.replay(), until=WALL + 220)
     player.seek(WALL + 200)
-    player.faster(10)
+    player.speed = SPEEDS[-1]
     player.toggle()
     until(lambda: not player.playing)
     assert player.position == WALL + 220

@@ -88,8 +88,8 @@ class Player:
     def faster(self, step: int) -> None:
         """The next higher speed (1) or lower one (-1)."""
         with self._change:
-            index = SPEEDS.index(self.speed) + step
-            self.speed = SPEEDS[min(max(index, 0), len(SPEEDS) - 1)]
+            others = [one for one in SPEEDS if (one > self.speed if step > 0 else one < self.speed)]
+            self.speed = (min(others) if step > 0 else max(others)) if others else self.speed
             self._tell()
 
     def close(self) -> None:

@@ -40,6 +40,8 @@ DEEP_S = 3700.0
 """What `deepen` feeds in: the longest window, and as far as rules look back."""
 CHART_STEP_S = 10.0
 """Width of the points that a seek takes from the store for the charts of the time before."""
+TICK_S = 1e-3
+"""Moments are recorded to less than this."""
 AHEAD_S = 30.0
 """So much is read at a time; bounds what is held in memory."""
 ONWARD_S = 120.0
@@ -252,7 +254,7 @@ class ReplaySession:
     def _forward(self, reel: _Reel, until: float, deadline: float = math.inf) -> bool:
         """Feed in what was recorded up to `until`; False when the deadline came first."""
         if reel.read_to == -math.inf:
-            reel.read_to = math.nextafter(reel.position, -math.inf)
+            reel.read_to = reel.position - 2 * TICK_S
         while True:
             while reel.ahead and reel.ahead[0][0] <= until:
                 wall, reading = reel.ahead.popleft()
@@ -263,9 +265,12 @@ class ReplaySession:
                 break
             after = reel.read_to
             reel.read_to = min(max(until, after + AHEAD_S), self.last)
-            for wall, reading in self._store.readings(self.name, after, reel.read_to):
-                if after < wall <= reel.read_to:
-                    reel.ahead.append((wall, reading))
+            for wall, reading in self._store.readings(self.name, after, reel.read_to + TICK_S):
+                if wall > after:
+                    # The record's end is known to less than a tick.
+                    reel.ahead.append((min(wall, reel.read_to), reading))
+            if reel.ahead:
+                reel.read_to = max(reel.read_to, reel.ahead[-1][1].at)
         reel.position = max(reel.position, until)
         return True
 

@@ -1,0 +1,105 @@
+"""A real server, recorded by the real recorder: played again, its record shows what live showed."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.test_fidelity import backend, run_requests
+from history.test_replay import differences, shown
+from specdash.collect.hub import Hub
+from specdash.core import paths
+from specdash.core.readings import Source
+from specdash.history import recorder as recorder_module
+from specdash.history.recorder import Recorder
+from specdash.history.replay import open_session
+from specdash.history.store import Store
+from specdash.insight.state import TargetState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from specdash.core.readings import Reading
+    from specdash.history.replay import ReplaySession
+
+pytestmark = pytest.mark.engine
+WINDOW_S = 60.0
+TEXTS = r"\.log\.(warnings\..*\.sample|unrecognised)|\.backend\.uptime_seconds"
+"""Texts of the log are made anew before they are stored; lines that say nothing are not, nor their time stamps."""
+BY_THE_SECOND = (
+    r"|\.log\.(lines|requests.*|checkpoints.*|warnings.*)|\.backend\.requests\.(finished|cancelled)_in_log"
+    r"|\.backend\.(decode|prefill)\..*|\.backend\.slots\[\d\]\.(acceptance|tokens_per_second)"
+    r"|\.backend\.speculation\.acceptance\.live|\.backend\.sources\.log\.age_seconds|\.speedup\..*"
+)
+"""What the log's lines tell is recorded by the second: within one it comes at once."""
+
+
+class Seen:
+    """What live showed right after each look at the server's health, and that it was at Unix time."""
+
+    def __init__(self, state: TargetState) -> None:
+        self.state = state
+        self.moments: list[tuple[float, dict[str, Any]]] = []
+
+    def on_reading(self, reading: Reading[Any]) -> None:
+        if reading.source is Source.HEALTH:
+            wall = reading.at + time.time() - time.monotonic()
+            self.moments.append((wall, shown(self.state.picture(reading.at, wall, WINDOW_S))))
+
+
+def unlike(session: ReplaySession, expected: dict[str, Any], but: str) -> list[str]:
+    """Where the replay shows something else than was expected, but for paths that match."""
+    found = differences(expected, shown(session.picture(window_s=WINDOW_S)), tolerance=0.005)
+    return [one for one in found if not re.match(but, one.partition(":")[0])]
+
+
+def ungathered(readings: Sequence[Reading[Any]]) -> list[Reading[Any]]:
+    return sorted(readings, key=lambda one: one.at)
+
+
+@pytest.mark.parametrize("by_the_second", [False, True], ids=["every reading", "log by the second"])
+def test_a_recorded_run_of_a_real_server_plays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_second: bool
+) -> None:
+    if not by_the_second:
+        monkeypatch.setattr(recorder_module, "gathered", ungathered)
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with backend(tmp_path) as target:
+        recorder = Recorder(target, env=env)
+        state = TargetState(target, observer=recorder)
+        seen = Seen(state)
+        recorder.start()
+        with Hub(target, [state.apply, recorder.on_reading, seen.on_reading], gpu=False, env=env):
+            time.sleep(2.0)
+            run_requests(target.url, range(10))
+            time.sleep(3.0)
+        recorder.close()
+        assert recorder.problem == ""
+        live, offset = state.target, time.time() - time.monotonic()
+    session = open_session(paths.history_file(env), live)
+    with Store(paths.history_file(env)) as store:
+        looks = [
+            wall
+            for wall, one in store.readings(session.name, session.first, session.last)
+            if one.source is Source.HEALTH
+        ]
+    assert len(looks) == len(seen.moments)
+    session.seek(session.first)
+    assert len(looks) >= 6
+    for look, (wall, expected) in zip(looks, seen.moments, strict=True):
+        assert look == pytest.approx(wall, abs=0.005)
+        session.advance(look)
+        assert unlike(session, expected, TEXTS + BY_THE_SECOND * by_the_second) == []
+    # A moment later, all that was said within the last second is in both.
+    session.advance(session.last)
+    picture = session.picture(window_s=WINDOW_S)
+    last = state.picture(picture.wall - offset, picture.wall, WINDOW_S)
+    assert picture.backend.requests_finished == last.backend.requests_finished == 10
+    assert picture.log.lines == last.log.lines
+    assert picture.backend.counters == last.backend.counters
+    session.close()
