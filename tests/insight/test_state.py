@@ -147,3 +147,38 @@ def test_whatever_comes_the_picture_can_be_made_and_printed(
         assert rate is None or rate >= 0
     for metric in Metric:
         assert len(told.columns(metric, now, window_s, 40)) == 40
+
+
+class TestJudging:
+    """When rules are judged: at every look at health, and when that is long in coming."""
+
+    @staticmethod
+    def judged(*readings: Reading[object]) -> list[float]:
+        told = TargetState(Target("http://127.0.0.1:8080"), wall_offset=lambda: 0.0)
+        moments: list[float] = []
+        for reading in readings:
+            told.apply(reading)
+            last = told.alerts.past.last
+            if last is not None and (not moments or last.at != moments[-1]):
+                moments.append(last.at)
+        return moments
+
+    def test_nothing_is_judged_before_health_was_asked(self) -> None:
+        assert self.judged(Reading.known(Source.METRICS, 5.0, Counters())) == []
+
+    def test_every_health_is_judged_and_what_comes_soon_after_it_is_not(self) -> None:
+        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.0, Counters())]
+        assert self.judged(*readings, Reading.known(Source.HEALTH, 2.1, OK)) == [1.0, 2.1]
+
+    def test_what_comes_while_health_is_long_in_coming_is_judged(self) -> None:
+        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.6, Counters())]
+        assert self.judged(*readings) == [1.0, 2.6]
+
+    def test_a_process_that_was_stopped_is_judged_at_once(self) -> None:
+        well, stopped = ProcessTree(pid=1), ProcessTree(pid=1, stopped=(1,))
+        readings = [Reading.known(Source.PROCESS, 0.9, well), Reading.known(Source.HEALTH, 1.0, OK)]
+        readings.append(Reading.known(Source.PROCESS, 1.2, stopped))
+        assert self.judged(*readings, Reading.known(Source.PROCESS, 1.4, stopped)) == [1.0, 1.2]
+
+    def test_readings_that_come_late_do_not_turn_time_back(self) -> None:
+        assert self.judged(Reading.known(Source.HEALTH, 5.0, OK), Reading.known(Source.HEALTH, 4.9, OK)) == [5.0]
