@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -84,16 +85,25 @@ def more_context(scene: Scene) -> Fix:
     return (("LLAMA_CTX_SIZE", str(2 * total)),)
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much totals grew, and in how many looks the first of them did."""
+
+    totals: tuple[float, ...]
+    times: int
+
+
 def grown_while_still(
     samples: Sequence[Sample], still: Callable[[Sample], float | None], *grows: Callable[[Sample], float | None]
-) -> tuple[float, ...]:
-    """How much totals grew since the total `still` moved last; zeros where one of them is not known or began anew."""
-    grown = [0.0] * len(grows)
+) -> Growth:
+    """How much totals grew since the total `still` moved last; nothing where one is not known or began anew."""
+    grown, times = [0.0] * len(grows), 0
     for before, after in reversed(list(pairwise(samples))):
         held = still(before), still(after)
         steps = [(one(before), one(after)) for one in grows]
         if held[0] is None or held[0] != held[1] or any(a is None or b is None or b < a for a, b in steps):
             break
-        for index, (a, b) in enumerate(steps):
-            grown[index] += (b or 0.0) - (a or 0.0)
-    return tuple(grown)
+        gains = [(b or 0.0) - (a or 0.0) for a, b in steps]
+        grown = [total + gain for total, gain in zip(grown, gains, strict=True)]
+        times += gains[0] > 0
+    return Growth(tuple(grown), times)

@@ -74,13 +74,14 @@ def speculation_hurting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 def zero_acceptance(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """Drafts are made, and not one token of them is accepted: the sign of a drafter that computes NaN."""
     samples = scene.past.since(scene.now - limits["window_s"])
-    tokens, drafts = max(
-        grown_while_still(samples, _of_live("accepted"), _of_live("drafted"), _of_live("steps")),
-        grown_while_still(
-            samples, lambda one: one.exact_accepted, _of_totals("draft_tokens"), _of_totals("verification_steps")
-        ),
+    live = grown_while_still(samples, _of_live("accepted"), _of_live("drafted"), _of_live("steps"))
+    ended = grown_while_still(
+        samples, lambda one: one.exact_accepted, _of_totals("draft_tokens"), _of_totals("verification_steps")
     )
-    if drafts < limits["drafts"]:
+    tokens, drafts = max(live.totals, ended.totals)
+    # Counters move when a request ends, so that every look at which they moved is another request.
+    several = ended.times >= limits["requests"] and ended.totals[1] >= limits["drafts"]
+    if not several and drafts < limits["drafts_of_one"]:
         return
     guesses = _only_repeats(scene.picture.backend.speculation)
     yield Symptom(
@@ -98,7 +99,7 @@ def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     guesses = _only_repeats(speculation)
     samples = scene.past.since(scene.now - limits["window_s"])
-    (tokens,) = grown_while_still(samples, _of_totals("draft_tokens"), _of_totals("predicted_tokens"))
+    (tokens,) = grown_while_still(samples, _of_totals("draft_tokens"), _of_totals("predicted_tokens")).totals
     if tokens < limits["tokens_repeats" if guesses else "tokens"]:
         return
     if scene.past.grown("live", "drafted", limits["window_s"]):
