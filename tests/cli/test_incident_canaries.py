@@ -160,5 +160,13 @@ def test_no_member_holds_a_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             place = data.lower().find(canary)
             assert place < 0, f"{name}: {data[max(0, place - 60) : place + 60]!r}"
     assert not any(canary in (done.stdout + done.stderr).lower().encode() for canary in CANARIES)
+    replayed = subprocess.run(
+        [sys.executable, "-m", "specdash", "replay", str(output), "--json", "--since", "now"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(replayed.stdout)["backend"]["model"] == "demo-target.gguf"
     if anonymise:
         assert str(tmp_path).encode() not in b"".join(data for _, data in texts(found, tmp_path))

@@ -249,7 +249,7 @@ class Gathering:
                 alerts = self.attempt("recorded alerts", found.alerts) or ()
                 events = self.attempt("recorded events", found.events) or ()
                 series = self.attempt("recorded series", found.series) or {}
-                last = self.attempt("last readings", found.last) or {}
+                last = self.attempt("last readings", partial(found.last, alerts)) or {}
         if columns is not None and picture is not None and self.is_now:
             series = {**record.live_series(columns, picture, span), **series}
         told = record.all_alerts(picture, alerts, span)

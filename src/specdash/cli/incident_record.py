@@ -28,6 +28,8 @@ Series = dict[Metric, tuple[tuple[float, float | None], ...]]
 """(Unix time, value) of each metric; None is a gap."""
 MOST_READINGS_S = 7200.0
 """Of a longer span, the extract has every reading of its end only."""
+MOST_LOOKS = 4
+"""Moments at which a source that is silent at the end is looked for."""
 POINTS = 430
 """Columns of a plot: one for two pixels."""
 GAP_S = 6.0
@@ -56,10 +58,15 @@ class Recorded:
         since, until = self._span.since, self._span.until
         return _series(lambda metric: self._store.points(self.name, metric, since, until, POINTS), self._span)
 
-    def last(self) -> Mapping[Source, Any]:
-        """What was last known of each source, up to the end of the span."""
-        found = self._store.latest(self.name, self._span.until)
-        return {one.source: one.value for _, one in found if one.value is not None}
+    def last(self, alerts: Sequence[Alert]) -> Mapping[Source, Any]:
+        """What was last known of each source: at the end of the span, else before one of the newest alerts began."""
+        moments = [self._span.until, *(one.since for one in reversed(alerts))][:MOST_LOOKS]
+        found: dict[Source, Any] = {}
+        for moment in moments:
+            for _, reading in self._store.latest(self.name, moment):
+                if reading.value is not None:
+                    found.setdefault(reading.source, reading.value)
+        return found
 
 
 def name_in(store: Store, target: Target) -> str | None:

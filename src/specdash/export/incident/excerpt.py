@@ -30,6 +30,8 @@ SHOWN_OF_A_CLASS = 5
 QUIET_S = 60.0
 """After so long without one, a warning of a class is shown again."""
 _BACKWARDS_S = 1.0
+_CHATTER = frozenset({"verification_step", "queue", "prefill_progress", "decode_progress"})
+"""Classes of which a request prints many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +153,17 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
         if line_class.severity is not None and in_a_row[line_class.id] == 1:
             around = [*range(max(0, at - BEFORE), at), *range(at + 1, min(len(lines), at + AFTER + 1))]
             for near in around:
-                if lines[near].known.is_shown and lines[near].known.prefix.level != "D":
+                if _is_telling(lines[near]):
                     _show(shown, lines, near)
-    seen = [at for at, line in enumerate(lines) if line.known.is_shown and line.known.prefix.level != "D"]
+    seen = [at for at, line in enumerate(lines) if _is_telling(line)]
     for at in seen[-LAST:]:
         _show(shown, lines, at)
     return dict(sorted(shown.items()))
+
+
+def _is_telling(line: _Line) -> bool:
+    """Whether it is worth a line around a warning."""
+    return line.known.is_shown and line.known.prefix.level != "D" and line.known.line_class.id not in _CHATTER
 
 
 def _show(shown: dict[int, str], lines: Sequence[_Line], at: int) -> None:
