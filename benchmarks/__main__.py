@@ -7,7 +7,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("live", "ui_cost", "ui_lag", "collect_cost", "parse_log", "proxy_cost", "swap", "preflight")
+BENCHMARKS = (
+    "live",
+    "ui_cost",
+    "ui_lag",
+    "collect_cost",
+    "parse_log",
+    "proxy_cost",
+    "swap",
+    "preflight",
+    "alert_latency",
+    "judging_cost",
+)
 
 
 def main() -> int:
