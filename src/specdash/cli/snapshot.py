@@ -6,15 +6,17 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, one_target, resolved_settings
-from specdash.core.config import TARGET_SETTINGS, WINDOWS_S
+from specdash.cli.options import add_settings, alert_rules, one_target, resolved_settings
+from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
 
 FIRST_LOOK_S = 5.0
 """How long the first answers of all endpoints may take."""
@@ -22,7 +24,7 @@ FIRST_LOOK_S = 5.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_settings(parser, (*TARGET_SETTINGS, "window"))
+    add_settings(parser, (*TARGET_SETTINGS, *RULE_SETTINGS, "window"))
     parser.add_argument("--json", action="store_true", help="print JSON (docs/snapshot.md)")
     parser.add_argument(
         "--wait",
@@ -38,18 +40,19 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.wait <= 86400:
         raise UsageError(f"--wait {args.wait:g}: wants 0 to 86400 seconds")
     settings = resolved_settings(args)
-    picture = look(one_target(settings), args.wait, WINDOWS_S[settings["window"].value])
+    rules = alert_rules(settings)
+    picture = look(one_target(settings), args.wait, WINDOWS_S[settings["window"].value], rules)
     print_snapshot(picture, as_json=args.json)
     return exit_code(picture)
 
 
-def look(target: Target, wait_s: float, window_s: float) -> Picture:
+def look(target: Target, wait_s: float, window_s: float, rules: Sequence[Rule]) -> Picture:
     """Watch the target for `wait_s` seconds, or until every endpoint has answered once, and return the picture."""
     from specdash.collect.hub import Hub
     from specdash.core.readings import Source
     from specdash.insight.state import TargetState
 
-    state = TargetState(target)
+    state = TargetState(target, rules=rules)
     awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU, Source.APPLIES}
     if target.log is not None:
         awaited.add(Source.LOG)
