@@ -1,0 +1,125 @@
+"""The rules of speculation on counters, requests and baselines that a server could have told.
+
+What a real server can be made to do is in tests/e2e/test_speculation_rules.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from insight.rules.judging import OK, Watch, process
+from insight.speedup_data import baseline, row_of, state
+from specdash.core.alerts import AlertSeverity
+from specdash.core.observations import Counters, Slot, Slots
+from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
+from specdash.insight.rules.catalogue import shipped
+from specdash.insight.rules.scene import Past, Scene, sample_of
+from specdash.insight.rules.speculation import speculation_hurting
+
+OWN = tuple(rule for rule in shipped() if rule.spec.family == "speculation")
+LIMITS = {rule.spec.id: rule.spec.limits for rule in OWN}
+NOW, WALL = 5000.0, 1_790_000_000.0
+
+
+def speculating(kind: str) -> Slots:
+    return Slots((Slot(0, is_processing=True, speculative=True, n_decoded=5, speculative_types=(kind,)),))
+
+
+def totals(predicted: float, drafted: float, accepted: float, steps: float) -> Counters:
+    return Counters(
+        predicted_tokens=predicted,
+        draft_tokens=drafted,
+        accepted_tokens=accepted,
+        verification_steps=steps,
+        requests_processing=1.0,
+    )
+
+
+def run(kind: str, requests: list[tuple[float, float, float, float]]) -> Watch:
+    """A server whose counters grow by these figures, request by request."""
+    watch = Watch(OWN)
+    now = [1000.0, 400.0, 200.0, 100.0]
+    for grown in [(0.0, 0.0, 0.0, 0.0), *requests]:
+        now = [total + more for total, more in zip(now, grown, strict=True)]
+        watch.look(3, metrics=totals(*now), slots=speculating(kind), process=process(), health=OK)
+    return watch
+
+
+IN_VAIN = (40.0, 160.0, 0.0, 40.0)
+UNDRAFTED = (300.0, 0.0, 0.0, 0.0)
+
+
+def test_three_requests_without_one_accepted_token_say_that_the_drafter_is_broken() -> None:
+    assert run("draft-dflash", [IN_VAIN] * 3).raised() == {"zero_acceptance"}
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(200.0, 800.0, 0.0, 200.0)],
+        [IN_VAIN, IN_VAIN, (40.0, 160.0, 1.0, 40.0)],
+        [(5.0, 20.0, 0.0, 5.0)] * 3,
+        [UNDRAFTED],
+    ],
+    ids=["one that repeats itself", "one token of the last was accepted", "few drafts", "none drafted, once"],
+)
+def test_less_than_that_says_nothing(requests: list[tuple[float, float, float, float]]) -> None:
+    assert run("draft-simple", requests).raised() == set()
+
+
+def test_the_alert_is_over_with_the_first_accepted_token() -> None:
+    watch = run("draft-simple", [IN_VAIN] * 4)
+    assert watch.raised() == {"zero_acceptance"}
+    watch.look(2, metrics=totals(2000.0, 2000.0, 201.0, 500.0), slots=speculating("draft-simple"), health=OK)
+    assert watch.raised() == set()
+
+
+def test_n_grams_that_are_never_right_are_a_notice() -> None:
+    alert = run("ngram-mod", [IN_VAIN] * 3).alert("zero_acceptance")
+    assert alert is not None
+    assert alert.severity is AlertSeverity.NOTICE
+
+
+def test_tokens_without_drafts_are_told_of_a_draft_model_soon_and_of_n_grams_late() -> None:
+    assert run("draft-simple", [UNDRAFTED] * 2).raised() == {"drafts_never_made"}
+    assert run("ngram-simple", [UNDRAFTED] * 2).raised() == set()
+    assert run("ngram-simple", [UNDRAFTED] * 14).raised() == {"drafts_never_made"}
+
+
+def test_a_server_that_nobody_asked_to_speculate_raises_nothing() -> None:
+    watch = Watch(OWN)
+    for count in range(10):
+        slots = Slots((Slot(0, is_processing=True, speculative=False, n_decoded=count),))
+        watch.look(1, metrics=totals(1000.0 * count, 0.0, 0.0, 0.0), slots=slots, process=process(), health=OK)
+    assert watch.raised() == set()
+
+
+def hurting(
+    rate: float, parameters: tuple[tuple[str, str], ...] = ()
+) -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
+    """What is said of requests at `rate` against a baseline of 50 tokens per second."""
+    told = state(row_of(12, rate=rate, every_s=8.0, accepted=20, drafted=400), (baseline(),))
+    told.retarget(Target("http://127.0.0.1:8080", parameters=parameters))
+    told.apply(Reading.known(Source.METRICS, NOW - 100, totals(0, 0, 0, 0)))
+    told.apply(Reading.known(Source.METRICS, NOW - 1, totals(2400, 4800, 240, 400)))
+    picture = told.picture(NOW, WALL, 300.0)
+    past = Past()
+    past.add(sample_of(picture))
+    scene = Scene(picture, past, told.experiments.samples)
+    return [(one.summary, one.fix) for one in speculation_hurting(scene, LIMITS["speculation_hurting"])]
+
+
+def test_decode_slower_than_its_baseline_is_told_with_its_interval() -> None:
+    ((summary, fix),) = hurting(30.0)
+    assert summary.startswith("decode runs at 0.60 (")
+    assert fix == (("LLAMA_SPEC_TYPE", "none"),)
+
+
+def test_the_fix_is_shorter_drafts_where_they_are_longer_than_what_is_accepted() -> None:
+    ((_, fix),) = hurting(30.0, (("spec-type", "draft-simple"), ("spec-draft-n-max", "12")))
+    assert fix == (("LLAMA_DRAFT_MAX", "1"),)
+
+
+def test_decode_faster_than_its_baseline_is_no_trouble() -> None:
+    assert hurting(90.0) == []
