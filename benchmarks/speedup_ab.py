@@ -134,15 +134,16 @@ def compare(
             time.sleep(SEEN_S)
         spent = {off.url: [0, 0.0], on.url: [0, 0.0]}
         between: dict[Cell, list[float]] = {}
+        cells = server.cells(effort, Report())
         for body in prompts(count, seed):
-            for url in (off.url, on.url, on.url, off.url):
+            for place, url in enumerate((off.url, on.url, on.url, off.url)):
                 tokens, seconds = decode(clients[url], body)
                 spent[url][0] += tokens
                 spent[url][1] += seconds
-            for cell in server.cells(effort, Report()):
-                prompt = server.prompt(cell.context, 0)
-                server.generate(0, prompt, 2)
-                between.setdefault(cell, []).append(rate_of(server.generate(0, prompt, effort.tokens)))
+                if place < len(cells):
+                    prompt = server.prompt(cells[place].context, 0)
+                    server.generate(0, prompt, 2)
+                    between.setdefault(cells[place], []).append(rate_of(server.generate(0, prompt, effort.tokens)))
         if not live:
             stack.enter_context(hub)
         time.sleep(SEEN_S)

@@ -41,7 +41,7 @@ def test_what_is_not_known_is_not_held_against_it() -> None:
     ],
 )
 def test_another_one_does_not_and_the_reason_names_what_differs(fields: dict[str, object], named: str) -> None:
-    why = reason(**fields)
+    why = reason(SERVER, **fields)
     assert named in why
     assert "specdash baseline record" in why
 

@@ -36,7 +36,8 @@ def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
     assert picture.low is not None
     assert picture.high is not None
     assert 1.8 < picture.low <= 2.0 <= picture.high < 2.2
-    assert (picture.requests, picture.decode_rate, picture.baseline_rate) == (20, pytest.approx(100), pytest.approx(50))
+    assert picture.requests == 20
+    assert (picture.decode_rate, picture.baseline_rate) == pytest.approx((100, 50))
     assert picture.baseline == BASE[0]
 
 
@@ -223,8 +224,9 @@ def test_acceptance_that_falls_within_an_answer_shows_by_its_stretch() -> None:
     made.log.answers.note(NOW - 8, VerificationSteps(0, 7, 100, 20, 400))
     made.log.answers.note(NOW - 7, DecodeTiming(0, 7, 2000.0, 184))
     first, second = told(made).by_generated
-    assert (first.name, first.requests, first.acceptance) == ("0–64", 1, pytest.approx(0.75))
-    assert (second.name, second.requests, second.acceptance) == ("64–256", 1, pytest.approx(0.05))
+    assert (first.name, second.name) == ("0–64", "64–256")
+    assert (first.requests, second.requests) == (1, 1)
+    assert (first.acceptance, second.acceptance) == pytest.approx((0.75, 0.05))
     assert first.decode_rate == pytest.approx(92.0)
 
 

@@ -246,7 +246,8 @@ def measure(
         raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
     work = [_work(cell, effort) for cell in cells]
     began = time.monotonic()
-    with ThreadPoolExecutor(max(cell.concurrency for cell in cells), "baseline") as pool:
+    pool = ThreadPoolExecutor(max(cell.concurrency for cell in cells), "baseline")
+    try:
         for number, cell in enumerate(cells):
             spent = time.monotonic() - began
             done = sum(work[:number])
@@ -274,6 +275,9 @@ def measure(
                     keep(baseline)
                     report.measured.append(baseline)
                     on_step(Step(cell, number + 1, len(cells), (done + work[number]) / sum(work), None, baseline))
+    finally:
+        # Cut short, nobody waits for answers that nobody wants any more: they end with the connection, or the engine.
+        pool.shutdown(wait=False, cancel_futures=True)
     return report
 
 

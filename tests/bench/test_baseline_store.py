@@ -1,0 +1,90 @@
+"""The file of baselines is whole at every moment, private, and keeps what it does not understand."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from insight.speedup_data import baseline
+from specdash.bench.baseline_store import add_baseline, forget_baselines, read_baselines
+from specdash.core.baselines import Baseline
+from specdash.core.errors import NotWrittenError
+from specdash.core.paths import baselines_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def test_nothing_is_recorded_at_first(env: dict[str, str]) -> None:
+    assert read_baselines(env) == ()
+    assert forget_baselines(lambda _: True, env) == 0
+
+
+def test_what_is_added_is_there_and_only_for_its_owner(env: dict[str, str]) -> None:
+    add_baseline(baseline(), env)
+    assert read_baselines(env) == (baseline(),)
+    assert stat.S_IMODE(baselines_file(env).stat().st_mode) == 0o600
+
+
+def test_a_newer_one_takes_the_place_of_its_key_and_of_no_other(env: dict[str, str]) -> None:
+    other, newer = baseline(context=4096), replace(baseline(rate=60.0), at=baseline().at + 1)
+    for one in (baseline(), other, newer):
+        add_baseline(one, env)
+    assert set(read_baselines(env)) == {other, newer}
+
+
+def test_forgetting_leaves_the_others_and_lines_of_a_newer_version(env: dict[str, str]) -> None:
+    add_baseline(baseline(), env)
+    with baselines_file(env).open("a", encoding="utf-8") as file:
+        file.write('{"kind": "of a later version"}\n')
+    add_baseline(replace(baseline(), model="n.gguf"), env)
+    assert forget_baselines(lambda one: one.model == "n.gguf", env) == 1
+    assert read_baselines(env) == (baseline(),)
+    assert "of a later version" in baselines_file(env).read_text(encoding="utf-8")
+    assert forget_baselines(lambda _: True, env) == 1
+    assert baselines_file(env).stat().st_size > 0, "an empty file would tell a follower nothing"
+
+
+def test_two_writers_lose_nothing(env: dict[str, str]) -> None:
+    def write(first: int) -> None:
+        for context in range(first, 40, 2):
+            add_baseline(baseline(context=context + 1), env)
+
+    threads = [threading.Thread(target=write, args=(first,)) for first in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {one.context for one in read_baselines(env)} == set(range(1, 41))
+
+
+def test_where_it_cannot_be_written_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / ".local").write_text("in the way", encoding="utf-8")
+    with pytest.raises(NotWrittenError, match="was not written"):
+        add_baseline(baseline(), {"HOME": str(tmp_path)})
+
+
+def test_a_reader_never_sees_half_a_file(env: dict[str, str]) -> None:
+    add_baseline(baseline(), env)
+    over = threading.Event()
+
+    def write() -> None:
+        for rate in range(30, 80):
+            add_baseline(baseline(rate=float(rate)), env)
+        over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not over.is_set():
+        text = baselines_file(env).read_text(encoding="utf-8")
+        assert Baseline.from_json(text.strip()) is not None
+    writer.join()

@@ -1,0 +1,221 @@
+"""`specdash baseline` as an operator uses it, on real engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from insight.speedup_data import baseline
+from specdash.backend import demo
+from specdash.bench.baseline_engine import check_memory, plan_without_speculation
+from specdash.bench.baseline_store import add_baseline, read_baselines
+from specdash.cli.main import main
+from specdash.collect.hub import Hub
+from specdash.core.errors import ExitCode, RefusedError
+from specdash.core.readings import Source
+from specdash.core.target import Target
+from specdash.insight.speedup_picture import Basis
+from specdash.insight.state import TargetState
+from support.deployment import fetch, running_deployment
+from support.engines import engine_env, llama_server_binary, running_backend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = ("--context", "64", "--concurrency", "1", "--requests", "3", "--tokens", "32")
+
+
+def env_file(directory: Path, **more: str) -> Path:
+    file = directory / "backend.env"
+    text = demo.env_text(port=1, log=directory / "server.log", spec_types=("draft-simple",), engine="xllamacpp")
+    file.write_text(text + "".join(f"{key}={value}\n" for key, value in more.items()), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((), "record,list,forget"),
+        (("record", "--context", "many"), "--context many"),
+        (("record", "--tokens", "3"), "--tokens 3"),
+        (("record", "--url", "http://x", "--in-place"), "--in-place"),
+        (("forget",), "--all"),
+        (("forget", "m.gguf", "--all"), "--all"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["baseline", *words])
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    assert code == ExitCode.USAGE
+    assert named in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baseline", "record", "--url", "http://127.0.0.1:1"]) == ExitCode.UNREACHABLE
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_recorded_ones_are_listed_and_forgotten_by_model(capsys: pytest.CaptureFixture[str]) -> None:
+    add_baseline(baseline())
+    assert main(["baseline", "list"]) == ExitCode.OK
+    assert "m.gguf" in capsys.readouterr().out
+    assert main(["baseline", "list", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)[0]["decode_rate"] == 50.0
+    assert main(["baseline", "forget", "n.gguf"]) == ExitCode.BAD_INPUT
+    assert "recorded are: m.gguf" in capsys.readouterr().err
+    assert main(["baseline", "forget", "m.gguf"]) == ExitCode.OK
+    assert read_baselines() == ()
+
+
+def test_a_second_server_that_does_not_fit_is_refused_and_in_place_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psutil
+
+    plan = plan_without_speculation(str(env_file(tmp_path)), None, tmp_path / "log")
+    values = demo_values(tmp_path)
+    check_memory(plan, values)
+    little = psutil.virtual_memory()._replace(available=1024)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: little)
+    with pytest.raises(RefusedError, match="--in-place"):
+        check_memory(plan, values)
+
+
+def demo_values(directory: Path) -> dict[str, str]:
+    from specdash.backend.launch import read_env_file
+
+    return read_env_file(directory / "backend.env")
+
+
+def test_the_server_it_would_start_has_the_same_settings_but_for_drafts(tmp_path: Path) -> None:
+    file = env_file(tmp_path, LLAMA_ARG_SPEC_SYNTH_LEN="2", LLAMA_EXTRA_ARGS="'--spec-draft-p-min 0.5 --threads 1'")
+    plan = plan_without_speculation(str(file), None, tmp_path / "log")
+    told = " ".join((*plan.argv, *plan.rendered, *plan.environment({}))).lower()
+    assert "spec" not in told.replace("specdash", "")
+    assert plan.settings.value("ctx-size") == demo.CONTEXT
+    assert plan.settings.value("threads") == 1
+    assert plan.settings.port not in (0, 1)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_it_measures_on_an_engine_of_its_own_and_the_dashboard_compares_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = env_file(tmp_path)
+    assert main(["baseline", "record", "--env-file", str(file), *QUICK, "--json"]) == ExitCode.OK
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["model"] == demo.TARGET_MODEL
+    assert found["requests"] == 3
+    assert found["low"] <= found["decode_rate"] <= found["high"]
+    assert (found["context"], found["concurrency"], found["decode_tokens"]) == (64, 1, 32)
+    values = {key: value for key, value in demo_values(tmp_path).items() if key not in ("LLAMA_PORT", "LLAMA_LOG_FILE")}
+    with running_backend(values, tmp_path) as running:
+        target = Target(running.url, log=str(running.log))
+        state = TargetState(target, rules=())
+        with Hub(target, [state.apply], gpu=False, host=False):
+            for _ in range(7):
+                running.complete("def add(a, b):", 48)
+            picture = settled(state)
+    assert picture.speedup.basis is Basis.MEASURED
+    assert picture.speedup.requests >= 7
+    assert picture.speedup.low is not None
+    assert [one.type for one in picture.speedup.by_type] == ["draft-simple"]
+
+
+def settled(state: TargetState) -> Any:
+    deadline = time.monotonic() + 20
+    while True:
+        picture = state.picture(time.monotonic(), time.time(), 300.0)
+        if picture.speedup.requests >= 7 or time.monotonic() > deadline:
+            return picture
+        time.sleep(0.1)
+
+
+@pytest.mark.llama_server
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_server_that_speculates_is_refused_and_one_that_does_not_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama_server_binary()
+    common = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_THREADS": "1"}
+    for types, code in (("ngram-simple", ExitCode.REFUSED), ("none", ExitCode.OK)):
+        (tmp_path / types).mkdir()
+        settings = {**common, **engine_env("llama-server"), "LLAMA_SPEC_TYPE": types}
+        with running_backend(settings, tmp_path / types) as running:
+            assert main(["baseline", "record", "--url", running.url, *QUICK]) == code
+        said = capsys.readouterr().err
+        assert ("speculates, and a baseline is decode without speculation" in said) is (code is ExitCode.REFUSED)
+    assert len(read_baselines()) == 1
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_engine(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "specdash", "baseline", "record", "--env-file", str(env_file(tmp_path))]
+    with subprocess.Popen(
+        [*argv, "--context", "32,64", "--concurrency", "1", "--tokens", "256", "--requests", "8"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split(" on ")[1].strip()
+        for line in process.stderr:
+            if "1/2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(20) == ExitCode.INTERRUPTED, said
+    assert "kept" in said
+    assert {one.context for one in read_baselines()} >= {32}
+    with pytest.raises(OSError, match="refused"):
+        fetch(url + "/health")
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_in_place_switches_speculation_off_and_back_on_whatever_happens() -> None:
+    with running_deployment("daemon") as rig:
+        done = rig.command("baseline", "record", "--in-place", "--yes", *QUICK)
+        assert done.returncode == ExitCode.OK, done.stderr
+        assert "speculation is as it was before" in done.stderr
+        assert len(read_baselines(rig.env)) == 1
+        rig.assert_settled(version=rig.good_backend)
+        process = rig.start_command("baseline", "record", "--in-place", "--yes", "--requests", "100", "--tokens", "512")
+        deadline = time.monotonic() + 60
+        while rig.values()["LLAMA_SPEC_TYPE"] != "none":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode != ExitCode.OK, said
+        rig.assert_settled(version=rig.good_backend)
+        assert rig.values()["LLAMA_SPEC_TYPE"] == "draft-simple"
+        asked = rig.command("baseline", "record", "--in-place")
+        assert asked.returncode == ExitCode.USAGE
+        rig.assert_settled(version=rig.good_backend)
+
+
+def test_the_hub_publishes_baselines(tmp_path: Path) -> None:
+    add_baseline(baseline())
+    seen: dict[Source, Any] = {}
+    target = Target("http://127.0.0.1:1")
+    with Hub(target, [lambda reading: seen.update({reading.source: reading})], gpu=False, host=False, env=os.environ):
+        deadline = time.monotonic() + 10
+        while Source.BASELINES not in seen and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert seen[Source.BASELINES].value == (baseline(),)
