@@ -15,7 +15,7 @@ from specdash.cli import incident
 from specdash.cli.options import resolved_settings
 from specdash.core import paths
 from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
+from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
 from specdash.core.errors import ExitCode
 from specdash.core.target import Target
 from specdash.core.timeline import EventKind, TimelineEvent
@@ -99,6 +99,31 @@ def test_an_existing_file_is_refused_before_anything_is_gathered(tmp_path: Path,
     assert done.returncode == ExitCode.NOT_WRITTEN
     assert "exists already" in done.stderr
     assert output.read_text() == "mine"
+
+
+def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, nobody: str) -> None:
+    output = tmp_path / "b.tar.gz"
+    words = [sys.executable, "-m", "specdash", "incident", "--url", nobody, "--output", str(output)]
+    # No file may become longer than 512 bytes: what is written then fails as on a full disk.
+    command = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == ExitCode.NOT_WRITTEN, done.stderr
+    assert "no space left" in done.stderr
+    assert not [one for one in tmp_path.rglob("*") if "b.tar.gz" in one.name]
+
+
+def test_values_of_unknown_keys_are_hidden_in_applies_and_what_is_told_of_them() -> None:
+    now = time.time()
+    path = paths.applies_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    change = StoredChange("backend", "MY_OWN_THING", "hush-before", "hush-after")
+    path.write_text(
+        ApplyRecord(1, now - 9000, now - 8990, ApplyKind.APPLY, Outcome.APPLIED, (change,)).to_json() + "\n"
+    )
+    event = TimelineEvent(now - 60, EventKind.APPLY, "MY_OWN_THING hush-before→hush-after", ref="1")
+    parts = gathered(Picture(1.0, now, 300.0, BackendPicture(URL), timeline=(event,)))
+    found = members(incident.write(parts))
+    assert not [name for name, data in found.items() if b"hush" in data]
 
 
 URL = "http://127.0.0.1:8080"

@@ -97,16 +97,17 @@ class Gathering:
         deployment = self.attempt("services", self._deployment)
         envs = tuple(part for role in Role if (part := self._env_part(role, deployment)) is not None)
         names = machine.names() if self.anonymise else None
-        redactor = Redactor(self._secrets(envs, picture), names)
-        rules = self.attempt("runbooks", self.rules) or ()
         applies = self.attempt("applies.json", self._applies) or ()
+        secrets = self._secrets(envs, picture) | _hidden(applies)
+        redactor = Redactor(secrets, names)
+        rules = self.attempt("runbooks", self.rules) or ()
         parts = Parts(
             made=time.time(),
             span=self.span,
             url=self.target.url,
             redactor=redactor,
             picture=picture,
-            applies=applies,
+            applies=tuple(one for one in applies if self.span.touches(one.at, one.ended_at)),
             rules={rule.spec.id: rule.spec for rule in rules},
             envs=envs,
             log=self.attempt("log/llama-server.log", self._log),
@@ -133,10 +134,10 @@ class Gathering:
         return self.attempt("the user's thresholds", lambda: own_rules(self.settings)) or shipped()
 
     def _applies(self) -> tuple[ApplyRecord, ...]:
+        """All of them: what is told of earlier ones must not show what they hid either."""
         from specdash.control.records import read_records
 
-        records = read_records(paths.applies_file(self.env))
-        return tuple(one for one in records if self.span.touches(one.at, one.ended_at))
+        return read_records(paths.applies_file(self.env))
 
     # Env files
 
@@ -304,6 +305,16 @@ class Gathering:
             if source.source in _ENDPOINTS and source.status is not Status.KNOWN and source.reason:
                 silent.setdefault(source.reason, []).append(f"/{source.source}")
         self.missing += [Missing(f"{', '.join(ones)} of the server", why) for why, ones in silent.items()]
+
+
+def _hidden(applies: Iterable[ApplyRecord]) -> set[str]:
+    """Values of changes that are not shown, so that a sentence about the change does not show them either."""
+    from specdash.core.masking import MASK
+    from specdash.export.incident.redaction import Redactor
+
+    changes = [(one.key, value) for record in applies for one in record.changes for value in (one.before, one.after)]
+    plain = Redactor()
+    return {value for key, value in changes if value and value != MASK and plain.setting(key, value) == MASK}
 
 
 def _engine(parts: Parts, last: Mapping[Source, Any]) -> dict[str, Any]:
