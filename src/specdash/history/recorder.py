@@ -213,7 +213,9 @@ class Recorder:
                 self._note_alert(self._pending.popleft()[1])
             for _, what in self._pending:
                 self._note_alert(what)
-        at = self._moment(self._pending[0]) if self._pending else self._wall()
+        # What came while the file was opened is of this recorder too.
+        first = self._pending[0] if self._pending else self._queue[0] if self._queue else None
+        at = self._moment(first) if first is not None else self._wall()
         title, ref = ("recording goes on", WENT_ON) if self._has_begun else ("recording began", BEGAN)
         event = TimelineEvent(at, EventKind.RECORDER, title, detail=self.problem, ref=ref)
         self._going_on |= writer.begin(event, self._active.keys())
