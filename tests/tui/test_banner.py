@@ -24,6 +24,7 @@ from specdash.tui.widgets.alerts import AlertsTable, chart_span, detail_lines, j
 from specdash.tui.widgets.banner import banner_line, glyph
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.header import Situation, header_lines
+from specdash.tui.widgets.small import small_lines
 from specdash.tui.widgets.timeline import SPANS_S, TimelineStrip, span_of, strip_lines
 from tui.drawn import block, text
 from tui.fake_alerts import ESTIMATE, HURTING, PAYING, SPECS, hung_slot, with_alerts, zero_acceptance
@@ -273,3 +274,7 @@ def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
     for words in (spec.remedy, spec.meaning, *spec.checks):
         assert " ".join(words.split()) in page
     assert spec.chart is None or spec.chart in tuple(Metric)
+
+
+def test_a_terminal_that_is_too_small_still_names_the_cause() -> None:
+    assert "Not one draft token is accepted" in block(small_lines(view(), 60, 15))

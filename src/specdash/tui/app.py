@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
 
-from specdash.core.config import REFRESH_S, WINDOWS_S
+from specdash.core.config import REFRESH_S
 from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS, works_in
@@ -308,12 +308,6 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
         if not self.play_or_stop():
             self.paused_at = None if self.paused_at is not None else self._clock()
             self.refresh_view()
-
-    def action_next_window(self) -> None:
-        """The next longer window, from the longest back to the shortest."""
-        windows = tuple(WINDOWS_S.values())
-        self.window_s = next((window for window in windows if window > self.window_s), windows[0])
-        self.refresh_view()
 
     def action_refresh_rate(self, step: int) -> None:
         """A longer (1) or shorter (-1) refresh interval; of a replay, the speed."""

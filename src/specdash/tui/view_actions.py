@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import App
 
+from specdash.core.config import WINDOWS_S
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.themes import PALETTES, THEME_NAMES
 from specdash.tui.widgets.panel import Panel
@@ -23,12 +24,23 @@ class ViewActions(App[None]):
 
     overview: OverviewScreen
     glyphs: Glyphs
+    window_s: float
     screenshots: Path | None
     """Where screenshots go; None is the state directory."""
 
     def wall_time(self) -> float:
         """Unix time."""
         raise NotImplementedError
+
+    def refresh_view(self) -> None:
+        """Draw what there is now."""
+        raise NotImplementedError
+
+    def action_next_window(self) -> None:
+        """The next longer window, from the longest back to the shortest."""
+        windows = tuple(WINDOWS_S.values())
+        self.window_s = next((window for window in windows if window > self.window_s), windows[0])
+        self.refresh_view()
 
     def action_next_theme(self) -> None:
         """The next theme."""

@@ -131,13 +131,12 @@ class AlertsTable(RowsPanel["Alert"]):
             return (text, f"{role} bold") if alert.is_active else (text, "dim")
 
         def what(alert: Alert) -> Span:
-            is_cause = alert.is_active and alert.key == alerts.cause_key and len(alerts.active) > 1
-            text = f"{subject_words(alert)}, the likely cause" if is_cause else subject_words(alert)
-            return text, "text bold" if alert.is_active else "text"
+            return subject_words(alert), "text bold" if alert.is_active else "text"
 
         def state(alert: Alert) -> Span:
             if alert.ended is None:
-                return "active", f"{ROLES[alert.severity]} bold"
+                is_cause = alert.key == alerts.cause_key and len(alerts.active) > 1
+                return "cause" if is_cause else "active", f"{ROLES[alert.severity]} bold"
             return f"over {age(max(wall - alert.ended, 1.0))}", "dim"
 
         return (
@@ -288,7 +287,7 @@ def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) ->
         lines += _labelled("do", spec.remedy, width, "accent", "text")
         for index, check in enumerate(spec.checks):
             lines += _labelled("check" if not index else "", f"{index + 1}. {check}", width, "accent", "text")
-    names = min(max((len(label) for label, _ in alert.evidence), default=0), max(width // 3, 8)) + 2
+    names = min(max((len(label) for label, _ in alert.evidence), default=0), max(width // 2 - _LABEL, 8)) + 2
     for index, (label, value) in enumerate(alert.evidence):
         head = fit("evidence" if not index else "", _LABEL)
         room = max(width - _LABEL - names, 8)

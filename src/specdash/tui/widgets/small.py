@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.tui.formatting import compact, fit, percent, rate
+from specdash.tui.formatting import clean, compact, fit, percent, rate
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.spans import Line, figure, wrap
+from specdash.tui.widgets.banner import ROLES, worst
 from specdash.tui.widgets.header import STATE_ROLES, state_glyph, state_words, trouble
 from specdash.tui.widgets.panel import LinesWidget
 
@@ -33,6 +34,8 @@ def small_lines(view: View, width: int, height: int) -> list[Line]:
         ((f" {state_glyph(backend.state, view.glyphs)} {state_words(backend, view)} ", f"banner.{role}"),)
     ]
     loud = trouble(view)
+    if active := view.picture.alerts.active:
+        loud = clean(view.picture.alerts.cause, 400), ROLES[worst(active)]
     if loud is not None:
         lines += [((text, f"{loud[1]} bold"),) for text in wrap(loud[0], width, 3)]
     lines += [
