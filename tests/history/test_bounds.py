@@ -15,7 +15,8 @@ from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.pruning import Bounds
 from specdash.history.schema import PAGE_BYTES
-from specdash.history.store import Store, file_bytes
+from specdash.history.stats import file_bytes
+from specdash.history.store import Store
 from specdash.history.tiers import TIERS
 from specdash.history.writer import Batch, Writer
 from support.recording import URL, counters

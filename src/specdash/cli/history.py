@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from specdash.cli.options import accept_ago
 from specdash.core import paths
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.moments import parse_length, parse_moment
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from specdash.history.store import Stats, Store, TargetStats
+    from specdash.history.stats import TargetStats
+    from specdash.history.store import Store
 
 ROWS_MOST = 200_000
 DEFAULT_SINCE = "-1h"
@@ -64,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _span(parser: argparse.ArgumentParser) -> None:
+    accept_ago(parser)
     parser.add_argument(
         "--since", default=DEFAULT_SINCE, metavar="MOMENT", help="02:00, -3h, 2026-03-01T02:00 (default: -1h)"
     )
@@ -162,10 +166,12 @@ def _events(store: Store, args: argparse.Namespace) -> int:
 
 
 def _stats(store: Store, args: argparse.Namespace) -> int:
-    found = store.stats()
     wrong = store.check() if args.check else ""
+    if wrong:
+        raise InputError(f"{store.path}: damaged: {wrong}; a running specdash moves it aside and begins a new one")
+    found = store.stats()
     if args.json:
-        print(json.dumps(_stats_json(found, wrong if args.check else None), indent=1))
+        print(json.dumps(asdict(found), indent=1))
     else:
         print(
             f"{found.path}: {found.file_bytes / 1e6:.1f} MB, "
@@ -174,14 +180,8 @@ def _stats(store: Store, args: argparse.Namespace) -> int:
         for one in found.targets:
             print("\n".join(_target_lines(one)))
         if args.check:
-            print("sound" if not wrong else f"damaged: {wrong}")
-    return ExitCode.FAILED if wrong else ExitCode.OK
-
-
-def _stats_json(found: Stats, wrong: str | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(found), **({} if wrong is None else {"damage": wrong})}
+            print("sound")
+    return ExitCode.OK
 
 
 def _target_lines(one: TargetStats) -> list[str]:

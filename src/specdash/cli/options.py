@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             parser.add_argument(setting.option, dest=name, action="store_const", const=wanted, help=words)
         else:
             parser.add_argument(setting.option, dest=name, metavar=setting.metavar, help=setting.help)
+
+
+def accept_ago(parser: argparse.ArgumentParser) -> None:
+    """Take `-3h` after an option for its value, not for an option: argparse knows but one way to say so."""
+    parser._negative_number_matcher = re.compile(r"-\d[\d.smhdw]*")  # noqa: SLF001
 
 
 def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:

@@ -16,7 +16,8 @@ from specdash.core.observations import Counters, Gpus, Health, Host, ProcessTree
 from specdash.core.proxy_events import ProxyEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
-from specdash.history.shapes import Scalar, Shape, UnreadableError, shape_of
+from specdash.history.records import shape_of
+from specdash.history.shapes import Scalar, Shape, UnreadableError
 
 __all__ = ["VALUE_TYPES", "UnreadableError", "decode", "encode", "value_shape"]
 

@@ -14,9 +14,10 @@ from specdash.core.readings import Reading, Source, Status
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history import block, fresh
 from specdash.history.columns import DamagedError
-from specdash.history.schema import VERSION, connect
+from specdash.history.schema import connect
 from specdash.history.shapes import UnreadableError
-from specdash.history.tiers import TIERS, Cell, Tier, cells_of, tier_for
+from specdash.history.stats import Stats, file_bytes, stats_of
+from specdash.history.tiers import Cell, Tier, cells_of, tier_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,33 +37,6 @@ def target_name(target: Target) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetStats:
-    """What the record has of one target. Moments are Unix times, sizes bytes."""
-
-    target: str
-    first: float | None
-    last: float | None
-    readings: int
-    blocks: int
-    block_bytes: int
-    tier_bytes: dict[int, int]
-    """Per seconds of a cell."""
-    alerts: int
-    events: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What is in the record. `file_bytes` are those of the database and its write-ahead log."""
-
-    path: str
-    schema: int
-    file_bytes: int
-    free_bytes: int
-    targets: tuple[TargetStats, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """Where a run of readings is: a block's id, or readings that are in no block yet."""
 
@@ -74,7 +48,10 @@ class _Piece:
 
 
 class Store:
-    """Reads the record. Thread-safe; no method holds a transaction when it returns, so writers are never in its way."""
+    """Reads the record. Thread-safe; no method holds a transaction when it returns, so writers are never in its way.
+
+    Every method raises InputError where the file is damaged.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = True) -> None:
         """Raises InputError when there is no record at `path`, or it cannot be read."""
@@ -255,17 +232,7 @@ class Store:
 
     def stats(self) -> Stats:
         """What is in the record."""
-        with self._lock:
-            names = [name for (name,) in self._rows("SELECT name FROM targets ORDER BY id")]
-            page = self._rows("PRAGMA page_size")[0][0]
-            free = self._rows("PRAGMA freelist_count")[0][0]
-            return Stats(
-                str(self.path),
-                VERSION,
-                file_bytes(self.path),
-                page * free,
-                tuple(self._target_stats(name) for name in names),
-            )
+        return stats_of(self.path, self._rows, self.span)
 
     def vacuum(self) -> int:
         """Give free pages back to the file system; the bytes that were gained. Needs a store opened for writing.
@@ -286,37 +253,21 @@ class Store:
         """What is wrong with the file, "" when it is sound. Reads all of it."""
         try:
             found = self._rows("PRAGMA quick_check(3)")
-        except sqlite3.DatabaseError as error:
-            return str(error)
+        except InputError as error:
+            return str(error.__cause__)
         text = "; ".join(str(one) for (one,) in found)
         return "" if text == "ok" else text
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+        try:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self.path}: cannot be read: {error}") from error
 
     def _number(self, target: str) -> int:
         rows = self._rows("SELECT id FROM targets WHERE name = ?", target)
         return int(rows[0][0]) if rows else -1
-
-    def _target_stats(self, name: str) -> TargetStats:
-        number, span = self._number(name), self.span(name)
-        blocks, size, readings = self._rows(
-            "SELECT count(*), coalesce(sum(length(data)), 0), coalesce(sum(readings), 0) FROM blocks WHERE target = ?",
-            number,
-        )[0]
-        tiers = dict(self._rows("SELECT step, sum(length(data)) FROM tiers WHERE target = ? GROUP BY step", number))
-        return TargetStats(
-            name,
-            span[0] if span else None,
-            span[1] if span else None,
-            readings,
-            blocks,
-            size,
-            {tier.step_s: tiers.get(tier.step_s, 0) for tier in TIERS},
-            self._rows("SELECT count(*) FROM alerts WHERE target = ?", number)[0][0],
-            self._rows("SELECT count(*) FROM events WHERE target = ?", number)[0][0],
-        )
 
     def _pieces(self, number: int, since: float, until: float) -> list[_Piece]:
         """What may hold readings of the span, in order. One transaction: a piece is in a block or fresh, never both."""
@@ -409,9 +360,3 @@ class Store:
                 totals[column] += cell.total
                 counts[column] += cell.count
         return [total / n if n else None for total, n in zip(totals, counts, strict=True)]
-
-
-def file_bytes(path: Path) -> int:
-    """Bytes of the database and its write-ahead log."""
-    sizes = (path.with_name(path.name + ending) for ending in ("", "-wal"))
-    return sum(one.stat().st_size for one in sizes if one.exists())

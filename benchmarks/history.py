@@ -1,0 +1,279 @@
+"""What the record weighs, what it costs to write, and how quickly a week of it is opened and searched.
+
+    python benchmarks/history.py [--seconds N] [--days N] [--readings FILE]
+
+1. A real demo (llama.cpp, its proxy, agents and chat traffic, `LLAMA_TRACE=1`) is recorded for N seconds, as the
+   dashboard does: bytes a day, and CPU time of the recorder's thread and of its callers.
+2. An hour made of those readings goes through the writer second by second: bytes a day with tiers and pages.
+3. A record of N days is made of those blocks, each at its own time, then opened and searched by fresh processes.
+
+Prints JSON. `--readings` keeps what was seen in a file, or takes it from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend import demo as demo_models
+from specdash.cli import demo
+from specdash.collect.hub import Hub
+from specdash.control.supervisor import Supervisor
+from specdash.core.readings import Reading, Source
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history import block
+from specdash.history.columns import FILTERS
+from specdash.history.gather import gathered
+from specdash.history.keep import to_keep
+from specdash.history.pruning import Bounds
+from specdash.history.recorder import Recorder
+from specdash.history.stats import file_bytes
+from specdash.history.store import Store, target_name
+from specdash.history.writer import BLOCK_S, Batch, Writer
+from specdash.insight.state import TargetState
+
+if TYPE_CHECKING:
+    from specdash.core.target import Target
+
+DAY_S = 86400.0
+START = 1_790_000_000.0
+UNBOUNDED = Bounds(3650.0, 10**12)
+SEEKS = 12
+
+SEEK = """
+import json, random, sys, time
+from pathlib import Path
+started = time.perf_counter()
+from specdash.history.store import Store
+from specdash.history.replay import ReplaySession
+from specdash.core.target import Target
+imported = time.perf_counter()
+store = Store(Path(sys.argv[1]))
+opened = time.perf_counter()
+session = ReplaySession(store, Target(sys.argv[2]))
+shown = time.perf_counter()
+first, last = session.span
+random.seed(int(sys.argv[3]))
+took = []
+for _ in range(4):
+    wall = random.uniform(first + 3600, last)
+    before = time.perf_counter()
+    session.seek(wall)
+    session.picture()
+    took.append(1000 * (time.perf_counter() - before))
+readings = []
+for _ in range(4):
+    wall = random.uniform(first + 3600, last)
+    before = time.perf_counter()
+    store.latest(sys.argv[2], wall - 75)
+    n = len(list(store.readings(sys.argv[2], wall - 75, wall)))
+    readings.append(1000 * (time.perf_counter() - before))
+print(json.dumps({"import_ms": 1000 * (imported - started), "open_ms": 1000 * (opened - imported),
+    "first_picture_ms": 1000 * (shown - opened), "seek_ms": took, "readings_ms": readings}))
+"""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a recorder is told: readings with their Unix time, points likewise."""
+
+    target: Target
+    readings: list[Reading[Any]] = field(default_factory=list)
+    points: list[tuple[float, str, float]] = field(default_factory=list)
+
+
+class _Timed(Recorder):
+    """A recorder that adds up the CPU time that its callers spend in it."""
+
+    spent_s = 0.0
+
+    def _put(self, what: Any) -> None:
+        before = time.thread_time()
+        super()._put(what)
+        self.spent_s += time.thread_time() - before
+
+
+def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
+    """Record a demo at work."""
+    with demo.private_directory() as directory, Supervisor() as supervisor:
+        target = demo.start_backend(supervisor, directory, demo_models.parse_spec_types(demo_models.DRAFT_TYPE), "auto")
+        target = demo.start_proxy(supervisor, directory, target)
+        demo.start_traffic(supervisor, target, None)
+        seen = Seen(target)
+        env = demo.demo_environment(directory)
+        recorder = _Timed(target, env=env)
+        offset = time.time() - time.monotonic()
+        told = recorder.on_point
+
+        def on_point(metric: Any, at: float, value: float | None) -> None:
+            if value is not None:
+                seen.points.append((at + offset, metric.value, value))
+            told(metric, at, value)
+
+        recorder.on_point = on_point  # type: ignore[method-assign]
+        state = TargetState(target, observer=recorder)
+
+        def sink(reading: Reading[Any]) -> None:
+            seen.readings.append(replace(reading, at=reading.at + offset))
+
+        recorder.start()
+        with Hub(target, [state.apply, recorder.on_reading, sink], env=env):
+            time.sleep(10.0)
+            cpu, callers, began = _cpu_s(recorder), recorder.spent_s, time.monotonic()
+            time.sleep(seconds)
+            elapsed = time.monotonic() - began
+            cpu, callers = _cpu_s(recorder) - cpu, recorder.spent_s - callers
+        recorder.close()
+        with Store(recorder.path) as store:
+            (stats,) = store.stats().targets
+        assert stats.first is not None
+        assert stats.last is not None
+        span = stats.last - stats.first
+        requests = sum(
+            len(one.value.events) for one in seen.readings if one.source is Source.PROXY_EVENTS and one.value
+        )
+        return seen, {
+            "seconds": round(elapsed, 1),
+            "recorder_thread_percent_of_a_core": round(100 * cpu / elapsed, 3),
+            "callers_percent_of_a_core": round(100 * callers / elapsed, 3),
+            "readings_per_s": round(stats.readings / span, 1),
+            "proxy_events_per_s": round(requests / span, 2),
+            "block_mb_per_day": round(stats.block_bytes / span * DAY_S / 1e6, 2),
+            "lost": recorder.lost,
+        }
+
+
+def _cpu_s(recorder: Recorder) -> float:
+    path = Path(f"/proc/self/task/{recorder._thread.native_id}/schedstat")  # noqa: SLF001 - a benchmark may look
+    return int(path.read_text().split()[0]) / 1e9
+
+
+def write_hour(seen: Seen, path: Path) -> dict[str, Any]:
+    """An hour through the writer, second by second, of the readings that were seen, over and over."""
+    seconds = _by_second(seen)
+    writer = Writer(path, target_name(seen.target), UNBOUNDED)
+    writer.begin(TimelineEvent(START, EventKind.RECORDER, "recording began", ref="began"), set())
+    cpu = time.process_time()
+    for number in range(3600):
+        readings, points = seconds[number % len(seconds)]
+        at = START + number
+        shift = at - int(readings[0].at) if readings else 0.0
+        kept = [to_keep(replace(one, at=one.at + shift)) for one in readings]
+        writer.write(Batch(gathered(kept), [(when + shift, name, value) for when, name, value in points]))
+    cpu = time.process_time() - cpu
+    writer.end(TimelineEvent(START + 3600, EventKind.RECORDER, "recording ended", ref="ended"))
+    writer.close()
+    with Store(path, read_only=False) as store:
+        (stats,) = store.stats().targets
+        store.vacuum()
+    return {
+        "file_mb_per_day": round(file_bytes(path) * 24 / 1e6, 2),
+        "blocks_mb_per_day": round(stats.block_bytes * 24 / 1e6, 2),
+        "tiers_mb_per_day": round(sum(stats.tier_bytes.values()) * 24 / 1e6, 2),
+        "cpu_percent_of_a_core_at_1_hz": round(100 * cpu / 3600, 3),
+    }
+
+
+def _by_second(seen: Seen) -> list[tuple[list[Reading[Any]], list[tuple[float, str, float]]]]:
+    first = int(seen.readings[0].at) + 10
+    last = int(seen.readings[-1].at)
+    found: list[tuple[list[Reading[Any]], list[tuple[float, str, float]]]] = [([], []) for _ in range(last - first)]
+    for one in seen.readings:
+        if first <= one.at < last:
+            found[int(one.at) - first][0].append(one)
+    for point in seen.points:
+        if first <= point[0] < last:
+            found[int(point[0]) - first][1].append(point)
+    return found
+
+
+def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
+    """A record of so many days: the blocks that were seen, each with its own time in it."""
+    seconds = _by_second(seen)
+    blocks = []
+    for start in range(0, len(seconds) - int(BLOCK_S) + 1, int(BLOCK_S)):
+        readings = [one for second, _ in seconds[start : start + int(BLOCK_S)] for one in second]
+        kept = [one for one in gathered(list(map(to_keep, readings))) if one.source not in block.STILL_SOURCES]
+        packed = block.pack(kept, {}, {})
+        plain = lzma.decompress(packed, lzma.FORMAT_RAW, filters=FILTERS)
+        blocks.append((kept[0].at, kept[-1].at, len(kept), plain))
+    writer = Writer(path, target_name(seen.target), UNBOUNDED)
+    writer.begin(TimelineEvent(START, EventKind.RECORDER, "recording began", ref="began"), set())
+    connection = writer._connection  # noqa: SLF001 - seven days second by second would take an hour
+    points = [point for _, own in seconds for point in own]
+    span = len(seconds)
+    with writer._transaction():  # noqa: SLF001
+        for number in range(int(days * DAY_S / BLOCK_S)):
+            first, last, count, plain = blocks[number % len(blocks)]
+            shift = START + number * BLOCK_S - int(first)
+            old, new = round(first * block.TICKS), round((first + shift) * block.TICKS)
+            moved = plain.replace(b'"base":[1,0,"=",%d]' % old, b'"base":[1,0,"=",%d]' % new, 1)
+            assert moved != plain
+            connection.execute(
+                "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (1, 1, ?, ?, ?, ?)",
+                (first + shift, last + shift, count, lzma.compress(moved, lzma.FORMAT_RAW, filters=FILTERS)),
+            )
+        for number in range(0, int(days * DAY_S), span):
+            shift = START + number - int(seen.readings[0].at)
+            if number % (span * 40) == 0:
+                writer._store_cells([(at + shift, name, value) for at, name, value in points])  # noqa: SLF001
+    writer.close()
+    return {"days": days, "file_mb": round(file_bytes(path) / 1e6, 1)}
+
+
+def search(path: Path, target: str) -> dict[str, Any]:
+    """Fresh processes that open the record and seek in it."""
+    runs = []
+    for number in range(SEEKS):
+        done = subprocess.run(
+            [sys.executable, "-c", SEEK, str(path), target, str(number)],
+            capture_output=True, text=True, check=True, timeout=120, env=os.environ,
+        )  # fmt: skip
+        runs.append(json.loads(done.stdout))
+    seeks = [one for run in runs for one in run["seek_ms"]]
+    readings = [one for run in runs for one in run["readings_ms"]]
+    opens = [run["open_ms"] + run["first_picture_ms"] for run in runs]
+    return {
+        "import_ms_median": round(statistics.median(run["import_ms"] for run in runs), 1),
+        "open_store_ms_median": round(statistics.median(run["open_ms"] for run in runs), 1),
+        "open_and_first_seek_ms": {"median": round(statistics.median(opens), 1), "worst": round(max(opens), 1)},
+        "seek_ms": {"median": round(statistics.median(seeks), 1), "worst": round(max(seeks), 1)},
+        "read_75_s_of_readings_ms": {"median": round(statistics.median(readings), 1), "worst": round(max(readings), 1)},
+    }
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--days", type=int, default=7)
+    parser.add_argument("--readings", type=Path)
+    args = parser.parse_args()
+    told: dict[str, Any] = {}
+    if args.readings is not None and args.readings.exists():
+        seen = pickle.loads(args.readings.read_bytes())  # noqa: S301 - our own file
+    else:
+        seen, told["recorded demo"] = record_demo(args.seconds)
+        if args.readings is not None:
+            args.readings.write_bytes(pickle.dumps(seen))
+    with tempfile.TemporaryDirectory() as directory:
+        told["an hour, second by second"] = write_hour(seen, Path(directory) / "hour.db")
+        path = Path(directory) / "week.db"
+        told["a long record"] = write_days(seen, path, args.days)
+        told["search"] = search(path, target_name(seen.target))
+    print(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""`specdash history`: what is in the record, for people and for programs, and one clear line where there is nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.main import main
+from specdash.core import paths
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.pruning import Bounds
+from specdash.history.writer import Batch, Writer
+from support.recording import URL, counters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten minutes, of which the clock says that they ended just now: decode is the number of the second."""
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    path = paths.history_file(os.environ)
+    writer = Writer(path, URL, Bounds(3650.0, 10**9))
+    writer.begin(TimelineEvent(NOW - 600, EventKind.RECORDER, "recording began", ref="began"), set())
+    alert = Alert(
+        "slot_hung", "Slot hangs", AlertSeverity.CRITICAL, "slot 1 is busy", NOW - 300, NOW - 290, NOW - 200, NOW - 200
+    )
+    for second in range(600):
+        at = NOW - 600 + second
+        alerts = [alert] if second == 400 else []
+        writer.write(Batch([counters(float(second), at)], [(at, "decode", float(second))], alerts))
+    writer.close()
+    return path
+
+
+def out(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["history", *words]) == code
+    return capsys.readouterr().out
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(out(capsys, *words))
+
+
+@pytest.mark.usefixtures("record")
+def test_query_gives_mean_least_and_most_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "query", "decode", "--since", "-10m", "--step", "1m", "--json")
+    assert found["target"] == URL
+    assert found["units"] == {"decode": "tok/s"}
+    assert [row["at"] for row in found["rows"]] == [NOW - 600 + 60 * i for i in range(10)]
+    assert found["rows"][1]["decode"] == {"mean": 89.5, "min": 60.0, "max": 119.0, "count": 60}
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize("step", ["1s", "7s", "10s", "30s", "1m", "5m"])
+def test_every_step_counts_every_sample_once(capsys: pytest.CaptureFixture[str], step: str) -> None:
+    rows = told(capsys, "query", "decode", "--since", "-10m", "--step", step, "--json")["rows"]
+    assert sum(row["decode"]["count"] for row in rows) == 600
+
+
+@pytest.mark.usefixtures("record")
+def test_csv_is_csv_with_nothing_where_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "query", "decode", "cpu", "--since", "-1m", "--step", "10s", "--csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 6
+    assert rows[0]["decode"] == "544.5"
+    assert rows[0]["decode_max"] == "549"
+    assert rows[0]["cpu"] == ""
+    assert float(rows[0]["unix"]) == NOW - 60
+
+
+@pytest.mark.usefixtures("record")
+def test_query_prints_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = out(capsys, "query", "decode", "cpu", "--since", "-1m", "--step", "20s").splitlines()
+    assert lines[0].split() == ["time", "decode", "cpu"]
+    assert [line.split()[2:] for line in lines[1:]] == [["549.5", "--"], ["569.5", "--"], ["589.5", "--"]]
+
+
+@pytest.mark.usefixtures("record")
+def test_events_are_told_in_order_with_how_long_they_lasted(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = out(capsys, "events", "--since", "-1h").splitlines()
+    assert [line[21:] for line in lines] == [
+        "recorder  recording began",
+        "critical  Slot hangs: slot 1 is busy (for 1m40s)",
+    ]
+    found = told(capsys, "events", "--since", "-1h", "--json")["events"]
+    assert [(one["kind"], one["severity"], one["ref"]) for one in found] == [
+        ("recorder", None, "began"),
+        ("alert", "critical", "slot_hung"),
+    ]
+
+
+@pytest.mark.usefixtures("record")
+def test_stats_tell_what_is_recorded_and_that_the_file_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "stats", "--check")
+    assert URL in text
+    assert "9m59s" in text
+    assert text.endswith("sound\n")
+    found = told(capsys, "stats", "--json")
+    assert found["schema"] == 1
+    assert found["targets"][0]["target"] == URL
+
+
+def test_stats_say_that_a_file_is_damaged(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(record.read_bytes())
+    data[3 * 1024 : 9 * 1024] = os.urandom(6 * 1024)
+    record.write_bytes(bytes(data))
+    assert main(["history", "stats", "--check"]) == 3
+    assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("record")
+def test_vacuum_says_what_it_gained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "given back" in out(capsys, "vacuum")
+
+
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("query", "--since", "yesterday-ish"), 2, "'yesterday-ish' is no moment"),
+        (("query", "--since", "-1m", "--until", "-2m"), 2, "is not before"),
+        (("query", "--since", "25:61"), 2, "is no time of day"),
+        (("query", "decoed"), 2, "'decoed' is no metric"),
+        (("query", "--step", "soon"), 2, "is no length of time"),
+        (("query", "--step", "0.1s"), 2, "the finest is 1s"),
+        (("query", "--since", "-3650d", "--step", "1s"), 2, "rows"),
+        (("query", "--target", "http://elsewhere"), 3, f"no such target is in the record; recorded: {URL}"),
+        (("query", "--since", "-3d", "--until", "-2d"), 1, "nothing is recorded of"),
+        (("stats", "--file", "/nowhere/history.db"), 3, "no record"),
+        (("vacuum", "--file", "/nowhere/history.db"), 3, "no record"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_with_its_exit_code(
+    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", *words]) == code
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_without_a_record_it_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "query"]) == 3
+    assert "no record; one is written while specdash runs" in capsys.readouterr().err
