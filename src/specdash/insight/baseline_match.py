@@ -127,16 +127,10 @@ class Reference:
             count: sorted((one.middle, 1 / one.decode_rate, _deviation(one)) for one in grouped[count])
             for count in sorted(grouped)
         }
-
-    @property
-    def concurrencies(self) -> tuple[int, ...]:
+        self.concurrencies = tuple(self._lines)
         """Those recorded, ascending."""
-        return tuple(self._lines)
-
-    @property
-    def reach(self) -> float:
+        self.reach = max(1.5 * points[-1][0] + 512 for points in self._lines.values())
         """The longest context for which it holds."""
-        return max(1.5 * points[-1][0] + 512 for points in self._lines.values())
 
     def nearest(self, context: float, concurrency: float) -> Baseline:
         """The baseline recorded nearest to these."""
@@ -162,18 +156,18 @@ class Reference:
 
     def over(self, context: float, profile: Mapping[int, float]) -> Expected | None:
         """A token's time for a request that spent these seconds beside so many others (itself included)."""
-        total = sum(profile.values())
-        tokens = deviation = 0.0
+        tokens = deviation = known = unknown = 0.0
         for count, seconds in profile.items():
             found = self.at(context, count)
             if found is None:
-                if seconds > NEAR * total:
-                    return None
+                unknown += seconds
                 continue
             tokens += seconds / found.seconds
             deviation += seconds * found.deviation
-        known = sum(seconds for count, seconds in profile.items() if self.at(context, count) is not None)
-        return Expected(known / tokens, deviation / known) if tokens > 0 else None
+            known += seconds
+        if tokens <= 0 or unknown > NEAR * (known + unknown):
+            return None
+        return Expected(known / tokens, deviation / known)
 
 
 def _deviation(one: Baseline) -> float:

@@ -61,10 +61,10 @@ def median_of(values: Sequence[float]) -> Estimate:
     return Estimate(len(ordered), quantile(ordered, 0.5), resampled, is_narrow=False)
 
 
-def ratio_of(parts: Sequence[tuple[int, int]]) -> Estimate:
+def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Estimate:
     """The sum of the first over the sum of the second parts, at most `MOST` pairs; every second part is above 0.
 
-    A pair is one request: its tokens are drawn together or not at all.
+    A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
     """
     count = len(parts)
     picks = _picks(count)
@@ -74,7 +74,7 @@ def ratio_of(parts: Sequence[tuple[int, int]]) -> Estimate:
     mask = (1 << shift) - 1
     pick = packed.__getitem__
     resampled = []
-    for start in range(0, count * RESAMPLES, count):
+    for start in range(0, count * resamples, count):
         both = sum(map(pick, picks[start : start + count]))
         resampled.append((both >> shift) / (both & mask))
     total = sum(packed)

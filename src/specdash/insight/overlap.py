@@ -33,31 +33,30 @@ class Overlap:
         for at, decode, fill in sorted(edges):
             decoding, filling = decoding + decode, filling + fill
             if self._times and self._times[-1] == at:
-                self._counts[-1] = (decoding, filling)
+                self._counts[-1] = (max(1, decoding), filling)
             else:
                 self._times.append(at)
-                self._counts.append((decoding, filling))
+                self._counts.append((max(1, decoding), filling))
 
     def profile(self, one: RequestSample) -> tuple[dict[int, float], float]:
         """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
         others were in prefill."""
         start, end = one.ended - (one.decode_s or 0.0), one.ended
+        times, counts = self._times, self._counts
         seconds: dict[int, float] = {}
-        filled = 0.0
-        place = bisect_left(self._times, start)
-        while place < len(self._times) and self._times[place] < end:
-            until = min(end, self._times[place + 1]) if place + 1 < len(self._times) else end
-            span = until - self._times[place]
-            decoding, filling = self._counts[place]
-            seconds[max(1, decoding)] = seconds.get(max(1, decoding), 0.0) + span
-            filled += span if filling else 0.0
-            place += 1
-        total = sum(seconds.values())
+        filled = total = 0.0
+        for place in range(bisect_left(times, start), bisect_left(times, end)):
+            span = min(end, times[place + 1]) - times[place]
+            decoding, filling = counts[place]
+            seconds[decoding] = seconds.get(decoding, 0.0) + span
+            total += span
+            if filling:
+                filled += span
         return _without_touches(seconds), filled / total if total > 0 else 0.0
 
 
 def _without_touches(seconds: dict[int, float]) -> dict[int, float]:
-    if len(seconds) == 1:
+    if len(seconds) <= 1:
         return seconds
     kept = {count: span for count, span in seconds.items() if span > TOUCH_S}
     return kept or {min(seconds): sum(seconds.values())}

@@ -40,7 +40,7 @@ ENOUGH = 6
 HELD_S = 1800.0
 """Where the window has fewer requests, the newest of this time stand for it."""
 HELD_REQUESTS = 24
-MOST = 200
+MOST = 96
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
 LEAST_GAIN = 0.02

@@ -25,6 +25,8 @@ DRAFT_COSTS = (0.0, 0.1, 0.4)
 """What a draft model adds a token, likewise, where the log does not tell."""
 BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
+RESAMPLES = 800
+"""Enough for bounds that are drawn with two decimals, and computed anew with every request."""
 _Z = 1.959964
 _MOST_SHARE = 0.95
 _MICRO = 1e6
@@ -92,7 +94,7 @@ def compared(pairs: Sequence[tuple[float, float, float]]) -> Range:
     """The speed-up over requests, each (seconds without, seconds with, deviation of the baseline's logarithm), in the
     order in which they ran: the time that all would have taken over the time that they took."""
     blocks = _blocks([(without, took) for without, took, _ in pairs])
-    found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks]))
+    found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
     total = sum(without for without, _, _ in pairs)
     # One baseline is behind many requests, so its error does not average out.
     deviation = sum(without * sd for without, _, sd in pairs) / total if total else 0.0
