@@ -18,6 +18,7 @@ BENCHMARKS = (
     "preflight",
     "alert_latency",
     "judging_cost",
+    "incident",
 )
 
 

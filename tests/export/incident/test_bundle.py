@@ -123,7 +123,7 @@ def test_the_summary_says_what_an_engineer_asks_first(tmp_path: Path) -> None:
         "**State:** the server was DOWN when this was written: nothing listens",
         "**Likely cause:** Server down: nothing listens on port 8080.",
         "### CRITICAL: Server down",
-        "nothing listens on port 8080 \\| since the restart",
+        "Nothing listens on port 8080 \\| since the restart.",
         "*What it means:* The process is gone.",
         "1. `systemctl --user status specdash-backend`",
         "`LLAMA_CTX_SIZE=8192`",

@@ -93,7 +93,7 @@ def _alert(alert: Alert, parts: Parts, *, with_runbook: bool) -> Iterator[str]:
     yield from (
         f"### {alert.severity.upper()}: {_md(alert.title + subject)}",
         "",
-        f"{_when(alert.since)}, {ended} ({_length(max(0.0, lasted))}). {_md(alert.summary)}.",
+        f"{_when(alert.since)}, {ended} ({_length(max(0.0, lasted))}). {_md(_capital(alert.summary))}.",
         "",
     )
     if alert.evidence:
@@ -258,6 +258,10 @@ def _md(text: str) -> str:
         return _SPECIAL.sub(r"\\\1", "`".join(pieces))
     shown = [piece.replace("|", r"\|") if at % 2 else _SPECIAL.sub(r"\\\1", piece) for at, piece in enumerate(pieces)]
     return "`".join(shown)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _code(text: str) -> str:
