@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from specdash.core.log_facts import (
+    UNTOUCHED,
     LogBatch,
     LogFact,
     ServerEvent,
@@ -25,7 +26,7 @@ from specdash.llama.log_grammar import DROPPED
 from specdash.llama.log_prefix import ANSI, Clock, json_message_end, seconds_of, whole_microseconds
 from specdash.llama.log_reading import CONTINUATION, LAYOUT, MALFORMED, Reading, cutter, read_shape
 from specdash.llama.log_steps import StepAdder
-from specdash.llama.log_touched import LOOKED_AT, evenly, touched
+from specdash.llama.log_touched import LOOKED_AT, NAMING, evenly, touched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -328,10 +329,12 @@ class LogParser:
             known = spans.get(reading.line_class.id, (0, first, last))
             spans[reading.line_class.id] = (known[0] + count, min(known[1], first), max(known[2], last))
         for name, (count, first, last) in spans.items():
-            places: Sequence[int] = range(first, last + 1)
-            if len(places) > count:
-                places = [index for index in places if found[index].line_class.id == name]
-            slots, tasks = touched([lines[index] for index in evenly(places)], all_seen=count <= LOOKED_AT)
+            slots, tasks = UNTOUCHED, UNTOUCHED
+            if name in NAMING:
+                places: Sequence[int] = range(first, last + 1)
+                if len(places) > count:
+                    places = [index for index in places if found[index].line_class.id == name]
+                slots, tasks = touched([lines[index] for index in evenly(places)], all_seen=count <= LOOKED_AT)
             tally = WarningTally(
                 name,
                 count,
