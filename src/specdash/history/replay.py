@@ -110,6 +110,8 @@ class ReplaySession:
         self.events: tuple[TimelineEvent, ...] = ()
         """What happened in all of the record, by when it is to be seen: alerts by when they were raised."""
         self._began: tuple[float, ...] = ()
+        self._is_whole = False
+        """It begins with what its recorder read first."""
         self.refresh()
         self._reel = _Reel(self._new_state(), self.last)
         self.seek(self.last if at is None else at)
@@ -135,14 +137,21 @@ class ReplaySession:
         if span is not None:
             self.first, self.last = span
         found = [
-            *(one for one in self._store.events(self.name, self.first, _after(self.last)) if not _is_alert(one)),
+            *(
+                one
+                for one in self._store.events(self.name, self.first - _BEGINNING_S, _after(self.last))
+                if not _is_alert(one)
+            ),
             *(
                 replace(of_alert(alert), at=alert.raised)
                 for alert in self._store.alerts(self.name, self.first, _after(self.last))
             ),
         ]
         self.events = tuple(sorted(found, key=lambda one: one.at))
-        self._began = tuple(one.at for one in self.events if one.kind is EventKind.RECORDER and one.ref == BEGAN)
+        began = tuple(one.at for one in self.events if one.kind is EventKind.RECORDER and one.ref == BEGAN)
+        self._is_whole = bool(began) and began[0] <= self.first + _BEGINNING_S
+        # Before the first recorder nothing was read that it could read again.
+        self._began = began[1:] if self._is_whole else began
 
     def seek(self, wall: float) -> None:
         """Show the moment `wall`, or the one nearest to it in the record."""
@@ -226,7 +235,7 @@ class ReplaySession:
         """A state that knows what the record says of the time before `wall`, and is to be fed from there on."""
         state = self._new_state()
         if wall <= self.first:
-            if not self._began or self._began[0] > self.first + _BEGINNING_S:
+            if not self._is_whole:
                 state.log.since_wall = self.first
             return _Reel(state, self.first, is_deep=True)
         state.log.since_wall = wall
