@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from specdash.core.readings import FailureKind, Reading, Source
 from specdash.export.incident.redaction import Redactor
 from specdash.export.incident.values import redacted
 from specdash.history.codec import decode, encode
-from support import drawn_readings
+from support import any_value, drawn_readings
 
 PLAIN = Redactor()
 CANARY = "aardvark"
@@ -72,6 +74,34 @@ def test_the_figures_of_events_stay() -> None:
         ProxyEvents((RequestEvent(5.0, "s", "r-1", prompt_tokens=12, tool_calls=("a", "b")),)), PLAIN
     ).events
     assert (event.prompt_tokens, event.request_id, len(event.tool_calls)) == (12, "r-1", 2)
+
+
+SECRET = "wombat-8f3a77c1"
+KNOWING = Redactor([SECRET])
+
+
+def poisoned(value: Any) -> Any:
+    """The value with the secret at the end of every text."""
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return f"{value} {SECRET}"
+    if isinstance(value, tuple | list):
+        return type(value)(map(poisoned, value))
+    if isinstance(value, dict):
+        return {poisoned(key): poisoned(one) for key, one in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: poisoned(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+@given(any_value.readings)
+def test_a_known_secret_is_in_no_text_of_any_reading(reading: Reading[Any]) -> None:
+    bad = poisoned(reading)
+    clean = redacted(bad, KNOWING)
+    assert SECRET not in json.dumps(encode(clean), ensure_ascii=False)
+    assert type(clean.value) is type(bad.value)
 
 
 @given(drawn_readings.counters)
