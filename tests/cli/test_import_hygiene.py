@@ -35,6 +35,7 @@ def modules_after(*argv: str) -> set[str]:
         ("doctor", "--url", "http://127.0.0.1:9"),
         ("config", "show"),
         ("parse-log", "/dev/null"),
+        ("incident", "--url", "http://127.0.0.1:9"),
         ("--help",),
     ],
 )
