@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from insight.experiment_data import record
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.log_facts import DecodeTiming, SpeculativeStatistics, VerificationSteps
 from specdash.core.observations import Counters, Props, Slot, Slots
 from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
 from specdash.insight.samples import RequestSample, Work
 from specdash.insight.speedup import ENOUGH, derive
 from specdash.insight.speedup_picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.state import TargetState
+from specdash.llama.log_parser import LogParser
 
-if TYPE_CHECKING:
-    from specdash.insight.state import TargetState
-
+DATA = Path(__file__).parents[1] / "data"
 BASE = (baseline(),)
 
 
@@ -148,6 +150,22 @@ def test_requests_of_the_server_before_do_not_count() -> None:
     made = state(row_of(20), BASE)
     made.log.newest_s, made.log.newest_at = 60.0, NOW
     assert told(made).requests == 10
+
+
+def test_nor_do_those_from_before_an_apply_where_nobody_knows_since_when_the_server_runs() -> None:
+    made = state(row_of(20), BASE)
+    made.experiments.set_records((record(1, WALL - 70, ended_at=WALL - 60, downtime_s=2.0),))
+    assert told(made).requests == 10
+
+
+def test_a_real_log_tells_what_drafting_costs() -> None:
+    made = TargetState(Target("http://127.0.0.1:8080"))
+    log = (DATA / "logs" / "llama_draft75_lv4.log").read_bytes()
+    made.apply(Reading.known(Source.LOG, NOW - 1, LogParser().feed(log)))
+    assert made.log.drafting.seconds_per_token(0.0) == pytest.approx((0.051 + 117.496 + 0.032) / 282 / 1000)
+    (draft,) = told(made).by_type
+    assert (draft.type, draft.drafts, draft.tokens_drafted, draft.tokens_accepted) == ("draft-simple", 36, 282, 202)
+    assert draft.mean_accepted_length == pytest.approx(6.61, abs=0.005), "as the server says itself"
 
 
 def test_a_baseline_of_another_file_is_not_used() -> None:

@@ -130,7 +130,8 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
     """The requests of this server that ended in the window, or the newest ones where there are too few."""
     uptime = state.uptime(now, wall)
-    started = wall - uptime if uptime is not None else float("-inf")
+    restarts = [one.ended_at for one in state.experiments.records if one.downtime_s is not None]
+    started = max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=float("-inf"))
     samples = state.experiments.samples
     every: list[RequestSample] = []
     for source in (samples.logged, samples.told.values()):
