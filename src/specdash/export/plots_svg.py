@@ -22,6 +22,8 @@ _DAY_S = 86400.0
 _LABEL_PX = 6.2
 """Width of a letter at the size of labels, on the safe side."""
 _LONGEST_LABEL = 34
+_MOST = 1e15
+"""A larger value is no measurement."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _STYLE = (
@@ -64,7 +66,7 @@ class Plot:
     @property
     def is_empty(self) -> bool:
         """Whether there is no value at all."""
-        return not any(value is not None and math.isfinite(value) for _, value in self.points)
+        return not any(_is_number(value) for _, value in self.points)
 
 
 def draw(plot: Plot) -> str:
@@ -92,14 +94,14 @@ def draw(plot: Plot) -> str:
 
 
 def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    return value is not None and abs(value) < _MOST
 
 
 def _range(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float, float]:
     """Bottom, top and step of the grid: round numbers that hold every value."""
     least = min(values, default=0.0) if low is None else min(low, min(values, default=low))
     most = max([*values, high] if high is not None else values, default=1.0)
-    if most <= least:
+    if most - least <= max(1e-12, abs(least) * 1e-9):
         most = least + (abs(least) * 0.1 or 1.0)
     raw = (most - least) / _TICKS_Y
     power = 10.0 ** math.floor(math.log10(raw))
