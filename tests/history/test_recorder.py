@@ -16,7 +16,7 @@ from specdash.core.observations import Props
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.recorder import Recorder
-from specdash.history.store import Store
+from specdash.history.store import LOOK_BACK_S, Store
 from specdash.insight.charts import Metric
 from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, until, value
 
@@ -162,6 +162,21 @@ def test_a_full_queue_drops_the_oldest_and_says_how_many(tmp_path: Path, monkeyp
     assert recorder.lost == 30
     assert numbers(tmp_path) == [float(number) for number in range(30, 80)]
     assert "30 readings were not recorded" in titles(tmp_path)
+
+
+def test_what_waited_for_long_becomes_blocks_no_longer_than_others(tmp_path: Path) -> None:
+    wall, mono = [1_800_000_000.0], [1000.0]
+    recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
+    for number in range(3000):
+        recorder.on_reading(counters(float(number), mono[0]))
+        wall[0] += 1
+        mono[0] += 1
+    recorder._work()
+    recorder._end()
+    assert numbers(tmp_path) == [float(number) for number in range(3000)]
+    with Store(file_of(tmp_path)) as store:
+        spans = store._rows("SELECT last - first FROM blocks")
+        assert max(span for (span,) in spans) < LOOK_BACK_S
 
 
 def test_a_clock_that_was_set_back_leaves_both_records_and_the_later_one_counts(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ COMMIT_S: Final = 1.0
 """Seconds between two writes: what a kill costs at most, and as much again for what is on its way."""
 QUEUE_MOST: Final = 4000
 """Readings, points and alerts that wait to be written; older ones are dropped and counted."""
+WRITTEN_S: Final = 30.0
+"""What waited for long is written in pieces of so many seconds, so that blocks stay short."""
 RETRY_S: Final = 5.0
 """Seconds until the next try after a failed write."""
 FOLLOW_S: Final = 5.0
@@ -259,13 +261,17 @@ class Recorder:
                 self._pending.popleft()
 
     def _run_of_one_clock(self) -> tuple[int, float]:
-        """How many pending entries are of one run of the clock, and what makes their times Unix times.
+        """How many pending entries to write at once, and what makes their times Unix times: those of one run of the
+        clock, and of no longer than `WRITTEN_S`.
 
         A clock that is corrected bit by bit is followed when a block ends anyway; one that was set, or that went on
         while the machine slept, begins a new era.
         """
         offset = self._offset
-        for count, (own, _) in enumerate(self._pending):
+        latest = self._moment(self._pending[0]) + WRITTEN_S if self._pending else 0.0
+        for count, (own, what) in enumerate(self._pending):
+            if count and isinstance(what, Reading) and self._moment((own, what)) > latest:
+                return count, offset or 0.0
             if offset is None:
                 offset = self._offset = own
             if own and abs(own - offset) > STEP_S:

@@ -163,8 +163,8 @@ class OneOf(Shape):
     def _gather_shared(self, field: str, names: list[str], origin: Origin, path: str) -> dict[str, list[Any]]:
         """The column of a shared field, by the class that its values belong to; of those that were written with it."""
         written = origin.get(f"{path}.{field}|") or []
-        having = [name for name in names if name in set(written)]
         found: dict[str, list[Any]] = {name: [] for name in written}
+        having = [name for name in names if name in found]
         if having:
             for name, value in zip(having, column_of(origin, f"{path}.{field}", len(having)), strict=True):
                 found[name].append(value)

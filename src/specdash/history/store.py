@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 LOOK_BACK_S: Final = 300.0
 """A block is no longer than this, so one that begins earlier than this before a moment cannot hold it."""
 _STILLS_KEPT: Final = 64
+_BLOCKS_KEPT: Final = 4
+"""Blocks that stay unpacked: a seek looks at the same ones several times."""
 
 
 def target_name(target: Target) -> str:
@@ -59,6 +61,7 @@ class Store:
         self._lock = threading.RLock()
         self._connection = connect(path, read_only=read_only)
         self._stills: dict[str, Any] = {}
+        self._blocks: dict[int, Sequence[Reading[Any]]] = {}
         self.damaged = 0
         """Blocks that could not be read so far; they are left out."""
 
@@ -311,12 +314,19 @@ class Store:
     def _of_piece(self, number: int, piece: _Piece) -> Sequence[Reading[Any]]:
         if piece.block is None:
             return piece.readings
+        if piece.block in self._blocks:
+            return self._blocks[piece.block]
         rows = self._rows("SELECT data FROM blocks WHERE id = ?", piece.block)
         try:
-            return block.unpack(rows[0][0], lambda source, digest: self._still(number, source, digest)) if rows else ()
+            found = block.unpack(rows[0][0], lambda source, digest: self._still(number, source, digest)) if rows else []
         except DamagedError:
             self.damaged += 1
             return ()
+        with self._lock:
+            while len(self._blocks) >= _BLOCKS_KEPT:
+                self._blocks.pop(next(iter(self._blocks)))
+            self._blocks[piece.block] = found
+        return found
 
     def _still(self, number: int, source: Source, digest: str) -> Any:
         if digest not in self._stills:

@@ -1,0 +1,71 @@
+"""The dashboard records what it sees, into the place that its environment names, and says when it cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.options import resolved_settings
+from specdash.cli.watch import Collecting
+from specdash.core.config import Resolved
+from specdash.core.readings import Source
+from specdash.core.target import Target
+from specdash.history.store import Store
+from support.fault_server import FaultServer, says
+from support.recording import env_of, file_of, hurry, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer({"/health": says(200, '{"status": "ok"}')}) as server:
+        yield server
+
+
+def collecting(server: FaultServer, directory: Path, **changed: Any) -> Collecting:
+    settings = resolved_settings(None) | {name: Resolved(value, "test") for name, value in changed.items()}
+    return Collecting(Target(server.url), None, settings, env_of(directory))
+
+
+def test_what_is_seen_is_recorded_with_charts_and_changes_of_state(server: FaultServer, tmp_path: Path) -> None:
+    live = collecting(server, tmp_path)
+    live.start()
+    try:
+        until(lambda: file_of(tmp_path).exists() and live._recorder is not None and live._recorder.is_recording)
+        with Store(file_of(tmp_path)) as store:
+            until(lambda: any(one.source is Source.HEALTH for _, one in store.readings(server.url, 0, 4e9)))
+        assert live.record_problem == ""
+    finally:
+        live.stop()
+    with Store(file_of(tmp_path)) as store:
+        assert [event.ref for event in store.events(server.url, 0, 4e9)][-1] == "ended"
+
+
+def test_without_the_setting_nothing_is_written(server: FaultServer, tmp_path: Path) -> None:
+    live = collecting(server, tmp_path, record=False)
+    live.start()
+    try:
+        until(lambda: live.picture(0.0, 0.0).backend.url and server.count("/health") > 1)
+        assert live.record_problem == ""
+    finally:
+        live.stop()
+    assert not file_of(tmp_path).exists()
+
+
+def test_why_nothing_is_recorded_is_there_for_the_screen(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    (tmp_path / "specdash").write_text("in the way")
+    live = collecting(server, tmp_path)
+    live.start()
+    try:
+        until(lambda: live.record_problem)
+        assert str(tmp_path / "specdash") in live.record_problem
+        until(lambda: server.count("/health") > 0)
+    finally:
+        live.stop()
