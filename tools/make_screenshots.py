@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
+import os
+import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specdash.backend.demo import DRAFT_TYPE
 from specdash.cli.demo import (
@@ -27,14 +31,21 @@ from specdash.control.console import Console
 from specdash.control.supervisor import Supervisor
 from specdash.core.applies import Outcome
 from specdash.core.changes import ChangeSet, Role
+from specdash.core.readings import Source
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 SIZES = ((80, 24), (120, 36), (200, 50))
 SCREENS = {"demo": (), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
 """Each picture's name, and the keys that lead to it."""
+INCIDENTS = {"banner": (), "incidents": ("i",)}
+"""Those that are drawn while the engine is stopped."""
+STOPPED_S = 15.0
 APPLIED = {"LLAMA_DRAFT_MAX": "6"}
 """What is applied after half of the traffic, so that there is a marker and a card to show."""
 WARM_UP_S = 75.0
@@ -62,7 +73,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, help="seconds of traffic before the first picture")
     args = parser.parse_args()
     try:
-        import cairosvg
+        import cairosvg  # noqa: F401
     except (ImportError, OSError) as error:
         print(
             f"PNGs need cairosvg and the cairo library (Debian: libcairo2 fonts-dejavu-core): {error}", file=sys.stderr
@@ -87,13 +98,36 @@ def main() -> int:
                 print(f"the apply before the pictures failed: {running.record or running.error}", file=sys.stderr)
                 return 1
             time.sleep(args.warm_up / 2)
-            for (screen, keys), (width, height) in itertools.product(SCREENS.items(), SIZES):
-                svg = asyncio.run(shoot(state, console, width, height, keys))
-                name = args.out / f"{screen}-{width}x{height}"
-                name.with_suffix(".svg").write_text(svg, encoding="utf-8")
-                name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))
-                print(f"{name}.svg and .png")
+            draw(state, console, SCREENS, args.out)
+            with stopped_engine(state):
+                time.sleep(STOPPED_S)
+                draw(state, console, INCIDENTS, args.out)
     return 0
+
+
+def draw(state: TargetState, console: Console, screens: Mapping[str, tuple[str, ...]], out: Path) -> None:
+    """These screens at all sizes, as SVG and PNG."""
+    import cairosvg
+
+    for (screen, keys), (width, height) in itertools.product(screens.items(), SIZES):
+        svg = asyncio.run(shoot(state, console, width, height, keys))
+        name = out / f"{screen}-{width}x{height}"
+        name.with_suffix(".svg").write_text(svg, encoding="utf-8")
+        name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))
+        print(f"{name}.svg and .png")
+
+
+@contextlib.contextmanager
+def stopped_engine(state: TargetState) -> Iterator[None]:
+    """The engine as a debugger or a full disk would leave it: there, and deaf."""
+    process = state.value(Source.PROCESS)
+    for pid in process.pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in process.pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 if __name__ == "__main__":
