@@ -27,7 +27,7 @@ from support.drawn_readings import values
 from support.list_record import ListRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from specdash.insight.picture import Picture
 
@@ -89,19 +89,23 @@ class Live:
         return ReplaySession(self.record, self.target)
 
 
-def serve(live: Live, seconds: Iterable[float], tokens: Callable[[float], float] = lambda at: 100.0 * at) -> None:
+def counters_at(at: float) -> Counters:
+    """Totals of a server that has made 100 tokens a second for so long."""
+    total = 100.0 * at
+    return Counters(
+        predicted_tokens=total,
+        predicted_seconds=total / 50.0,
+        decode_calls=total / 2,
+        draft_tokens=total,
+        accepted_tokens=total / 4,
+        requests_processing=1.0,
+    )
+
+
+def serve(live: Live, seconds: Iterable[float]) -> None:
     """A server that is looked at once a second, and makes tokens."""
     for at in seconds:
-        total = tokens(at)
-        counters = Counters(
-            predicted_tokens=total,
-            predicted_seconds=total / 50.0,
-            decode_calls=total / 2,
-            draft_tokens=total,
-            accepted_tokens=total / 4,
-            requests_processing=1.0,
-        )
-        live.tell(at, Source.METRICS, counters)
+        live.tell(at, Source.METRICS, counters_at(at))
         live.tell(at, Source.HOST, Host(cpu_utilisation=0.5, cpu_count=8))
         live.tell(at, Source.HEALTH, OK)
 

@@ -94,7 +94,12 @@ def test_a_recorded_run_of_a_real_server_plays_as_it_was(
     for look, (wall, expected) in zip(looks, seen.moments, strict=True):
         assert look == pytest.approx(wall, abs=0.005)
         session.advance(look)
-        assert unlike(session, expected, TEXTS + BY_THE_SECOND * by_the_second) == []
+        found = unlike(session, expected, TEXTS + BY_THE_SECOND * by_the_second)
+        if found:
+            # Two collectors may publish in another order than that in which they looked, a moment apart.
+            session.advance(look + 0.004)
+            found = unlike(session, expected, TEXTS + BY_THE_SECOND * by_the_second)
+        assert found == []
     # A moment later, all that was said within the last second is in both.
     session.advance(session.last)
     picture = session.picture(window_s=WINDOW_S)

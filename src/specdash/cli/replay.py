@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.options import add_settings, resolved_settings, accept_ago
 from specdash.cli.recording import own_rules
 from specdash.core import paths
 from specdash.core.config import RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S
@@ -51,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="URL", help="the server, where several are recorded")
     parser.add_argument("--headless", action="store_true", help="no dashboard: print the snapshot of --since")
     parser.add_argument("--json", action="store_true", help="the same as JSON (implies --headless)")
+    accept_ago(parser)
     add_settings(parser, (*SCREEN_SETTINGS, *RULE_SETTINGS))
 
 

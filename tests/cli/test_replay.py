@@ -1,0 +1,162 @@
+"""`specdash replay`: a moment of a record as a snapshot, the ways to name one, and what cannot be shown."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from history.test_replay import OK, counters_at
+from specdash.cli.main import main
+from specdash.core import paths
+from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.pruning import Bounds
+from specdash.history.writer import Batch, Writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = 1_790_000_000.0
+SECONDS = 200
+URL = "http://127.0.0.1:8080"
+
+
+def record(path: Path, name: str = URL, start: float = START) -> Path:
+    """A record of a server that makes 100 tokens a second."""
+    writer = Writer(path, name, Bounds(7.0, 10**9))
+    writer.begin(TimelineEvent(start, EventKind.RECORDER, "recording began", ref="began"), set())
+    readings: list[Reading[Any]] = []
+    for second in range(SECONDS):
+        at = start + second
+        readings += [
+            Reading.known(Source.METRICS, at, counters_at(second)),
+            Reading.known(Source.HEALTH, at + 0.001, OK),
+        ]
+    writer.write(Batch(readings, [], [], []))
+    writer.close()
+    return path
+
+
+def replayed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["replay", "--json", *arguments]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["replay", "--json", *arguments])
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert said.count("\n") == 1
+    return code, said
+
+
+def test_a_moment_of_the_record_is_a_snapshot_of_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "history.db")
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(START + 50.5))
+    shown = replayed(capsys, str(path), "--since", when)
+    assert shown["backend"]["state"] == "live"
+    assert shown["backend"]["url"] == URL
+    assert shown["backend"]["counters"]["predicted_tokens"] == 5000.0
+    ago = replayed(capsys, str(path), "--since", "-99s")
+    assert ago["backend"]["counters"]["predicted_tokens"] == 10000.0
+
+
+def test_the_users_own_record_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    record(paths.history_file(), start=time.time() - SECONDS)
+    assert replayed(capsys, "--since", "-60s")["backend"]["state"] == "live"
+    assert main(["replay", "--headless", "--since", "-60s"]) == 0
+    assert "LIVE" in capsys.readouterr().out
+
+
+def test_a_bundle_is_opened_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "incident.tar.gz"
+    with tarfile.open(bundle, "w:gz") as members:
+        members.add(record(tmp_path / "source.db"), "incident-1/history.db")
+    assert replayed(capsys, str(bundle), "--since", "-10s")["backend"]["state"] == "live"
+
+
+def test_of_several_servers_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "history.db")
+    record(path, "http://127.0.0.1:9090 coder", START + 1000)
+    assert replayed(capsys, str(path))["backend"]["url"] == "http://127.0.0.1:9090"
+    assert replayed(capsys, str(path), "--target", "127.0.0.1:8080")["backend"]["url"] == URL
+    code, said = failed(capsys, str(path), "--target", "http://127.0.0.1:1")
+    assert code == 2
+    assert "it has http://127.0.0.1:9090 coder, http://127.0.0.1:8080" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), (b"", "neither a record"), (b"hello", "neither a record"), (b"SQLite format 3\0", "")],
+    ids=["missing", "empty", "foreign", "damaged"],
+)
+def test_what_is_no_record_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "some.db"
+    if content is not None:
+        path.write_bytes(content)
+    code, message = failed(capsys, str(path))
+    assert code == 3
+    assert str(path) in message
+    assert said in message
+
+
+def test_a_bundle_without_a_record_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "incident.tar.gz"
+    (tmp_path / "summary.md").write_text("x")
+    with tarfile.open(bundle, "w:gz") as members:
+        members.add(tmp_path / "summary.md", "summary.md")
+    assert failed(capsys, str(bundle)) == (
+        3,
+        f"specdash: {bundle}: no history.db in it; a bundle has one when something was recorded\n",
+    )
+
+
+def test_nothing_recorded_says_how_it_would_be(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = failed(capsys)
+    assert code == 3
+    assert "no record; one is written while specdash runs" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--since", "2020-01-01"), "is not recorded; the record is from"),
+        (("--since", "yesterday"), "is no moment"),
+        (("--since", "-60s", "--until", "-90s"), "not after the beginning"),
+        (("--speed", "0"), "wants more than 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    code, message = failed(capsys, str(record(tmp_path / "history.db")), *arguments)
+    assert code == 2
+    assert said in message
+
+
+def test_it_leaves_the_record_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = record(tmp_path / "history.db")
+    before = path.read_bytes()
+    replayed(capsys, str(path))
+    assert path.read_bytes() == before
+
+
+def test_without_a_terminal_the_dashboard_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(record(tmp_path / "history.db"))]) == 2
+    assert "needs a terminal" in capsys.readouterr().err
+
+
+def test_the_target_of_a_router_keeps_its_model(tmp_path: Path) -> None:
+    from specdash.history.replay import open_session
+
+    session = open_session(record(tmp_path / "history.db", "http://127.0.0.1:9090 coder"), None)
+    assert session.target == Target("http://127.0.0.1:9090", model="coder", origin="record")
+    session.close()

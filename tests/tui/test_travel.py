@@ -1,0 +1,213 @@
+"""Time travel, by keys: from live into the record and back, and a dashboard that is only a replay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from history.test_replay import WALL, Live, fail, serve
+from specdash.core.errors import InputError
+from specdash.history.player import Player
+from specdash.tui import plot
+from specdash.tui.app import Dashboard
+from specdash.tui.spans import ASCII, UNICODE
+from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
+from tui.drawn import screen
+from tui.fake_console import FakeConsole
+from tui.fake_state import FakeState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.pilot import Pilot
+
+    from specdash.history.replay import ReplaySession
+
+NOW = WALL + 299.0
+
+
+@pytest.fixture(autouse=True)
+def charts() -> None:
+    """Charts are drawn from the first paint on."""
+    plot.load()
+
+
+@pytest.fixture(scope="module")
+def live() -> Live:
+    live = Live()
+    serve(live, range(60))
+    fail(live, range(60, 70))
+    serve(live, range(70, 300))
+    return live
+
+
+def travelling_dashboard(opened: Callable[[float | None], ReplaySession]) -> Dashboard:
+    console = FakeConsole()
+    return Dashboard(FakeState(), wall=lambda: NOW, theme="night", record=opened, console=console)  # type: ignore[arg-type]
+
+
+async def until(pilot: Pilot[None], told: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not told():
+        assert time.monotonic() < end
+        await pilot.pause()
+        await asyncio.sleep(0.01)
+
+
+def at_rest(app: Dashboard, position: float) -> Callable[[], bool]:
+    return lambda: (
+        app.player is not None and not app.player.seeking and app.player.session.position == pytest.approx(position)
+    )
+
+
+async def test_a_step_back_shows_the_past_and_l_returns(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.pause()
+        assert "REPLAY" not in screen(app)
+        await pilot.press("comma")
+        await until(pilot, at_rest(app, NOW - 10))
+        await pilot.press("comma")
+        await until(pilot, at_rest(app, NOW - 20))
+        await until(pilot, lambda: "(-20s)" in screen(app))
+        assert "REPLAY" in screen(app)
+        assert "L live" in screen(app)
+        assert app.shown.view is not None
+        assert app.shown.view.picture.wall == pytest.approx(NOW - 20)
+        await pilot.press("full_stop")
+        await until(pilot, at_rest(app, NOW - 10))
+        await pilot.press("L")
+        await pilot.pause()
+        assert app.player is None
+        assert "REPLAY" not in screen(app)
+
+
+def _session(live: Live, at: float | None) -> ReplaySession:
+    from specdash.history.replay import ReplaySession
+
+    return ReplaySession(live.record, live.target, at=at)
+
+
+async def test_events_are_jumped_to_and_moments_asked_for(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    moments = sorted({event.at for event in _session(live, None).events})
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("less_than_sign")
+        await until(pilot, at_rest(app, moments[-1]))
+        await pilot.press("less_than_sign")
+        await until(pilot, at_rest(app, moments[-2]))
+        await pilot.press("greater_than_sign")
+        await until(pilot, at_rest(app, moments[-1]))
+        await pilot.press("J", *"3m", "enter")
+        await until(pilot, at_rest(app, NOW - 180))
+        app.action_travel_to(WALL + 65)
+        await until(pilot, at_rest(app, WALL + 65))
+        await until(pilot, lambda: "DOWN" in screen(app))
+
+
+async def test_space_plays_and_plus_is_faster(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    async with app.run_test(size=(140, 40)) as pilot:
+        app.action_travel_to(WALL + 100)
+        await until(pilot, at_rest(app, WALL + 100))
+        interval = app.interval_s
+        await pilot.press("plus", "plus", "plus", "space")
+        assert app.player is not None
+        assert app.player.speed == 10.0
+        assert app.interval_s == interval
+        await until(pilot, lambda: app.player is not None and app.player.session.position > WALL + 103)
+        await pilot.press("space")
+        assert not app.player.playing
+        assert app.paused_at is None
+
+
+async def test_the_past_cannot_be_changed(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("A")
+        assert app.arming.armed(app.monotonic())
+        await pilot.press("comma")
+        await until(pilot, at_rest(app, NOW - 10))
+        assert not app.arming.armed(app.monotonic())
+        await pilot.press("A")
+        assert not app.arming.armed(app.monotonic())
+
+
+async def test_nothing_recorded_is_said_and_live_goes_on() -> None:
+    def nothing(_: float | None) -> ReplaySession:
+        raise InputError("no record; one is written while specdash runs")
+
+    app = travelling_dashboard(nothing)
+    said: list[str] = []
+    async with app.run_test(size=(140, 40)) as pilot:
+        app.notify = lambda message, **_: said.append(message)  # type: ignore[method-assign]
+        await pilot.press("comma")
+        await until(pilot, lambda: bool(said))
+        assert said == ["no record; one is written while specdash runs"]
+        assert app.player is None
+
+
+async def test_the_screen_does_not_wait_for_the_record(live: Live) -> None:
+    def slowly(at: float | None) -> ReplaySession:
+        time.sleep(0.5)
+        return _session(live, at)
+
+    app = travelling_dashboard(slowly)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("comma", "comma", "comma")
+        assert app.player is None
+        await until(pilot, at_rest(app, NOW - 30))
+
+
+async def test_going_live_while_the_record_is_opened_calls_it_off(live: Live) -> None:
+    opened: list[ReplaySession] = []
+
+    def slowly(at: float | None) -> ReplaySession:
+        time.sleep(0.3)
+        opened.append(_session(live, at))
+        return opened[0]
+
+    app = travelling_dashboard(slowly)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("comma", "L")
+        await until(pilot, lambda: bool(opened))
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.player is None
+
+
+async def test_a_dashboard_of_a_replay_has_no_live(live: Live) -> None:
+    session = _session(live, WALL + 65)
+    app = Dashboard(session, wall=lambda: NOW + 86400 * 3, theme="night", replay=Player(session))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: "REPLAY" in screen(app))
+        assert "DOWN" in screen(app)
+        assert "L live" not in screen(app)
+        await pilot.press("L")
+        assert app.player is not None
+        assert app.player.session is session
+    app.player.close()
+
+
+@pytest.mark.parametrize("width", [60, 80, 140, 200])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_the_strip_fits_every_width(live: Live, width: int, glyphs: object) -> None:
+    session = _session(live, WALL + 65)
+    for position in (session.first, WALL + 65, session.last):
+        travel = Travelling(position, NOW, session.first, session.last, events=session.events)
+        line = travel_line(travel, 60.0, width, glyphs)  # type: ignore[arg-type]
+        assert sum(len(text) for text, _ in line) == width
+        assert ("#" if glyphs is ASCII else "█") in "".join(text for text, _ in line)
+
+
+def test_the_badge_says_when_and_how_long_ago() -> None:
+    now = time.mktime((2026, 3, 10, 15, 30, 0, 0, 0, -1))
+    then = time.mktime((2026, 3, 10, 2, 13, 45, 0, 0, -1))
+    assert (
+        travel_badge(Travelling(then, now, then, now, playing=True, speed=5.0), ASCII)
+        == " REPLAY 02:13:45 (-13h16m) > 5x "
+    )
+    assert travel_badge(Travelling(then - 86400, now, then, now), ASCII) == " REPLAY Mar 09 02:13:45 (-1d13h) = "
