@@ -50,7 +50,8 @@ def killed_under_load(directory: Path, runs_s: float) -> tuple[float, float]:
             process.stdout.close()
 
 
-def check(directory: Path, began: float, died: float) -> None:
+def check(directory: Path, began: float, died: float) -> int:
+    """Hold the record to its promise; how many readings of this run it has."""
     with Store(file_of(directory)) as store:
         assert not store.check()
         assert not store.damaged
@@ -60,12 +61,11 @@ def check(directory: Path, began: float, died: float) -> None:
         assert [at for at, _ in recent] == sorted(at for at, _ in recent)
         numbers = [value(one).prompt_tokens for _, one in recent if one.source is Source.METRICS]
         assert numbers == [float(number) for number in range(len(numbers))]
+        return len(numbers)
 
 
-@pytest.mark.slow
 def test_a_killed_recorder_leaves_a_record_that_opens_with_at_most_two_seconds_missing(tmp_path: Path) -> None:
-    for round_number in range(3):
-        check(tmp_path, *killed_under_load(tmp_path, 1.5 + 0.77 * round_number))
+    assert check(tmp_path, *killed_under_load(tmp_path, 1.4)) > 0
 
 
 @pytest.mark.slow
