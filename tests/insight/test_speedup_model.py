@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.speedup_data import request
-from specdash.insight.speedup_model import DRAFT_COSTS, break_even, compared, effort_of, from_own_steps, leviathan
+from specdash.insight.speedup_model import break_even, compared, effort_of, from_own_steps, leviathan
 
 if TYPE_CHECKING:
     from specdash.insight.samples import RequestSample
@@ -31,7 +31,7 @@ requests = st.builds(
 def estimate(sample: RequestSample, share: float | None) -> tuple[float, float, float]:
     effort = effort_of([sample])
     assert effort.length is not None
-    found = leviathan(effort.length, effort.drafted_per_step, share, DRAFT_COSTS)
+    found = leviathan(effort.length, effort.drafted_per_step, share)
     return found.low, found.value, found.high
 
 
@@ -55,14 +55,14 @@ def test_the_bounds_hold_the_value(one: RequestSample, share: float | None) -> N
 
 
 def test_without_cost_a_step_is_worth_its_tokens() -> None:
-    assert leviathan(3.0, 4.0, 0.0, DRAFT_COSTS).high == pytest.approx(3.0)
+    assert leviathan(3.0, 4.0, 0.0).high == pytest.approx(3.0)
 
 
 def test_the_published_formula_is_the_upper_bound() -> None:
     # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
     length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
     share = drafted * cost / (1 + drafted * cost)
-    assert leviathan(length, drafted, share, DRAFT_COSTS).high == pytest.approx(length / (drafted * cost + 1))
+    assert leviathan(length, drafted, share).high == pytest.approx(length / (drafted * cost + 1))
 
 
 @given(requests, shares)
@@ -70,9 +70,9 @@ def test_at_the_break_even_length_the_estimate_is_one(one: RequestSample, share:
     effort = effort_of([one])
     assert effort.length is not None
     drafted = effort.drafted_per_step
-    found = leviathan(effort.length, drafted, share, DRAFT_COSTS)
+    found = leviathan(effort.length, drafted, share)
     length, acceptance = break_even(effort.length, found.value, drafted)
-    assert leviathan(length, drafted, share, DRAFT_COSTS).value == pytest.approx(1.0)
+    assert leviathan(length, drafted, share).value == pytest.approx(1.0)
     if acceptance is not None and length >= 1:
         assert 1 + acceptance * drafted == pytest.approx(length)
 

@@ -17,7 +17,8 @@ from specdash.insight.counter_log import delta
 from specdash.insight.overlap import PREFILL_SHARE, Overlap
 from specdash.insight.speedup_groups import CONTEXT_NAMES, PHASES, context_of, grouped, phase_of, works
 from specdash.insight.speedup_model import (
-    DRAFT_COSTS,
+    VERIFY_COSTS,
+    VERIFY_COSTS_ANYWHERE,
     Effort,
     Range,
     break_even,
@@ -175,7 +176,9 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     if known and reference is not None:
         picture = _measured(known, pool, reference)
     else:
-        picture = _estimated(effort, share, pool, why_not)
+        gpus: Gpus | None = state.value(Source.GPU)
+        costs = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+        picture = _estimated(effort, share, pool, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
@@ -208,13 +211,15 @@ def _measured(pairs: Sequence[_Pair], pool: _Pool, reference: Reference) -> Spee
     return replace(picture, low=found.low, high=found.high, verdict=_verdict(found), why=words)
 
 
-def _estimated(effort: Effort, share: float | None, pool: _Pool, why_not: str) -> SpeedUpPicture:
+def _estimated(
+    effort: Effort, share: float | None, pool: _Pool, why_not: str, costs: tuple[float, ...]
+) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
     found = from_own_steps(pool.chosen)
     how = "from its own steps, of which some drafted less"
     if found is None:
-        found = leviathan(effort.length, effort.drafted_per_step, share, DRAFT_COSTS)
+        found = leviathan(effort.length, effort.drafted_per_step, share, costs)
         how = "from tokens per step"
         how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
         how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""

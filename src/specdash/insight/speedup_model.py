@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 VERIFY_COSTS = (0.0, 0.2, 0.8)
 """What each draft token adds to a step's verification, as a share of a token's decode: least, usual, most. Published: 0
-while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090 and on CPUs, 0.8 on an Apple M4."""
+while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4."""
+VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
+"""The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.5 for the
+demo's of 1 MB on one, whose batches of a few tokens cost more than as many single ones."""
 DRAFT_COSTS = (0.0, 0.1, 0.4)
 """What a draft model adds a token, likewise, where the log does not tell."""
 BLOCKS = 24
@@ -113,19 +116,23 @@ def _blocks(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def leviathan(
-    length: float, drafted_per_step: float, draft_share: float | None, draft_costs: tuple[float, ...]
+    length: float,
+    drafted_per_step: float,
+    draft_share: float | None,
+    verify_costs: tuple[float, ...] = VERIFY_COSTS,
+    draft_costs: tuple[float, ...] = DRAFT_COSTS,
 ) -> Range:
     """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
 
     `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
-    draft token costs, as shares of a token's decode.
+    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds.
     """
     drafted = max(drafted_per_step, 0.0)
     if draft_share is not None:
         kept = 1 - min(max(draft_share, 0.0), _MOST_SHARE)
-        best, usual, worst = (length * kept / (1 + cost * drafted) for cost in VERIFY_COSTS)
+        best, usual, worst = (length * kept / (1 + cost * drafted) for cost in verify_costs)
     else:
-        costs = zip(VERIFY_COSTS, draft_costs, strict=True)
+        costs = zip(verify_costs, draft_costs, strict=True)
         best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
     return Range(usual, worst, best)
 
