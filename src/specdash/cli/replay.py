@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, accept_ago
+from specdash.cli.options import accept_ago, add_settings, resolved_settings
 from specdash.cli.recording import own_rules
 from specdash.core import paths
 from specdash.core.config import RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S

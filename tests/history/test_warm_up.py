@@ -1,0 +1,124 @@
+"""What a dashboard that opens takes from the record: the past as past, and nothing of another process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from history.test_replay import OK, counters_at
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.observations import ProcessTree
+from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
+from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.pruning import Bounds
+from specdash.history.warm_up import warm_up
+from specdash.history.writer import Batch, Writer
+from specdash.insight.charts import Metric
+from specdash.insight.picture import BackendState
+from specdash.insight.state import TargetState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdash.insight.memory import Memory
+
+TARGET = Target("http://127.0.0.1:8080")
+OLD = Alert("backend_down", "Server is down", AlertSeverity.CRITICAL, "refused", 0.0, 0.0, 0.0)
+
+
+def record(path: Path, *, ended_ago: float, alerts: tuple[Alert, ...] = (), seconds: int = 600) -> Path:
+    """A record of a server at 100 tokens a second, that ended so long ago."""
+    start = time.time() - ended_ago - seconds
+    writer = Writer(path, TARGET.url, Bounds(7.0, 10**9))
+    writer.begin(TimelineEvent(start, EventKind.RECORDER, "recording began", ref="began"), set())
+    for first in range(0, seconds, 30):
+        readings: list[Reading[Any]] = []
+        points = []
+        for second in range(first, first + 30):
+            at = start + second
+            process = ProcessTree(7, started_wall=start - 5.0)
+            readings.append(Reading.known(Source.METRICS, at, counters_at(second)))
+            readings.append(Reading.known(Source.HEALTH, at + 0.001, OK))
+            readings.append(Reading.known(Source.PROCESS, at + 0.002, process))
+            points.append((at, Metric.DECODE.value, 50.0))
+        restart = TimelineEvent(start + 100, EventKind.RESTART, "restarted")
+        writer.write(Batch(readings, points, list(alerts), [restart] if not first else []))
+    writer.close()
+    return path
+
+
+def recalled(path: Path, **options: Any) -> Memory:
+    memory = warm_up(path, TARGET, budget_s=30.0, **options)
+    assert memory is not None
+    return memory
+
+
+def opened(memory: Memory, tokens_after_s: float) -> TargetState:
+    """A live state that begins with the memory, and looks once."""
+    state = TargetState(TARGET)
+    state.remember(memory)
+    now = time.monotonic()
+    state.apply(Reading.known(Source.METRICS, now, counters_at(tokens_after_s)))
+    state.apply(Reading.known(Source.HEALTH, now + 0.001, OK))
+    return state
+
+
+def test_charts_and_windows_reach_back_into_the_record(tmp_path: Path) -> None:
+    memory = recalled(record(tmp_path / "history.db", ended_ago=2.0))
+    state = opened(memory, 602.0)
+    now = time.monotonic()
+    columns = state.columns(Metric.DECODE, now, 900.0, 30)
+    assert [one for one in columns[-18:-2] if one is None] == []
+    picture = state.picture(now, time.time(), 300.0)
+    assert picture.backend.state is BackendState.LIVE
+    assert picture.backend.speculation.acceptance.window.value == pytest.approx(0.25)
+    assert [one.kind for one in picture.timeline] == [EventKind.RESTART]
+    assert picture.alerts.active == ()
+
+
+def test_of_another_process_nothing_is_counted_and_no_restart_is_seen(tmp_path: Path) -> None:
+    path = record(tmp_path / "history.db", ended_ago=2.0)
+    assert recalled(path, started_wall=time.time() - 1.0).scrapes == []
+    assert recalled(path, started_wall=time.time() - 62.0).scrapes[0].at == pytest.approx(
+        time.monotonic() - 62.0, abs=2.0
+    )
+    state = opened(recalled(path), 1.0)
+    picture = state.picture(time.monotonic(), time.time(), 300.0)
+    assert picture.backend.state is BackendState.LIVE
+    assert picture.alerts.active == ()
+
+
+def test_after_a_gap_counters_are_those_of_a_process_that_is_known_to_be_the_same(tmp_path: Path) -> None:
+    path = record(tmp_path / "history.db", ended_ago=300.0)
+    assert recalled(path).scrapes == []
+    assert len(recalled(path, started_wall=time.time() - 2000.0).scrapes) > 500
+
+
+def test_alerts_are_past_unless_they_were_active_a_moment_ago(tmp_path: Path) -> None:
+    now = time.time()
+    over = Alert("swapping", "Swapping", AlertSeverity.WARNING, "s", now - 400, now - 390, now - 300, ended=now - 300)
+    active = Alert("backend_down", "Down", AlertSeverity.CRITICAL, "refused", now - 60, now - 57, now - 3)
+    memory = recalled(record(tmp_path / "new.db", ended_ago=2.0, alerts=(over, active)))
+    assert [one.rule for one in memory.past] == ["swapping"]
+    assert [one.rule for one in memory.active] == ["backend_down"]
+    memory = recalled(record(tmp_path / "old.db", ended_ago=300.0, alerts=(over, active)))
+    assert memory.active == []
+    assert [(one.rule, one.ended is not None) for one in memory.past] == [("swapping", True), ("backend_down", True)]
+
+
+def test_without_a_record_or_with_a_damaged_one_there_is_no_memory(tmp_path: Path) -> None:
+    assert warm_up(tmp_path / "none.db", TARGET) is None
+    (tmp_path / "bad.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    assert warm_up(tmp_path / "bad.db", TARGET) is None
+    path = record(tmp_path / "history.db", ended_ago=2.0, seconds=60)
+    assert warm_up(path, Target("http://127.0.0.1:1")) is None
+
+
+def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    memory = warm_up(record(tmp_path / "history.db", ended_ago=2.0), TARGET, budget_s=0.0)
+    assert memory is not None
+    assert memory.scrapes == []
+    assert not any(memory.points.values())
