@@ -126,9 +126,17 @@ class BreakableServer:
 
     @contextlib.contextmanager
     def stuck(self) -> Iterator[None]:
-        """Hold the inference thread alone, as a hanging GPU does: the HTTP threads still answer."""
-        with frozen_thread(self.process.pid):
-            yield
+        """Hold the inference thread alone, as a hanging GPU does: the HTTP threads still answer.
+
+        Not at a moment at which it holds a lock that they need.
+        """
+        for _ in range(50):
+            with frozen_thread(self.process.pid):
+                if all(self._answers(path) for path in ("/health", "/slots", "/metrics")):
+                    yield
+                    return
+            time.sleep(0.01)
+        pytest.fail("the inference thread always holds what the HTTP threads need")
 
     @contextlib.contextmanager
     def stuck_loading(self) -> Iterator[None]:
@@ -159,6 +167,13 @@ class BreakableServer:
                 listener.shutdown(socket.SHUT_RDWR)
         finally:
             os.close(pidfd)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=1.0) as answer:
+                return bool(answer.read())
+        except OSError:
+            return False
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.5):
