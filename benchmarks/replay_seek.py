@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=Path, help="a record that there is")
     parser.add_argument("--days", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--moments", type=int, default=12)
     args = parser.parse_args()
     if args.record is not None:
