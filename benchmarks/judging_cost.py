@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from support.faults import DRAFTING, BreakableServer, watched  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from specdash.insight.rules.catalogue import Rule
     from specdash.insight.state import TargetState
 
 BOUND_PERCENT = 0.3
@@ -60,6 +62,10 @@ def age(state: TargetState) -> None:
     state.alerts.past = past
 
 
+def _judged(rule: Rule, scene: Scene) -> None:
+    list(rule.judge(scene, rule.spec.limits))
+
+
 def figures(state: TargetState) -> dict[str, float]:
     """Milliseconds of a judgement and of its parts."""
     past, wall = state.alerts.past, time.time()
@@ -67,7 +73,7 @@ def figures(state: TargetState) -> dict[str, float]:
     now = past.last.at
     picture = derive.picture(state, now, wall, JUDGED_WINDOW_S)
     scene = Scene(picture, past, state.experiments.samples)
-    each = {rule.spec.id: cpu_ms(lambda rule=rule: list(rule.judge(scene, rule.spec.limits))) for rule in shipped()}
+    each = {rule.spec.id: cpu_ms(partial(_judged, rule, scene)) for rule in shipped()}
     dearest = sorted(each.items(), key=lambda one: -one[1])[:6]
     return {
         "judgement_ms": round(cpu_ms(lambda: state._judge(now)), 3),  # noqa: SLF001 - what `apply` does at every look
