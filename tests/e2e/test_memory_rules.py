@@ -70,17 +70,18 @@ def test_a_context_that_is_shifted(tmp_path: Path) -> None:
 def test_a_slot_with_little_context_left(tmp_path: Path) -> None:
     target = tiny_models.write_llama(tmp_path / "target.gguf")
     slow = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=1)
-    flags = ("-np", "1", "-c", "1024", "--spec-type", "draft-simple", "-md", str(slow), "--spec-draft-n-max", "8")
+    flags = ("-np", "1", "-c", "16384", "--spec-type", "draft-simple", "-md", str(slow), "--spec-draft-n-max", "8")
     rules = with_user_limits(OWN, "[slot_nearly_full]\nraise_after_s = 0")
+    nearly_all = " ".join([SENTENCE] * 50)
     with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, rules) as seen:
         seen.until_live()
         with server.working(1, 300, SENTENCE):
             time.sleep(3)
             assert "slot_nearly_full" not in seen.rules_raised()
-        with server.working(1, 3000, SENTENCE):
+        with server.working(1, 3000, nearly_all):
             alert = seen.until_alert("slot_nearly_full")
             assert alert.subject == "slot 0"
-            assert alert.fix == (("LLAMA_CTX_SIZE", "2048"),)
+            assert alert.fix == (("LLAMA_CTX_SIZE", "32768"),)
 
 
 def test_drafts_that_a_recurrent_model_pays_twice(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_more_conversations_than_slots(tmp_path: Path) -> None:
         until(lambda: seen.picture().backend.requests_finished == 12)
         time.sleep(1)
         assert seen.rules_raised() == set()
-        take_turns(server, 10, ("A", "Bb", "Ccc"))
+        take_turns(server, 17, ("A", "Bb", "Ccc"))
         alert = seen.until_alert("slot_thrash")
         assert alert.severity is AlertSeverity.NOTICE
 

@@ -221,7 +221,7 @@ def slot_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         )
         return
     taken = takeovers(scene, window, limits["tokens"])
-    if taken.requests >= limits["takeovers"] and taken.requests >= limits["share"] * taken.of:
+    if taken.requests >= limits["takeovers"] and taken.requests >= limits["takeovers_share"] * taken.of:
         yield Symptom(
             f"{taken.requests} of {taken.of} prompts took the slot unused longest and were read from their start, "
             f"{taken.tokens} tokens; if these are turns of conversations, there are more of them than slots",
