@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.log_facts import LogBatch, VerificationSteps
+from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.history.gather import gathered
 from specdash.llama.log_parser import LogParser
@@ -25,6 +25,10 @@ LOGS = sorted((Path(__file__).parents[1] / "data" / "logs").glob("*.log"))
 LINES = [line for path in LOGS for line in path.read_bytes().splitlines(keepends=True)[:400]]
 
 
+def has_new_server(batch: LogBatch) -> bool:
+    return any(isinstance(fact, ServerEvent) and fact.name == "restarted" for fact in batch.facts)
+
+
 def sums(batches: list[LogBatch]) -> tuple[Any, ...]:
     steps: Counter[tuple[Any, ...]] = Counter()
     for batch in batches:
@@ -35,7 +39,8 @@ def sums(batches: list[LogBatch]) -> tuple[Any, ...]:
     others = [fact for batch in batches for fact in batch.facts if not isinstance(fact, VerificationSteps)]
     tallies: Counter[str] = Counter()
     for batch in batches:
-        tallies.update({tally.warning: tally.count for tally in batch.warnings})
+        for tally in batch.warnings:
+            tallies[tally.warning] += tally.count
     return sum(one.lines for one in batches), sum(one.unrecognised for one in batches), +steps, others, tallies
 
 
@@ -50,9 +55,10 @@ def test_batches_put_together_have_the_facts_counts_and_sums_of_all(data: st.Dat
         batches.append(parser.feed(b"".join(LINES[start:end])))
         start = end
     parts = [replace(one, restarted=False) for one in batches]
-    (found,) = gathered([Reading.known(Source.LOG, 10 + i / 5, batch) for i, batch in enumerate(parts)])
-    assert sums([value(found)]) == sums(parts)
-    assert found.at == pytest.approx(10 + (len(parts) - 1) / 5)
+    found = gathered([Reading.known(Source.LOG, 10 + i / 5, batch) for i, batch in enumerate(parts)])
+    assert sums([value(one) for one in found]) == sums(parts)
+    assert found[-1].at == pytest.approx(10 + (len(parts) - 1) / 5)
+    assert len(found) == 1 + sum(has_new_server(one) for one in parts[1:])
 
 
 def test_steps_of_a_slot_are_added_up_around_facts_of_other_slots_and_not_around_its_own() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.log_facts import LogBatch, LogFact, VerificationSteps, WarningTally
+from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, VerificationSteps, WarningTally
 from specdash.core.proxy_status import ProxyEvents
 from specdash.core.readings import Reading, Source
 
@@ -30,7 +30,7 @@ def gathered(readings: Sequence[Reading[Any]]) -> list[Reading[Any]]:
         if reading.source not in (Source.LOG, Source.PROXY_EVENTS):
             found.append(reading)
             continue
-        if value is None or (isinstance(value, LogBatch) and value.restarted):
+        if value is None or (isinstance(value, LogBatch) and _begins_anew(value)):
             found += _one(runs.pop(reading.source, []))
         if value is None:
             found.append(reading)
@@ -39,6 +39,11 @@ def gathered(readings: Sequence[Reading[Any]]) -> list[Reading[Any]]:
     for run in runs.values():
         found += _one(run)
     return sorted(found, key=lambda one: one.at)
+
+
+def _begins_anew(batch: LogBatch) -> bool:
+    """Whether a new server began in the batch: what was read before is of a former one."""
+    return batch.restarted or any(isinstance(fact, ServerEvent) and fact.name == "restarted" for fact in batch.facts)
 
 
 def _one(run: list[Reading[Any]]) -> list[Reading[Any]]:
@@ -74,11 +79,12 @@ def _log(batches: Sequence[LogBatch]) -> LogBatch:
 
 
 def _tallies(batches: Iterable[LogBatch]) -> tuple[WarningTally, ...]:
-    found: dict[str, WarningTally] = {}
+    found: dict[tuple[str, int], WarningTally] = {}
     for batch in batches:
         for tally in batch.warnings:
-            before = found.get(tally.warning)
-            found[tally.warning] = tally if before is None else before.and_then(tally)
+            key = tally.warning, tally.lives_ago
+            before = found.get(key)
+            found[key] = tally if before is None else before.and_then(tally)
     return tuple(found.values())
 
 
