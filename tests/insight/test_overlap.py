@@ -16,7 +16,9 @@ def decoding(start: float, end: float, prefill: float = 0.0) -> RequestSample:
 
 def test_alone_it_is_alone() -> None:
     one = decoding(0, 10)
-    assert Overlap([one]).profile(one) == ({1: pytest.approx(10)}, 0.0)
+    profile, filled = Overlap([one]).profile(one)
+    assert profile == {1: pytest.approx(10)}
+    assert filled == 0.0
 
 
 def test_time_beside_another_is_told_apart() -> None:
