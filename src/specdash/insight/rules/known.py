@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.insight.picture import BackendState
@@ -98,12 +97,23 @@ def grown_while_still(
 ) -> Growth:
     """How much totals grew since the total `still` moved last; nothing where one is not known or began anew."""
     grown, times = [0.0] * len(grows), 0
-    for before, after in reversed(list(pairwise(samples))):
-        held = still(before), still(after)
-        steps = [(one(before), one(after)) for one in grows]
-        if held[0] is None or held[0] != held[1] or any(a is None or b is None or b < a for a, b in steps):
+    if not samples or grows[0](samples[0]) == grows[0](samples[-1]):
+        return Growth(tuple(grown), times)
+    after: Sample | None = None
+    for before in reversed(samples):
+        if after is None or (before.totals is after.totals and before.live is after.live):
+            # Samples that share their tables saw nothing move.
+            after = before
+            continue
+        held = still(before)
+        gains = [_gain(one(before), one(after)) for one in grows]
+        if held is None or held != still(after) or None in gains:
             break
-        gains = [(b or 0.0) - (a or 0.0) for a, b in steps]
-        grown = [total + gain for total, gain in zip(grown, gains, strict=True)]
-        times += gains[0] > 0
+        grown = [total + (gain or 0.0) for total, gain in zip(grown, gains, strict=True)]
+        times += bool(gains[0])
+        after = before
     return Growth(tuple(grown), times)
+
+
+def _gain(before: float | None, after: float | None) -> float | None:
+    return after - before if before is not None and after is not None and after >= before else None

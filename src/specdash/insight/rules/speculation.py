@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.alerts import AlertSeverity, Symptom
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 NO_SPECULATION: Fix = (("LLAMA_SPEC_TYPE", "none"),)
 PROBLEMS = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "draft_load_failed")
 _CLOCKS_S = 2.0
+COMPARED = 256
+"""The newest requests; older ones are another day's work."""
 
 
 def acceptance_collapse(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """Far less is accepted than of earlier requests of the same kind."""
+    if not scene.samples.logged and not scene.samples.told:
+        return
     ended = _of_this_server(scene)
     since = scene.picture.wall - limits["recent_s"]
     recent = [one for one in ended if one.ended >= since][-int(limits["recent_requests"]) :]
@@ -145,7 +150,10 @@ def _of_this_server(scene: Scene) -> list[RequestSample]:
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
     told, logged = (
         sorted((one for one in usable(samples) if one.began >= since), key=lambda one: one.ended)
-        for samples in (scene.samples.told.values(), scene.samples.logged)
+        for samples in (
+            islice(reversed(scene.samples.told.values()), COMPARED),
+            islice(reversed(scene.samples.logged), COMPARED),
+        )
     )
     return told if 2 * len(told) >= len(logged) else logged
 
