@@ -41,6 +41,7 @@ def pour(path: Path, lines_per_second: float, stop: threading.Event) -> None:
 def inner(seconds: float, log: Path, out: Path) -> None:
     """Run the whole program on the log and write the lags, in milliseconds."""
     from specdash.cli.watch import Collecting
+    from specdash.core.config import resolve
     from specdash.core.target import Target
     from specdash.tui.app import Dashboard
 
@@ -59,7 +60,7 @@ def inner(seconds: float, log: Path, out: Path) -> None:
             super().on_mount()
             self.run_worker(beat(self))
 
-    collecting = Collecting(Target("http://127.0.0.1:9", log=str(log)), None, 1.0)
+    collecting = Collecting(Target("http://127.0.0.1:9", log=str(log)), None, resolve({}, {}, None))
     Measured(collecting, on_ready=collecting.start).run()
     collecting.stop()
     out.write_text(json.dumps(lags), encoding="utf-8")

@@ -72,9 +72,9 @@ class TargetState:
         observer: Observer | None = None,
         wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
-        """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed without
-        one, and when the process was stopped or goes on; `wall_offset` is Unix time minus the readings' monotonic time.
-        """
+        """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed
+        without one, and when the process was stopped or goes on; `wall_offset` is Unix time minus the readings'
+        monotonic time."""
         self.target = target
         self.alerts = Alerts(rules)
         self._wall_offset = wall_offset
