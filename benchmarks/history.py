@@ -34,7 +34,6 @@ from specdash.core.readings import Reading, Source
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history import block
 from specdash.history.columns import FILTERS
-from specdash.history.gather import gathered
 from specdash.history.keep import to_keep
 from specdash.history.pruning import Bounds
 from specdash.history.recorder import Recorder
@@ -171,7 +170,9 @@ def write_hour(seen: Seen, path: Path) -> dict[str, Any]:
         at = START + number
         shift = at - int(readings[0].at) if readings else 0.0
         kept = [to_keep(replace(one, at=one.at + shift)) for one in readings]
-        writer.write(Batch(gathered(kept), [(when + shift, name, value) for when, name, value in points]))
+        writer.write(
+            Batch(sorted(kept, key=lambda one: one.at), [(when + shift, name, value) for when, name, value in points])
+        )
     cpu = time.process_time() - cpu
     writer.end(TimelineEvent(START + 3600, EventKind.RECORDER, "recording ended", ref="ended"))
     writer.close()
@@ -205,7 +206,7 @@ def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
     blocks = []
     for start in range(0, len(seconds) - int(BLOCK_S) + 1, int(BLOCK_S)):
         readings = [one for second, _ in seconds[start : start + int(BLOCK_S)] for one in second]
-        kept = [one for one in gathered(list(map(to_keep, readings))) if one.source not in block.STILL_SOURCES]
+        kept = [one for one in map(to_keep, readings) if one.source not in block.STILL_SOURCES]
         packed = block.pack(kept, {}, {})
         plain = lzma.decompress(packed, lzma.FORMAT_RAW, filters=FILTERS)
         blocks.append((kept[0].at, kept[-1].at, len(kept), plain))

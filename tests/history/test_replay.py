@@ -37,18 +37,18 @@ WALL = 1e9 - 3000
 OK = Health(HealthStatus.OK)
 
 
-def differences(live: Any, again: Any, path: str = "", tolerance: float = 1e-5) -> list[str]:
-    """Where two snapshots differ by more than what rounding does to times of 1e9 s, or than `tolerance`."""
+def differences(live: Any, again: Any, path: str = "", tolerance: float = 1e-5, relative: float = 2e-6) -> list[str]:
+    """Where two snapshots differ by more than what rounding does to times of 1e9 s, or than the tolerances."""
     if isinstance(live, dict) and isinstance(again, dict):
         pairs = [(f"{path}.{name}", live.get(name), again.get(name)) for name in sorted({*live, *again})]
     elif isinstance(live, list | tuple) and isinstance(again, list | tuple) and len(live) == len(again):
         pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(live, again, strict=True))]
     elif isinstance(live, float) and isinstance(again, float):
-        near = math.isclose(live, again, rel_tol=tolerance / 5, abs_tol=tolerance)
+        near = math.isclose(live, again, rel_tol=relative, abs_tol=tolerance)
         return [] if near else [f"{path}: {live} then {again}"]
     else:
         return [] if live == again else [f"{path}: {live!r} then {again!r}"]
-    return [one for name, a, b in pairs for one in differences(a, b, name, tolerance)]
+    return [one for name, a, b in pairs for one in differences(a, b, name, tolerance, relative)]
 
 
 def shown(picture: Picture) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from specdash.core.alerts import AlertEvent
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Reading
 from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.gather import gathered
 from specdash.history.keep import lighter, to_keep
 from specdash.history.leader import Leadership
 from specdash.history.pruning import Bounds
@@ -304,7 +303,7 @@ class Recorder:
                 events.append(what)
             else:
                 alerts.append(self._as_stored(self._note_alert(what) or what))
-        return Batch(gathered(readings), points, alerts, events)
+        return Batch(sorted(readings, key=lambda one: one.at), points, alerts, events)
 
     def _note_alert(self, what: Any) -> Alert | None:
         """Know which alerts are active, also of those that another recorder records."""
