@@ -24,6 +24,8 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
         if name.startswith(("SPECDASH_", "LLAMA_", "XDG_")) and name not in KEPT:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    # An aborting llama.cpp would attach gdb to itself, which takes seconds and may dump core where the tests run.
+    monkeypatch.setenv("GGML_NO_BACKTRACE", "1")
     return home
 
 
