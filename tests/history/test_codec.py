@@ -19,6 +19,7 @@ from support.any_value import reading_of, readings
 from support.recording import value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", list(Source))
 @settings(max_examples=40)
 @given(data=st.data())
@@ -27,6 +28,7 @@ def test_decode_gives_back_what_encode_was_given(source: Source, data: st.DataOb
     assert decode(json.loads(json.dumps(encode(reading), allow_nan=False))) == reading
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(readings, max_size=10))
 def test_a_block_gives_back_what_was_packed(found: list[Reading[Any]]) -> None:

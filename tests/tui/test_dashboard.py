@@ -63,6 +63,7 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
     from specdash.tui.actions import Action, Place
@@ -273,6 +274,7 @@ async def test_scrolling_up_leaves_the_end_and_new_lines_do_not_move_the_view() 
         assert log_of(app).bottom is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50), (60, 15), (20, 4)], ids=str)
 async def test_every_scene_draws_at_every_size(scene: str, size: tuple[int, int]) -> None:

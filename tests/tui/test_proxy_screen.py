@@ -229,6 +229,7 @@ async def test_a_tick_that_changes_nothing_repaints_nothing() -> None:
         assert painted == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", ["busy", *SCENES])
 @pytest.mark.parametrize("size", [*SIZES, (60, 15), (20, 4)], ids=str)
 async def test_every_scene_draws_at_every_size(scene: str, size: tuple[int, int]) -> None:
