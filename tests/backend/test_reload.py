@@ -201,6 +201,7 @@ def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(models: dict[s
         assert not psutil.pid_exists(before.pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_stop_during_a_swap_ends_all(models: dict[str, Path], tmp_path: Path, number: int) -> None:
     env = scripted_engine(tmp_path)
@@ -226,6 +227,7 @@ def test_a_stop_while_a_swap_is_planned_ends_all_at_once(models: dict[str, Path]
         assert time.monotonic() - asked < 5
 
 
+@pytest.mark.slow
 def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_path: Path) -> None:
     with swapping(models, tmp_path, scripted_engine(tmp_path)) as one:
         before = one.record
@@ -237,6 +239,7 @@ def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_
         until(lambda: one.record.pid != before.pid)
 
 
+@pytest.mark.slow
 def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -255,6 +258,7 @@ def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
         ]
 
 
+@pytest.mark.slow
 def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(models: dict[str, Path], tmp_path: Path) -> None:
     env = scripted_engine(tmp_path)
     with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:

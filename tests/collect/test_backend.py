@@ -311,6 +311,7 @@ class TestPace:
         poller = BackendPoller(LlamaClient(Target("http://127.0.0.1:1")), lambda _: None, interval_s=asked)
         assert poller._interval == kept
 
+    @pytest.mark.slow
     async def test_beats_neither_drift_nor_pile_up(self, server: FaultServer) -> None:
         async with watching(server) as watched:
             await until(lambda: len(watched.readings[Source.HEALTH]) >= 9)

@@ -186,6 +186,7 @@ def test_no_bytes_harm_it(daemon: RunningDaemon, pieces: list[bytes]) -> None:
     assert is_well(daemon)
 
 
+@pytest.mark.slow
 def test_silent_clients_are_sent_away_and_keep_nobody_out_for_ever(tmp_path: Path) -> None:
     with changed_daemon(tmp_path, request_s=3.0) as client, contextlib.ExitStack() as stack:
         path = client._path

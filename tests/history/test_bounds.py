@@ -40,6 +40,7 @@ def _trusting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRUSTED_AFTER_S", -1.0)
 
 
+@pytest.mark.slow
 def test_every_second_is_kept_for_its_days_and_tiers_for_longer(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     writer = Writer(path, URL, Bounds(1.0, 10**9))
@@ -111,6 +112,7 @@ def test_the_newest_survives_even_where_the_bound_is_absurd(tmp_path: Path) -> N
         assert store.span(URL) is not None
 
 
+@pytest.mark.slow
 def test_vacuum_gives_free_pages_back(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     writer = Writer(path, URL, Bounds(3650.0, 10**9))

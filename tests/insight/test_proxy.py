@@ -206,6 +206,7 @@ def test_columns_hold_every_count_of_the_window_once(came: list[tuple[float, int
     assert tally.count("nothing", now, window_s) == 0
 
 
+@pytest.mark.slow
 def test_a_tally_is_bounded_in_time_and_in_names() -> None:
     tally = Tally()
     for second in range(20_000):

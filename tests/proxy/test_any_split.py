@@ -87,6 +87,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 @pytest.mark.parametrize("way", WAYS, ids=["plain", "filtered"])
 def test_a_cut_at_every_byte_makes_no_difference(body: bytes, way: dict[str, Any]) -> None:
@@ -167,6 +168,7 @@ CHUNK = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(CHUNK | ANYTHING, max_size=8), st.sampled_from(WAYS))
 def test_no_chunk_however_odd_breaks_the_stream(chunks: list[Any], way: dict[str, Any]) -> None:
     checked(translated([sse(chunks)], **way))

@@ -85,6 +85,7 @@ async def test_the_screen_says_the_cause_what_to_do_and_the_fix_at_every_size(si
         assert "Slot hangs (slot 3)" in text
 
 
+@pytest.mark.slow
 async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
     app = dashboard(console=FakeConsole())
 
