@@ -43,6 +43,15 @@ def test_down_is_told_at_once_with_the_process_that_ended_and_is_over_at_once() 
     assert watch.alert("backend_down") is None
 
 
+def test_an_engine_that_is_swapped_under_its_runner_is_not_down_unless_it_stays_away() -> None:
+    watch = live()
+    watch.look(1, health=REFUSED, process=process(10))
+    watch.look(3, health=OK, metrics=counters(0), process=process(10))
+    assert "backend_down" not in {event.alert.rule for event in watch.heard.events}
+    watch.look(2, health=REFUSED, process=process(10))
+    assert "backend_down" in watch.raised()
+
+
 def test_a_server_that_was_never_there_is_down_too() -> None:
     watch = Watch()
     watch.look(1, health=REFUSED)

@@ -28,9 +28,11 @@ APPLY_S = 60.0
 
 def backend_down(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """Nothing serves the address."""
-    del limits
     backend = scene.picture.backend
     if backend.state is not BackendState.DOWN or _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
+        return
+    lasted = scene.past.lasting({BackendState.DOWN}) or 0.0
+    if _process(scene) is not None and lasted < limits["swap_s"]:
         return
     health = _source(scene, Source.HEALTH)
     why = health.reason if health is not None and health.reason else backend.reason
