@@ -8,6 +8,7 @@ import json
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,6 +181,13 @@ class TestFaults:
             started = time.monotonic()
             await until(lambda: watched.known(Source.METRICS) and watched.known(Source.SLOTS))
             assert time.monotonic() - started < QUICK.settled
+
+    async def test_a_port_that_a_stranger_had_is_asked_for_its_health_all_the_same(self, server: FaultServer) -> None:
+        server.routes["/health"] = says(404, "")
+        async with watching(server, pace=replace(QUICK, settled=1e6)) as watched:
+            await until(lambda: watched.kind(Source.HEALTH) is FailureKind.NOT_FOUND)
+            server.routes["/health"] = OK
+            await until(lambda: watched.known(Source.HEALTH))
 
     async def test_a_loading_server_is_known_to_be_loading(self, server: FaultServer) -> None:
         server.routes = dict.fromkeys(server.routes, LOADING)

@@ -159,7 +159,8 @@ class BackendPoller:
         return self._interval
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
-        if kind in SETTLED:
+        # Whoever answers for the server's health may be another process a moment later.
+        if kind in SETTLED and endpoint.source is not Source.HEALTH:
             return self._pace.settled
         if kind is FailureKind.SLEEPING:
             return self._interval
