@@ -128,11 +128,12 @@ class BreakableServer:
     def stuck(self) -> Iterator[None]:
         """Hold the inference thread alone, as a hanging GPU does: the HTTP threads still answer.
 
-        Not at a moment at which it holds a lock that they need.
+        Not at a moment at which it holds a lock that they need, of the log or the memory perhaps, which shows only
+        after some answers.
         """
         for _ in range(50):
             with frozen_thread(self.process.pid):
-                if all(self._answers(path) for path in ("/health", "/slots", "/metrics")):
+                if all(self._answers(path) for path in ("/health", "/slots", "/metrics") * 10):
                     yield
                     return
             time.sleep(0.01)
