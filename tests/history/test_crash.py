@@ -230,8 +230,7 @@ def test_a_directory_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch
             until(lambda: recorder.problem)
             assert "Read-only" in recorder.problem
             subprocess.run([MOUNT, "-o", "remount,rw", str(disk)], check=True)
-            until(lambda: recorder.is_recording)
-            assert not recorder.problem
+            until(lambda: recorder.is_recording and not recorder.problem)
 
 
 def test_a_place_that_is_no_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
