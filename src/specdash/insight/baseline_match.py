@@ -9,6 +9,7 @@ from math import log, sqrt
 from typing import TYPE_CHECKING
 
 from specdash.core.applies import Outcome
+from specdash.insight.bootstrap import Z_95
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,6 @@ NEAR = 0.15
 """So far outside of the recorded concurrencies a request may be."""
 _LEAST_SHARE = 0.5
 """Of the shortest context's time: no empty context is faster."""
-_Z = 1.959964
 _BUILD = re.compile(r"b\d+-")
 _HARMLESS = ("LLAMA_SPEC_", "LLAMA_DRAFT_", "LLAMA_LOG_", "LLAMA_API_KEY", "LLAMA_ARG_SPEC_")
 _HARMLESS_KEYS = frozenset({"LLAMA_ALIAS", "LLAMA_HOST", "LLAMA_PORT", "LLAMA_TRACE", "LLAMA_STOP_TIMEOUT"})
@@ -171,7 +171,7 @@ class Reference:
 
 
 def _deviation(one: Baseline) -> float:
-    return sqrt((log(one.high / one.low) / (2 * _Z)) ** 2 + STARTS_DIFFER**2)
+    return sqrt((log(one.high / one.low) / (2 * Z_95)) ** 2 + STARTS_DIFFER**2)
 
 
 def _on_line(points: Sequence[tuple[float, float, float]], context: float) -> Expected:

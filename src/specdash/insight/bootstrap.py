@@ -21,7 +21,7 @@ MOST = 200
 """Values that a sample may have; an index must fit in a byte."""
 _SEED = 20_260_921
 _TAIL = 0.025
-_Z = 1.959964
+Z_95 = 1.959964
 """Normal quantile of a two-sided 95 %."""
 
 
@@ -118,7 +118,7 @@ def _widened(count: int) -> float:
 
 def _student_tail(freedom: int) -> float:
     """The normal tail that lies beyond Student's 95 % quantile."""
-    quantile_t = _Z + (_Z**3 + _Z) / (4 * max(freedom, 1))
+    quantile_t = Z_95 + (Z_95**3 + Z_95) / (4 * max(freedom, 1))
     return 0.5 * (1 - erf(quantile_t / sqrt(2)))
 
 

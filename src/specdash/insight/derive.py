@@ -42,6 +42,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
     """Everything derived at monotonic time `now`. The caller holds the state's lock."""
     host = _fresh(state, Source.HOST, now)
     applies = state.experiments.marks(now, wall)
+    alerts = state.alerts.picture()
     return Picture(
         at=now,
         wall=wall,
@@ -54,8 +55,8 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         applies=applies,
         experiment=state.experiments.card(applies, now, wall),
         speedup=speedup.derive(state, now, wall, window_s),
-        alerts=state.alerts.picture(),
-        timeline=timeline.events(state, applies),
+        alerts=alerts,
+        timeline=timeline.events(state.timeline, alerts, applies),
     )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
-from specdash.insight.bootstrap import interval, ratio_of
+from specdash.insight.bootstrap import Z_95, interval, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,6 @@ BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
 RESAMPLES = 800
 """Enough for bounds that are drawn with two decimals, and computed anew with every request."""
-_Z = 1.959964
 _MOST_SHARE = 0.95
 _MICRO = 1e6
 _LEAST_SPREAD = 0.25
@@ -102,8 +101,8 @@ def compared(pairs: Sequence[tuple[float, float, float]]) -> Range:
     # One baseline is behind many requests, so its error does not average out.
     deviation = sum(without * sd for without, _, sd in pairs) / total if total else 0.0
     value = max(found.value, 1e-9)
-    low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (_Z * deviation) ** 2)
-    high = sqrt(log(max(found.high, value) / value) ** 2 + (_Z * deviation) ** 2)
+    low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
+    high = sqrt(log(max(found.high, value) / value) ** 2 + (Z_95 * deviation) ** 2)
     return Range(value, value * exp(-low), value * exp(high))
 
 
@@ -163,7 +162,7 @@ def from_own_steps(samples: Sequence[RequestSample]) -> Range | None:
         return None
     every = effort_of(samples)
     value = alone * every.tokens / every.seconds
-    share = exp(sqrt((_Z * error / alone) ** 2 + 0.05**2))
+    share = exp(sqrt((Z_95 * error / alone) ** 2 + 0.05**2))
     return Range(value, value / share, value * share)
 
 

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.core.alerts import Alert
+    from specdash.insight.alerts_picture import AlertsPicture
     from specdash.insight.experiment_picture import ApplyMark
-    from specdash.insight.state import TargetState
 
 
-def events(state: TargetState, applies: Iterable[ApplyMark]) -> tuple[TimelineEvent, ...]:
-    """All events, oldest first."""
-    alerts = state.alerts.picture()
-    found = [*state.timeline, *map(of_alert, (*alerts.past, *alerts.active)), *map(of_apply, applies)]
+def events(
+    happened: Iterable[TimelineEvent], alerts: AlertsPicture, applies: Iterable[ApplyMark]
+) -> tuple[TimelineEvent, ...]:
+    """All events, oldest first. `happened` are restarts and changes of state."""
+    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *map(of_apply, applies)]
     return tuple(sorted(found, key=lambda one: one.at))
 
 
