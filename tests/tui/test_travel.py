@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -151,28 +152,34 @@ async def test_nothing_recorded_is_said_and_live_goes_on() -> None:
 
 
 async def test_the_screen_does_not_wait_for_the_record(live: Live) -> None:
+    may_open = threading.Event()
+
     def slowly(at: float | None) -> ReplaySession:
-        time.sleep(0.5)
+        assert may_open.wait(20)
         return _session(live, at)
 
     app = travelling_dashboard(slowly)
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.press("comma", "comma", "comma")
         assert app.player is None
+        may_open.set()
         await until(pilot, at_rest(app, NOW - 30))
 
 
 async def test_going_live_while_the_record_is_opened_calls_it_off(live: Live) -> None:
     opened: list[ReplaySession] = []
 
+    may_open = threading.Event()
+
     def slowly(at: float | None) -> ReplaySession:
-        time.sleep(0.3)
+        assert may_open.wait(20)
         opened.append(_session(live, at))
         return opened[0]
 
     app = travelling_dashboard(slowly)
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.press("comma", "L")
+        may_open.set()
         await until(pilot, lambda: bool(opened))
         await app.workers.wait_for_complete()
         await pilot.pause()
