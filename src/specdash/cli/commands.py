@@ -41,6 +41,11 @@ COMMANDS: tuple[Command, ...] = (
     Command("history", "specdash.cli.history", "query the record, its size, and shrink it"),
     Command("replay", "specdash.cli.replay", "the dashboard on the record: what happened before you looked"),
     Command("incident", "specdash.cli.incident", "write a bundle of what happened, without secrets"),
+    Command("gguf", "specdash.cli.gguf", "what a GGUF file is, whether it is whole, and what it needs"),
+    Command("verify", "specdash.cli.verify", "compare outputs with and without speculation, token by token"),
+    Command("smoke", "specdash.cli.smoke", "a few completions that show whether speculation works at all"),
+    Command("repro-empty", "specdash.cli.repro_empty", "growing prefixes, cache off and on: are answers empty?"),
+    Command("slots", "specdash.cli.slots", "list, save, restore and erase what the slots hold"),
     Command("bench", "specdash.cli.bench", "trials: the proxy over many turns, applies under load"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )

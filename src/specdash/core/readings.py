@@ -40,6 +40,8 @@ class Source(StrEnum):
     """The changes that specdash made to the services: a tuple of `core.applies.ApplyRecord`, oldest first."""
     BASELINES = "baselines"
     """Decode speeds without speculation: a tuple of `core.baselines.Baseline`, oldest first."""
+    ROUTER = "router"
+    """The models of a server in router mode: `core.router.RouterModels`."""
 
 
 class FailureKind(StrEnum):

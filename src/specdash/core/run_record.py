@@ -11,6 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specdash.core.start_check import Drafting, StartCheck
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -30,6 +32,8 @@ class RunRecord:
     """The `specdash backend run` around it."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
+    start_check: StartCheck | None = None
+    """Whether it really speculates, as was seen after its start; None until that was looked at."""
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -51,6 +55,7 @@ class RunRecord:
                 parameters=tuple((str(key), str(value)) for key, value in data.get("parameters", ())),
                 runner_pid=_number(data.get("runner_pid")),
                 env_digest=_text(data.get("env_digest")),
+                start_check=_start_check(data.get("start_check")),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -97,6 +102,14 @@ class ProxyRecord:
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def _start_check(data: Any) -> StartCheck | None:
+    """The check, None when there was none, or one of another version."""
+    try:
+        return StartCheck(**{**data, "drafting": Drafting(data["drafting"])})
+    except (TypeError, ValueError, KeyError):
+        return None
 
 
 def _text(value: object) -> str | None:

@@ -7,6 +7,7 @@ priority: whatever order the operator writes, the first type that yields a draft
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from specdash.core.errors import InputError
 
@@ -14,6 +15,30 @@ NO_SPECULATION = "none"
 """The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
 KNOBS = ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN")
 """The env keys that set a parameter of every type in the chain, each type its own."""
+
+
+class MemoryKind(StrEnum):
+    """How a model remembers a sequence."""
+
+    ATTENTION = "attention"
+    """A KV cache of the whole sequence in every layer."""
+    WINDOW = "sliding window"
+    """A KV cache, in some layers of the last tokens only."""
+    RECURRENT = "recurrent"
+    """One state a sequence, which cannot be cut back."""
+    HYBRID = "hybrid"
+    """A KV cache in some layers and a recurrent state in others."""
+
+
+class Rollback(StrEnum):
+    """How rejected draft tokens are taken back."""
+
+    CUT = "seq_rm"
+    """They are cut from the KV cache; costs nothing."""
+    STATE = "state"
+    """The recurrent states of the last draft's tokens are kept, and the right one is taken up again; costs memory."""
+    CHECKPOINT = "checkpoint + replay"
+    """The state before the draft is restored and the accepted tokens are decoded again; costs a decode a rejection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,18 @@ class SpecType:
     detected_from: tuple[str, ...] = ()
     fixed_draft_length: int | None = None
     """Draft length in tokens where the engine offers no knob for it."""
+    keeps_states: bool = False
+    """Asks for the recurrent states of a whole draft; where the architecture gives them, nothing is replayed."""
+    draft_architectures: tuple[str, ...] = ()
+    """Architectures of draft models that the type loads; empty: any."""
+    reads_layers: int | None = None
+    """How many of the target's layers its draft reads; 0: as many as the draft says, None: none."""
+    block_margin: int | None = None
+    """Where drafts are blocks: how many tokens a draft is shorter than the block the draft was trained on."""
+    log_classes: tuple[str, ...] = ()
+    """Line classes (`llama.log_grammar`) that only this type writes."""
+    pays_when: str = ""
+    """On which work it gains, in a few words."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -137,6 +174,16 @@ def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
             raise InputError(f"{source}={text}: unknown speculative type {name!r}; use one of: {known}")
         chosen.add(found.name)
     return tuple(t for t in SPEC_TYPES if t.name in chosen)
+
+
+def rollback(one: SpecType, memory: MemoryKind, *, gives_states: bool) -> Rollback:
+    """How a type's rejected tokens are taken back by a model with this memory.
+
+    `gives_states`: its architecture can keep the states of several tokens (`llama.model_shape.STATE_ROLLBACK`).
+    """
+    if memory in (MemoryKind.ATTENTION, MemoryKind.WINDOW):
+        return Rollback.CUT
+    return Rollback.STATE if one.keeps_states and gives_states else Rollback.CHECKPOINT
 
 
 def detected_type(draft_architecture: str | None, nextn_layers: int | None) -> SpecType | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specdash.core.start_check import StartCheck
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
 
@@ -31,6 +35,8 @@ class Target:
     """Engine and version in words when whoever started the server wrote it down; /props cannot always tell."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Speculation parameters the server was started with, (flag without dashes, value), where known."""
+    start_check: StartCheck | None = None
+    """Whether it really speculates, as its runner saw it after the start; None where there is no such check."""
     origin: str = "--url"
     """How this target was found, in words, for the doctor and the header."""
     proxy_url: str | None = None

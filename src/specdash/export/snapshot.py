@@ -12,6 +12,7 @@ from specdash.export.alerts_snapshot import alerts_json, alerts_rows, timeline_j
 from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 from specdash.export.speedup_snapshot import speedup_json, speedup_rows
+from specdash.export.views_snapshot import views_json
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu
@@ -39,6 +40,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "alerts": alerts_json(picture.alerts),
         "timeline": timeline_json(picture),
         "speedup": speedup_json(picture.speedup),
+        **views_json(picture.views),
     }
     finite: dict[str, Any] = _finite(document)
     return finite

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Reading, Source, Status
-from specdash.insight import speculation, speedup, timeline
+from specdash.insight import speculation, speedup, timeline, views
 from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
 from specdash.insight.picture import (
     BackendPicture,
@@ -55,6 +55,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         applies=applies,
         experiment=state.experiments.card(applies, now, wall),
         speedup=speedup.derive(state, now, wall, window_s),
+        views=views.derive(state, now, wall, window_s),
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),
     )

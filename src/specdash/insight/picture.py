@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import FailureKind, Source, Status
 from specdash.insight.alerts_picture import AlertsPicture
+from specdash.insight.drafter_picture import SpeculationViews
 from specdash.insight.proxy_picture import ProxyPicture
 from specdash.insight.speedup_picture import SpeedUpPicture
 
@@ -281,6 +282,8 @@ class Picture:
     """Before and after the newest apply that changed something."""
     speedup: SpeedUpPicture = field(default_factory=SpeedUpPicture)
     """Whether speculation pays."""
+    views: SpeculationViews = field(default_factory=SpeculationViews)
+    """What is particular to the drafter in force, its checkpoints, the prompt cache, and a router's models."""
     alerts: AlertsPicture = field(default_factory=AlertsPicture)
     timeline: tuple[TimelineEvent, ...] = ()
     """Alerts, applies, restarts and changes of state, oldest first; bounded."""

@@ -1,0 +1,44 @@
+"""Did it really speculate? What the runner saw of a backend right after its start, kept in its run record.
+
+`specdash backend run` looks at `/slots[].speculative`, at the error lines of the log, and at one short completion after
+every start and every swap; the verdict lies in the run record, where dashboards and applies find it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Drafting(StrEnum):
+    """Whether the server speculates, as a state of its own."""
+
+    YES = "speculating"
+    """Drafts were seen."""
+    READY = "ready"
+    """Its slots can draft, and none was seen yet."""
+    OFF = "off"
+    """No speculation was asked for, and there is none."""
+    FAILED = "running without speculation"
+    """It was asked for, and the server runs without."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheck:
+    """The verdict on one start. Moments are Unix time; None is unknown."""
+
+    drafting: Drafting
+    checked: float
+    because: str = ""
+    """What says so; for FAILED the cause, in one sentence without a full stop."""
+    fix: str = ""
+    """What to do about it, in one sentence."""
+    cause: str = ""
+    """Id of the cause in `llama.start_failures`, "" where none was recognised."""
+    slots: int | None = None
+    slots_drafting: int | None = None
+    probe_tokens: int | None = None
+    """Tokens that the probe generated; None when there was no probe."""
+    probe_drafted: int | None = None
+    probe_accepted: int | None = None

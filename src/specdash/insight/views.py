@@ -1,0 +1,22 @@
+"""Derives the views of the speculation screen: one module a view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.insight import checkpoints, drafter, drafting, prefix_cache, router
+from specdash.insight.drafter_picture import SpeculationViews
+
+if TYPE_CHECKING:
+    from specdash.insight.state import TargetState
+
+
+def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeculationViews:
+    """All of them. The caller holds the state's lock."""
+    return SpeculationViews(
+        drafting=drafting.derive(state, now, wall, window_s),
+        drafter=drafter.derive(state, now, wall, window_s),
+        checkpoints=checkpoints.derive(state, now, wall, window_s),
+        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
+        router=router.derive(state, now, wall, window_s),
+    )
