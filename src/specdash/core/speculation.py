@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from specdash.core.errors import InputError
 
@@ -67,13 +68,15 @@ class SpecType:
     keeps_states: bool = False
     """Asks for the recurrent states of a whole draft; where the architecture gives them, nothing is replayed."""
     draft_architectures: tuple[str, ...] = ()
-    """Architectures of draft models that the type loads; empty: any."""
+    """Architectures of draft models that the type loads, the one made for it first; empty: any."""
     reads_layers: int | None = None
     """How many of the target's layers its draft reads; 0: as many as the draft says, None: none."""
     block_margin: int | None = None
     """Where drafts are blocks: how many tokens a draft is shorter than the block the draft was trained on."""
+    parameters: str = ""
+    """What the names of the engine parameters begin with that only this type reads."""
     log_classes: tuple[str, ...] = ()
-    """Line classes (`llama.log_grammar`) that only this type writes."""
+    """Line classes (`llama.log_grammar`) that no type but this, or its kin, writes."""
     pays_when: str = ""
     """On which work it gains, in a few words."""
 
@@ -87,62 +90,122 @@ class SpecType:
         """Whether the type drafts with a model: a separate one, or heads inside the target."""
         return self.needs_draft_model or self.needs_heads
 
+    @property
+    def own_context(self) -> bool:
+        """Whether it drafts in a context of its own, which must have as many sequences as the server has slots."""
+        return self.reads_draft_model
+
+    def longest_draft(self, block: int | None) -> int | None:
+        """How many tokens a draft can have where drafts are blocks of `block` tokens; None where nothing limits it."""
+        return None if self.block_margin is None or not block else block - self.block_margin
+
     def knob(self, key: str) -> str | None:
         """The engine parameter that the env key `key` moves for this type, or None when the type ignores it."""
         return dict(zip(KNOBS, (self.max_parameter, self.min_parameter, self.p_min_parameter), strict=True)).get(key)
 
 
-def _ngram_map(name: str, meaning: str, *, floor: str | None = None) -> SpecType:
-    return SpecType(name, meaning, max_parameter=f"spec-{name}-size-m", floor_parameter=floor)
+def _ngram(name: str, meaning: str, pays_when: str, **more: Any) -> SpecType:
+    given = {"parameters": f"spec-{name}-", **more}
+    return SpecType(name, meaning, pays_when=pays_when, **given)
 
 
-def _drafted(
-    name: str,
-    meaning: str,
-    *aliases: str,
-    needs_draft_model: bool = True,
-    needs_heads: bool = False,
-    detected_from: tuple[str, ...] = (),
-) -> SpecType:
+def _drafted(name: str, meaning: str, pays_when: str, *aliases: str, **more: Any) -> SpecType:
     return SpecType(
         name,
         meaning,
         aliases,
-        needs_draft_model=needs_draft_model,
-        needs_heads=needs_heads,
         max_parameter="spec-draft-n-max",
         min_parameter="spec-draft-n-min",
         p_min_parameter="spec-draft-p-min",
-        detected_from=detected_from,
+        pays_when=pays_when,
+        **{"needs_draft_model": True, **more},
     )
 
 
 SPEC_TYPES: tuple[SpecType, ...] = (
-    _ngram_map(
+    _ngram(
         "ngram-simple",
         "repeats what followed the last occurrence of the current n-gram",
-        floor="spec-ngram-simple-size-n",
+        "the answer copies long runs of its own context: edits of a file, quotes",
+        max_parameter="spec-ngram-simple-size-m",
+        floor_parameter="spec-ngram-simple-size-n",
     ),
-    _ngram_map("ngram-map-k", "a map of n-grams in the context to one continuation each"),
-    _ngram_map("ngram-map-k4v", "a map of n-grams in the context to up to four continuations each"),
-    SpecType(
+    _ngram(
+        "ngram-map-k",
+        "a map of n-grams in the context to one continuation each",
+        "the answer repeats its context again and again",
+        max_parameter="spec-ngram-map-k-size-m",
+    ),
+    _ngram(
+        "ngram-map-k4v",
+        "a map of n-grams in the context to up to four continuations each",
+        "the answer repeats its context, with variants",
+        max_parameter="spec-ngram-map-k4v-size-m",
+    ),
+    _ngram(
         "ngram-mod",
         "a hash table of n-grams shared by all slots",
+        "requests resemble earlier ones, also of other slots: agents, code, reasoning that repeats itself",
         max_parameter="spec-ngram-mod-n-max",
         min_parameter="spec-ngram-mod-n-min",
+        log_classes=("ngram_table", "ngram_mod_reset", "ngram_match_short"),
     ),
-    SpecType("ngram-cache", "n-gram statistics of the context and of lookup cache files", fixed_draft_length=8),
-    _drafted("draft-simple", "a small model of the same vocabulary drafts", "draft"),
-    _drafted("draft-eagle3", "an EAGLE-3 head drafts from the target's hidden states", "eagle3"),
+    _ngram(
+        "ngram-cache",
+        "n-gram statistics of the context and of lookup cache files",
+        "answers resemble a corpus from which a lookup cache was made",
+        fixed_draft_length=8,
+        parameters="lookup-cache-",
+        log_classes=("lookup_cache_failed",),
+    ),
+    _drafted(
+        "draft-simple",
+        "a small model of the same vocabulary drafts",
+        "a model of the family exists that is ten or more times smaller; on any text",
+        "draft",
+    ),
+    _drafted(
+        "draft-eagle3",
+        "an EAGLE-3 head drafts from the target's hidden states",
+        "a head made for this very model exists; on any text",
+        "eagle3",
+        keeps_states=True,
+        draft_architectures=("eagle3",),
+        reads_layers=3,
+    ),
     _drafted(
         "draft-mtp",
         "the model's own multi-token-prediction layers draft",
+        "the model has such layers and 2B parameters or more (smaller ones get slower); on any text",
         "mtp",
         needs_draft_model=False,
         needs_heads=True,
+        keeps_states=True,
     ),
-    _drafted("draft-dflash", "a block-diffusion draft model (DFlash)", "dflash", detected_from=("dflash",)),
-    _drafted("draft-dspark", "a block draft model (DSpark)", "dspark", detected_from=("dspark",)),
+    _drafted(
+        "draft-dflash",
+        "a block-diffusion draft model (DFlash)",
+        "a draft made for this very model exists, and the text is predictable: code, mathematics",
+        "dflash",
+        keeps_states=True,
+        detected_from=("dflash",),
+        draft_architectures=("dflash", "dspark"),
+        reads_layers=0,
+        block_margin=1,
+        log_classes=("draft_clamped",),
+    ),
+    _drafted(
+        "draft-dspark",
+        "a block draft model (DSpark)",
+        "a draft made for this very model exists, and the text is predictable: code, mathematics",
+        "dspark",
+        keeps_states=True,
+        detected_from=("dspark",),
+        draft_architectures=("dspark", "dflash"),
+        reads_layers=0,
+        block_margin=0,
+        log_classes=("draft_clamped",),
+    ),
 )
 
 _BY_NAME: dict[str, SpecType] = {name: t for t in SPEC_TYPES for name in (t.name, *t.aliases)}
@@ -200,9 +263,7 @@ def readers_of(parameter: str) -> tuple[str, ...]:
         return tuple(t.name for t in SPEC_TYPES)
     if parameter.startswith("spec-draft-"):
         return tuple(t.name for t in SPEC_TYPES if t.reads_draft_model)
-    if parameter.startswith("lookup-cache-"):
-        return ("ngram-cache",)
-    return tuple(t.name for t in SPEC_TYPES if parameter.startswith(f"spec-{t.name}-"))
+    return tuple(t.name for t in SPEC_TYPES if t.parameters and parameter.startswith(t.parameters))
 
 
 def knob_readers(key: str) -> tuple[SpecType, ...]:

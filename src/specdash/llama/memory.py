@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specdash.core.speculation import spec_type
 from specdash.llama.model_shape import STATE_ROLLBACK, Layer, Shape, shape_of
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def cells_of(context: int, slots: Slots, trained: int | None, *, fitted: bool = 
 
 def snapshots_of(architecture: str | None, spec_types: Iterable[str], longest: int) -> int:
     """How many snapshots of a recurrent state the engine keeps for the spec types: 0 means checkpoints instead."""
-    asking = {"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"}
-    return longest if architecture in STATE_ROLLBACK and asking.intersection(spec_types) else 0
+    asking = any(one.keeps_states for name in spec_types if (one := spec_type(name)) is not None)
+    return longest if architecture in STATE_ROLLBACK and asking else 0
 
 
 def row_bytes(kind: str, elements: int) -> int:

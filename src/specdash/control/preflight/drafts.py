@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.control.preflight.models import cached_misfit
+from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
 from specdash.llama.model_shape import RECURRENT, Shape, shape_of
 
 if TYPE_CHECKING:
@@ -14,24 +15,22 @@ if TYPE_CHECKING:
     from specdash.control.preflight.subject import Subject
     from specdash.llama.gguf import GgufFacts
 
-_LAYERS_READ = {"draft-eagle3": ("eagle3", 3), "draft-dflash": ("dflash", None), "draft-dspark": ("dspark", None)}
-"""Draft type to the architecture it needs, and how many of the model's layers such a draft reads."""
-_KIN = frozenset({"dflash", "dspark"})
-"""Architectures that load under either of the two types."""
 _DRAFT = "spec-draft-model"
+_MADE_FOR = {one.draft_architectures[0]: one.name for one in SPEC_TYPES if one.draft_architectures}
+"""Architecture of a draft that reads the model's layers to the type it is made for."""
 
 
 def check(subject: Subject, out: Findings) -> None:
     """Add what is to be said of the draft model."""
-    for name in subject.settings.spec_types:
-        if name == "draft-mtp":
+    for one in filter(None, map(spec_type, subject.settings.spec_types)):
+        if one.needs_heads:
             _mtp(subject, out)
         if subject.draft is None:
             continue
-        if name == "draft-simple":
+        if one.reads_layers is not None:
+            _reading_layers(subject, one, subject.draft, out)
+        elif one.needs_draft_model:
             _simple(subject, subject.draft, out)
-        elif name in _LAYERS_READ:
-            _reading_layers(subject, name, subject.draft, out)
 
 
 def _mtp(subject: Subject, out: Findings) -> None:
@@ -48,9 +47,9 @@ def _mtp(subject: Subject, out: Findings) -> None:
 
 def _simple(subject: Subject, draft: GgufFacts, out: Findings) -> None:
     key, named = subject.source(_DRAFT), subject.named(_DRAFT)
-    if draft.architecture in ("eagle3", *_KIN):
+    if draft.architecture in _MADE_FOR:
         said = f"{named}: {draft.architecture} models draft from the model's hidden states, not by themselves"
-        fix = f"set {subject.spec_key}=draft-{draft.architecture}"
+        fix = f"set {subject.spec_key}={_MADE_FOR[draft.architecture]}"
         out.warning("draft-architecture", f"{said}; next to nothing would be accepted", key=key, fix=fix)
     if subject.model is None:
         return
@@ -85,12 +84,12 @@ def _lengths(model: int | None, draft: int | None, named: str, key: str, out: Fi
         out.info("vocabulary", said, key=key)
 
 
-def _reading_layers(subject: Subject, name: str, draft: GgufFacts, out: Findings) -> None:
-    architecture, count = _LAYERS_READ[name]
+def _reading_layers(subject: Subject, one: SpecType, draft: GgufFacts, out: Findings) -> None:
+    name, architecture, count = one.name, one.draft_architectures[0], one.reads_layers
     key, named = subject.source(_DRAFT), subject.named(_DRAFT)
     layers = draft.array("target_layers") or ()
-    fits = draft.architecture == architecture or {draft.architecture, architecture} <= _KIN
-    if not fits or not layers or (count is not None and len(layers) != count):
+    fits = draft.architecture in one.draft_architectures
+    if not fits or not layers or (count and len(layers) != count):
         ends = "run without speculation" if name == "draft-eagle3" else "abort"
         said = (
             f"{named}: {name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"

@@ -6,24 +6,13 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.settings import DEFAULT
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.core.speculation import KNOBS, SpecType, spec_type
+from specdash.core.speculation import KNOBS, SpecType, readers_of, spec_type
 from specdash.llama.memory import snapshots_of
 from specdash.llama.model_shape import shape_of
 
 if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings
     from specdash.control.preflight.subject import Subject
-
-_MOD = "spec-ngram-mod-"
-_OWNERS = {
-    _MOD: ("ngram-mod",),
-    "spec-ngram-simple-": ("ngram-simple",),
-    "spec-ngram-map-k-": ("ngram-map-k",),
-    "spec-ngram-map-k4v-": ("ngram-map-k4v",),
-    "lookup-cache-": ("ngram-cache",),
-}
-_BLOCKS = {"draft-dflash": 1, "draft-dspark": 0}
-"""How much shorter than its block a draft of the type is."""
 
 
 def check(subject: Subject, out: Findings) -> None:
@@ -64,19 +53,14 @@ def _deaf(key: str, text: str, one: SpecType) -> tuple[str, str]:
 def _foreign_parameters(subject: Subject, types: list[SpecType], out: Findings) -> None:
     """Parameters set for a type that is not in the chain."""
     names = {one.name for one in types}
-    drafting = any(one.reads_draft_model for one in types)
     for name, assigned in subject.settings.parameters.items():
         if assigned.source.startswith(DEFAULT) or assigned.source in KNOBS:
             continue
-        owners = next((who for start, who in _OWNERS.items() if name.startswith(start)), None)
-        if owners is not None:
-            idle = not names.intersection(owners)
-            reader = owners[0]
-        elif name.startswith("spec-draft-") and name not in ("spec-draft-model", "spec-draft-hf"):
-            idle, reader = not drafting, "a draft model"
-        else:
+        readers = readers_of(name)
+        if not readers or name in ("spec-draft-model", "spec-draft-hf") or name.startswith("spec-synth-"):
             continue
-        if idle:
+        if not names.intersection(readers):
+            reader = readers[0] if len(readers) == 1 else "a draft model"
             chain = ",".join(subject.settings.spec_types) or "none"
             said = f"{assigned.source} sets --{name}, which only {reader} reads; the chain is {chain}"
             out.warning("no-effect", said, key=assigned.source, fix=_instead(name, types))
@@ -100,10 +84,8 @@ def _blocks(subject: Subject, types: list[SpecType], out: Findings) -> None:
     size = subject.draft.number("block_size") if subject.draft is not None else None
     longest = subject.number("spec-draft-n-max")
     for one in types:
-        if one.name not in _BLOCKS or not size:
-            continue
-        effective = size - _BLOCKS[one.name]
-        if longest > effective:
+        effective = one.longest_draft(size)
+        if effective is not None and longest > effective:
             said = f"{subject.named('spec-draft-n-max')}: the draft was trained on blocks of {size}, {effective} counts"
             key = subject.source("spec-draft-n-max")
             out.warning("block-size", said, key=key, fix=f"use {effective} or less")
