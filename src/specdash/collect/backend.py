@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdash.collect.router import RouterWatch
 from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Protocol
+
+    from specdash.core.router import RouterModels
 
     class Asked(Protocol):
         """What of `LlamaClient` the poller uses."""
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
         async def props(self, deadline_s: float) -> Props | Failure: ...
         async def metrics(self, deadline_s: float) -> Counters | Failure: ...
         async def slots(self, deadline_s: float) -> Slots | Failure: ...
+        async def models(self, deadline_s: float) -> RouterModels | Failure: ...
+        def look_at(self, model: str | None) -> None: ...
 
 
 MIN_INTERVAL_S = 0.25
@@ -97,8 +102,10 @@ class BackendPoller:
         pace: Pace | None = None,
         deadlines_s: dict[Source, float] | None = None,
         is_local: bool = False,
+        model: str | None = None,
     ) -> None:
-        """`is_local` says that the paths that the server tells are paths of this machine."""
+        """`is_local` says that the paths that the server tells are paths of this machine. `model` is the one that the
+        user named, of a router; else of a router's models the resident one that was used last is looked at."""
         self._client = client
         self._is_local = is_local
         self._publish = publish
@@ -113,6 +120,7 @@ class BackendPoller:
             Source.METRICS: _Endpoint(Source.METRICS, self._metrics),
             Source.SLOTS: _Endpoint(Source.SLOTS, self._slots),
         }
+        self._router = RouterWatch(client.models, publish, self._look_at, named=model)
         self.set_interval(interval_s)
 
     async def run(self) -> None:
@@ -120,11 +128,18 @@ class BackendPoller:
         async with asyncio.TaskGroup() as group:
             for endpoint in self._endpoints.values():
                 group.create_task(self._poll(endpoint), name=f"poll-{endpoint.source}")
+            group.create_task(self._router.run(), name="poll-router")
 
     def set_interval(self, interval_s: float) -> None:
         """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
+
+    def _look_at(self, model: str | None) -> None:
+        self._client.look_at(model)
+        self._known = _Known(healthy=self._known.healthy)
+        self._props_told.clear()
+        self._wake(Source.PROPS, Source.METRICS, Source.SLOTS)
 
     async def _poll(self, endpoint: _Endpoint) -> None:
         due = time.monotonic()
@@ -186,6 +201,8 @@ class BackendPoller:
     async def _props(self) -> Props | Failure:
         result = await self._client.props(self._deadlines[Source.PROPS])
         asleep = result.is_sleeping if isinstance(result, Props) else None
+        if isinstance(result, Props) and result.role == "router":
+            self._router.seen.set()
         if self._known.asleep and not asleep:
             self._wake(Source.SLOTS)
         self._known.asleep = asleep

@@ -262,7 +262,13 @@ class _HttpThread:
         client, is_local = LlamaClient(self._target), local_port(self._target.url) is not None
         try:
             while not self._stopping.is_set():
-                self._poller = BackendPoller(client, self._publish, interval_s=self._interval_s, is_local=is_local)
+                self._poller = BackendPoller(
+                    client,
+                    self._publish,
+                    interval_s=self._interval_s,
+                    is_local=is_local,
+                    model=self._target.model,
+                )
                 await self._keep(self._poller, Source.HEALTH)
         finally:
             await client.aclose()

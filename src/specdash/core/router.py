@@ -37,6 +37,8 @@ class RouterModel:
     spec_types: tuple[str, ...] | None = None
     """With what its child server was or will be started, from its arguments; empty: no speculation."""
     draft_model: str | None = None
+    port: int | None = None
+    """Of its child server, while there is one: the log's lines of that child name it."""
     failure: str = ""
     """What the router says went wrong."""
 

@@ -16,6 +16,7 @@ from specdash.core.observations import Counters, Gpus, Health, Host, ProcessTree
 from specdash.core.proxy_events import ProxyEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
+from specdash.core.router import RouterModels
 from specdash.history.records import shape_of
 from specdash.history.shapes import Scalar, Shape, UnreadableError
 
@@ -34,6 +35,7 @@ VALUE_TYPES: dict[Source, Any] = {
     Source.PROXY_EVENTS: ProxyEvents,
     Source.APPLIES: tuple[ApplyRecord, ...],
     Source.BASELINES: tuple[Baseline, ...],
+    Source.ROUTER: RouterModels,
 }
 """The value type of every source."""
 _TYPE_CHECKING_NAMES = (("ProxyEvent", ProxyEvent),)

@@ -1,16 +1,60 @@
-"""Derives a router's models."""
+"""Derives a router's models: which are in memory, which was used last, and what the name `any` means."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.insight.drafter_picture import RouterPicture
+from specdash.core.readings import Source
+from specdash.core.router import RouterModels, most_recent_resident
+from specdash.insight.drafter_picture import RouterModelPicture, RouterPicture
 
 if TYPE_CHECKING:
+    from specdash.core.observations import Props
+    from specdash.core.router import RouterModel
     from specdash.insight.state import TargetState
 
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> RouterPicture:
-    """This part of the picture. The caller holds the state's lock."""
-    del state, now, wall, window_s
-    return RouterPicture()
+    """The models in the router's order. The caller holds the state's lock."""
+    del window_s
+    latest, value = state.latest.get(Source.ROUTER), state.value(Source.ROUTER)
+    reason = latest.failure.detail or str(latest.failure.kind) if latest is not None and latest.failure else ""
+    if not isinstance(value, RouterModels):
+        return RouterPicture(reason=reason)
+    offset = wall - now
+    models = [_with_use(one, state, offset) for one in value.models]
+    watched = _watched(state)
+    means = most_recent_resident(tuple(models))
+    return RouterPicture(
+        models=tuple(
+            RouterModelPicture(
+                id=one.id,
+                status=str(one.status),
+                last_used_age_s=max(0.0, wall - one.last_used) if one.last_used is not None else None,
+                spec_types=one.spec_types,
+                watched=one.id == watched or (watched is not None and watched in one.aliases),
+                failure=one.failure,
+            )
+            for one in models
+        ),
+        any_means=means.id if means is not None else None,
+        reason=reason,
+    )
+
+
+def _with_use(model: RouterModel, state: TargetState, offset: float) -> RouterModel:
+    """With the moment of its last request by the log, whose lines name the child's port; b11434's router keeps that for
+    itself. A port goes to one child only as long as it runs."""
+    if model.port is None:
+        return model
+    ended = (at for at, request in state.log.recent if request.origin == model.port)
+    seen = max(ended, default=None)
+    if seen is None:
+        return model
+    return replace(model, last_used=max(seen + offset, model.last_used or 0.0))
+
+
+def _watched(state: TargetState) -> str | None:
+    props: Props | None = state.value(Source.PROPS)
+    return state.target.model or (props.model_alias if props is not None and props.role != "router" else None)

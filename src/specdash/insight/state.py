@@ -12,6 +12,7 @@ from specdash.core.observations import Counters, Gpus, HealthStatus, Host, Proce
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.router import RouterModels
 from specdash.core.series import Series
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight import derive
@@ -162,7 +163,7 @@ class TargetState:
                 self.baselines = value
             else:
                 self.experiments.set_records(value)
-        elif not isinstance(value, Props | ProcessTree) and value.status is HealthStatus.LOADING:
+        elif not isinstance(value, Props | ProcessTree | RouterModels) and value.status is HealthStatus.LOADING:
             self._absent_since = reading.at
 
     def retarget(self, target: Target) -> None:

@@ -13,6 +13,7 @@ from specdash.llama.address import normalise_url
 from specdash.llama.bodies import ParseError, error_message, one_line
 from specdash.llama.health import is_loading, parse_health
 from specdash.llama.metrics import parse_metrics
+from specdash.llama.models import parse_models
 from specdash.llama.props import parse_props
 from specdash.llama.slots import parse_slots
 from specdash.llama.transport import CONNECT_DEADLINE_S, MAX_BODY_BYTES, Answer, Transport
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.core.observations import Counters, Health, Props, Slots
+    from specdash.core.router import RouterModels
     from specdash.core.target import Target
 
 __all__ = ["MAX_BODY_BYTES", "Answer", "LlamaClient", "normalise_url"]
@@ -48,8 +50,13 @@ class LlamaClient:
         self._transport = Transport(normalise_url(target.url), self._key, connect_deadline_s)
         # An idle server answers the same again and again; a body equal to the last one is not parsed twice.
         self._last: dict[str, tuple[bytes, object]] = {}
+        self._query = ""
+        self.look_at(target.model)
+
+    def look_at(self, model: str | None) -> None:
+        """Ask about this model of a router from now on; None: about the server itself."""
         # Without autoload=false a router loads the model because somebody looked.
-        self._query = "?" + urlencode({"model": target.model, "autoload": "false"}) if target.model else ""
+        self._query = "?" + urlencode({"model": model, "autoload": "false"}) if model else ""
 
     async def health(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Health | Failure:
         """GET /health. A loading server is a value here."""
@@ -73,6 +80,10 @@ class LlamaClient:
     async def slots(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Slots | Failure:
         """GET /slots. It wakes a sleeping server and keeps it awake: see that it is not asleep first."""
         return await self._ask("/slots" + self._query, parse_slots, deadline_s)
+
+    async def models(self, deadline_s: float = DEFAULT_DEADLINE_S) -> RouterModels | Failure:
+        """GET /models: those of a router, with their states. It loads and wakes none."""
+        return await self._ask("/models", parse_models, deadline_s)
 
     async def get(self, path: str, deadline_s: float = DEFAULT_DEADLINE_S) -> Answer | Failure:
         """GET any path: the answer whatever its status, or why there is none."""
