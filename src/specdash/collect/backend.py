@@ -7,6 +7,7 @@ Looking must not change the server. GET /slots wakes a sleeping server and resta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.collect.router import RouterWatch
 from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
 from specdash.core.readings import Failure, FailureKind, Reading, Source
+from specdash.core.router import ROUTER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,6 +63,7 @@ class Pace:
     """After an answer that will not change by itself, such as a disabled endpoint."""
 
 
+WHICH_MODEL_S = 0.5
 DOUBT_S = 0.3
 """An idle server that takes longer over /metrics is asked for its health at once."""
 
@@ -114,6 +117,8 @@ class BackendPoller:
         self._interval = interval_s
         self._known = _Known()
         self._props_told = asyncio.Event()
+        self._settled = False
+        """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
             Source.HEALTH: _Endpoint(Source.HEALTH, self._health),
             Source.PROPS: _Endpoint(Source.PROPS, self._props),
@@ -201,7 +206,7 @@ class BackendPoller:
     async def _props(self) -> Props | Failure:
         result = await self._client.props(self._deadlines[Source.PROPS])
         asleep = result.is_sleeping if isinstance(result, Props) else None
-        if isinstance(result, Props) and result.role == "router":
+        if isinstance(result, Props) and result.role == ROUTER:
             self._router.seen.set()
         if self._known.asleep and not asleep:
             self._wake(Source.SLOTS)
@@ -232,6 +237,7 @@ class BackendPoller:
         return result
 
     async def _metrics_or_doubt(self) -> Counters | Failure:
+        await self._learn_which_model()
         if not self._known.quiet:
             return await self._client.metrics(self._deadlines[Source.METRICS])
         doubt = asyncio.get_running_loop().call_later(DOUBT_S, self._wake, Source.HEALTH)
@@ -240,7 +246,19 @@ class BackendPoller:
         finally:
             doubt.cancel()
 
+    async def _learn_which_model(self) -> None:
+        """A router answers only for a model that is named; which one to look at is known a moment after the start."""
+        if self._settled:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WHICH_MODEL_S):
+                await self._props_told.wait()
+                if self._router.seen.is_set():
+                    await self._router.chosen.wait()
+        self._settled = True
+
     async def _slots(self) -> Slots | Failure:
+        await self._learn_which_model()
         known = self._known
         if not self._props_told.is_set():
             await self._props_told.wait()

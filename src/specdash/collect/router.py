@@ -43,8 +43,11 @@ class RouterWatch:
         self._looks_at: str | None = named
         self.seen = asyncio.Event()
         """Set when the server said that it is a router."""
+        self.chosen = asyncio.Event()
+        """Set when it is known which model to look at, or that there is none."""
         if named is not None:
             self.seen.set()
+            self.chosen.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -76,3 +79,4 @@ class RouterWatch:
         if chosen != self._looks_at:
             self._looks_at = chosen
             self._look_at(chosen)
+        self.chosen.set()

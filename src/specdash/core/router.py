@@ -21,6 +21,8 @@ class ModelStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+ROUTER = "router"
+"""The `role` that a router has in its /props."""
 RESIDENT = (ModelStatus.LOADED, ModelStatus.SLEEPING)
 """States in which a model's child server runs, the better one first."""
 

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.readings import Reading, Source, Status
+from specdash.core.router import ROUTER
 from specdash.insight import speculation, speedup, timeline, views
 from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
 from specdash.insight.picture import (
@@ -118,12 +119,13 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         slots=state.latest.get(Source.SLOTS),
         last_good=max(good, default=None),
         restarted_at=state.counters.restarted_at,
+        holds_no_model=state.holds_no_model,
     )
 
 
 def _model_name(props: Props | None) -> str | None:
-    if props is None:
-        return None
+    if props is None or props.role == ROUTER:
+        return props.role if props is not None else None
     name = props.model_alias or props.model_path
     return PurePath(name).name if name else None
 

@@ -33,6 +33,8 @@ class Evidence:
     last_good: float | None = None
     """Monotonic time of the last known reading of any endpoint."""
     restarted_at: float | None = None
+    holds_no_model: bool = False
+    """A router without any model in memory."""
 
 
 def judge(evidence: Evidence) -> tuple[BackendState, str]:
@@ -89,6 +91,8 @@ def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
         return BackendState.RESTARTED, f"counters went back {evidence.now - evidence.restarted_at:.0f} s ago"
     if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
         return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
+    if failures and evidence.holds_no_model:
+        return BackendState.LIVE, "a router without a model in memory; the first request for one loads it"
     if failures:
         return BackendState.LIVE, "; ".join(f"{name} {failure}" for name, failure in failures)
     return BackendState.LIVE, ""

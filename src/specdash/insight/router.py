@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
-from specdash.core.router import RouterModels, most_recent_resident
+from specdash.core.router import ROUTER, RouterModels, most_recent_resident
 from specdash.insight.drafter_picture import RouterModelPicture, RouterPicture
 
 if TYPE_CHECKING:
     from specdash.core.observations import Props
     from specdash.core.router import RouterModel
     from specdash.insight.state import TargetState
+
+_APART_S = 1e-6
+"""Keeps requests in order that the log cannot date, because they were in it before anybody read it."""
 
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> RouterPicture:
@@ -48,8 +51,8 @@ def _with_use(model: RouterModel, state: TargetState, offset: float) -> RouterMo
     itself. A port goes to one child only as long as it runs."""
     if model.port is None:
         return model
-    ended = (at for at, request in state.log.recent if request.origin == model.port)
-    seen = max(ended, default=None)
+    newest_first = enumerate(state.log.recent)
+    seen = next((at - _APART_S * index for index, (at, one) in newest_first if one.origin == model.port), None)
     if seen is None:
         return model
     return replace(model, last_used=max(seen + offset, model.last_used or 0.0))
@@ -57,4 +60,4 @@ def _with_use(model: RouterModel, state: TargetState, offset: float) -> RouterMo
 
 def _watched(state: TargetState) -> str | None:
     props: Props | None = state.value(Source.PROPS)
-    return state.target.model or (props.model_alias if props is not None and props.role != "router" else None)
+    return state.target.model or (props.model_alias if props is not None and props.role != ROUTER else None)
