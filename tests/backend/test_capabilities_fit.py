@@ -201,7 +201,7 @@ def test_a_variable_the_build_does_not_read_is_warned_about() -> None:
     assert [one.message for one in lacks("2025-03", LLAMA_ARG_N_CPU_FFN="3")] == [
         "LLAMA_ARG_N_CPU_FFN has no effect: llama-server 2025-03 does not read it"
     ]
-    assert lacks("2025-03", LLAMA_ARG_TENSOR_SPLIT="3,1") == ()
+    assert lacks("2025-03", LLAMA_ARG_RERANKING="1") == ()
 
 
 def test_a_default_that_nobody_asked_for_is_left_out_without_a_word() -> None:

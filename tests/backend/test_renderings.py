@@ -75,9 +75,9 @@ def test_xllamacpp_refuses_an_argument_it_has_no_attribute_for_by_name() -> None
 
 
 def test_xllamacpp_warns_of_variables_it_does_not_read() -> None:
-    (lack,) = embedded.fit(settings(LLAMA_ARG_TENSOR_SPLIT="3,1")).lacks
+    (lack,) = embedded.fit(settings(LLAMA_ARG_RPC="h:1")).lacks
     assert not lack.refused
-    assert lack.line == "LLAMA_ARG_TENSOR_SPLIT has no effect: xllamacpp does not read it; use llama-server for it"
+    assert lack.line == "LLAMA_ARG_RPC has no effect: xllamacpp does not read it; use llama-server for it"
 
 
 def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:

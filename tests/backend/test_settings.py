@@ -170,8 +170,8 @@ def test_an_unknown_key_is_warned_about_with_the_closest_known_one() -> None:
 
 
 def test_llama_cpps_own_variables_outside_the_catalogue_are_passed_through_without_a_word() -> None:
-    config = settings(LLAMA_ARG_TENSOR_SPLIT="3,1")
-    assert (config.native, config.warnings) == ({"LLAMA_ARG_TENSOR_SPLIT": "3,1"}, ())
+    config = settings(LLAMA_ARG_RPC="h:1")
+    assert (config.native, config.warnings) == ({"LLAMA_ARG_RPC": "h:1"}, ())
 
 
 def test_rollback_mode_is_passed_on_and_said_to_be_for_patched_builds() -> None:

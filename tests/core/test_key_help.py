@@ -73,7 +73,7 @@ def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_liste
 
 def test_a_name_of_llama_cpps_own_says_which_key_wins() -> None:
     assert known("LLAMA_ARG_CTX_SIZE").notes[-1] == "LLAMA_CTX_SIZE sets the same, and wins"
-    assert "xllamacpp does not read it" in known("LLAMA_ARG_TENSOR_SPLIT").notes[0]
+    assert "xllamacpp does not read it" in known("LLAMA_ARG_RPC").notes[0]
 
 
 def test_secrets_have_no_flag_and_say_how_they_travel() -> None:

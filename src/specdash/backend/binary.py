@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import Assigned, BackendSettings
 
-ESSENTIAL = frozenset({"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key"})
+ESSENTIAL = frozenset(
+    {"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key", "device"}
+)
 """Parameters without which the server would serve something else, elsewhere, or to everybody."""
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
 _SPECULATION = frozenset(one.name for one in SPECULATION)

@@ -33,6 +33,10 @@ AUTOMATIC_SLOTS = 4
 """Slots llama-server takes for `--parallel -1`, with one unified cache (tools/server/server.cpp)."""
 _TYPES = "speculative.types"
 _USE_THE_BINARY = "remove it, or set LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
+_INSTEAD = {
+    "device": "set CUDA_VISIBLE_DEVICES instead (0: the first GPU, -1: the CPU), or LLAMA_BIN to a llama-server"
+}
+"""What to do where the package lacks a parameter, by its name, if not `_USE_THE_BINARY`."""
 _STOP_SECONDS = 2
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
@@ -100,7 +104,8 @@ def _lack(parameter: Parameter, assigned: Assigned) -> list[Lack]:
     message = (
         f"{text}: xllamacpp has no such parameter" if refused else f"{text} is left out: xllamacpp has no such one"
     )
-    return [Lack(parameter.name, key_of(assigned.source), message, refused=refused, fix=_USE_THE_BINARY)]
+    fix = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
+    return [Lack(parameter.name, key_of(assigned.source), message, refused=refused, fix=fix)]
 
 
 def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: Fit) -> None:
@@ -159,6 +164,7 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "flash-attn": lambda x, value: _enum("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_")(
         x, _FLASH_ATTN.get(value, value)
     ),
+    "tensor-split": lambda x, value: _shares(x, value),
     "split-mode": _enum("llama_split_mode", "LLAMA_SPLIT_MODE_"),
     "load-mode": lambda x, value: _enum("llama_load_mode", "LLAMA_LOAD_MODE_")(
         x, "direct_io" if value == "dio" else value
@@ -171,6 +177,13 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
     "api-key-file": lambda _, value: _keys(Path(value).read_text(encoding="utf-8")),
 }
+
+
+def _shares(xllamacpp: Any, text: str) -> list[float]:
+    """The shares of the GPUs, as long a list as the package has."""
+    shares = [float(one) for one in text.replace("/", ",").split(",")]
+    length = len(xllamacpp.CommonParams().tensor_split)
+    return [*shares, *[0.0] * (length - len(shares))]
 
 
 def _keys(text: str) -> list[str]:

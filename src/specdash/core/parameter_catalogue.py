@@ -10,6 +10,10 @@ from specdash.core.parameters import Kind, Parameter, Scalar
 
 _KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 _LAYER_WORDS = (("auto", -1), ("all", -2))
+AUTO = -1
+"""`auto` where specdash decides, and not the engine."""
+_DEVICES = (r"[^\s,]+(,[^\s,]+)*", "names of devices, comma-separated")
+_SHARES = (r"\d+(\.\d+)?([,/]\d+(\.\d+)?)*", "shares, one a GPU, comma-separated, as 3,1")
 
 
 def _row(
@@ -30,6 +34,7 @@ def _row(
     environment: str | None = None,
     former: str = "",
     default_holds_where: str = "",
+    looks: tuple[str, str] = ("", ""),
 ) -> Parameter:
     """One engine parameter; `flags`, `off`, `former` and `keys` are separated by blanks, the canonical flag first."""
     spelled = tuple(flags.split())
@@ -53,6 +58,8 @@ def _row(
         secret=environment is not None,
         environment=environment,
         default_holds_where=default_holds_where,
+        pattern=looks[0],
+        form=looks[1],
     )
 
 
@@ -126,7 +133,7 @@ def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
 OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices=("auto", "llama-server", "xllamacpp")),
     _ours("LLAMA_BIN", _P, "the llama-server binary; unset: the one on PATH"),
-    _ours("LLAMA_SPEC_TYPE", _T, "speculation: 'none' or a comma-separated chain of types",
+    _ours("LLAMA_SPEC_TYPE", _T, "speculation: 'none', a comma-separated chain of types, or 'auto'",
          also=("LLAMA_ARG_SPEC_TYPE",), flags=("--spec-type",)),
     _ours("LLAMA_DRAFT_MAX", _I, "longest draft, for every type in the chain that has such a knob", None, (1, 1024),
          _LEN),
@@ -159,7 +166,8 @@ MODEL: tuple[Parameter, ...] = (
 
 MEMORY: tuple[Parameter, ...] = (
     _row(_I, "--ctx-size -c", "LLAMA_CTX_SIZE LLAMA_ARG_CTX_SIZE", "n_ctx",
-         "context of all slots together; 0: as the model was trained", 0, (0, None), _LEN, always=True),
+         "context of all slots together; 0: as the model was trained; 'auto': what fits into the memory there is", 0,
+         (0, None), _LEN, words=(("auto", AUTO),), always=True),
     _row(_I, "--parallel -np", "LLAMA_PARALLEL LLAMA_ARG_N_PARALLEL", "n_parallel",
          "slots; each gets ctx-size/slots tokens; -1: the engine's automatic (4 slots, one shared cache)", 1,
          (-1, 256), always=True),
@@ -169,12 +177,12 @@ MEMORY: tuple[Parameter, ...] = (
          off="--no-kv-unified -no-kvu"),
     _row(_I, "--batch-size -b", "LLAMA_ARG_BATCH", "n_batch", "logical batch", 2048, (1, None), _LEN),
     _row(_I, "--ubatch-size -ub", "LLAMA_ARG_UBATCH", "n_ubatch", "physical batch", 512, (1, None), _LEN),
-    _row(_T, "--cache-type-k -ctk", "LLAMA_ARG_CACHE_TYPE_K", "cache_type_k", "type of cached keys", "f16",
-         choices=_KV_TYPES),
-    _row(_T, "--cache-type-v -ctv", "LLAMA_ARG_CACHE_TYPE_V", "cache_type_v", "type of cached values", "f16",
-         choices=_KV_TYPES),
-    _row(_T, "--flash-attn -fa", "LLAMA_ARG_FLASH_ATTN", "flash_attn_type", "flash attention", "auto",
-         choices=("on", "off", "auto")),
+    _row(_T, "--cache-type-k -ctk", "LLAMA_CACHE_TYPE_K LLAMA_ARG_CACHE_TYPE_K", "cache_type_k",
+         "type of cached keys", "f16", choices=_KV_TYPES),
+    _row(_T, "--cache-type-v -ctv", "LLAMA_CACHE_TYPE_V LLAMA_ARG_CACHE_TYPE_V", "cache_type_v",
+         "type of cached values", "f16", choices=_KV_TYPES),
+    _row(_T, "--flash-attn -fa", "LLAMA_FLASH_ATTN LLAMA_ARG_FLASH_ATTN", "flash_attn_type", "flash attention",
+         "auto", choices=("on", "off", "auto")),
     _row(_S, "--swa-full", "LLAMA_ARG_SWA_FULL", "swa_full", "full-size sliding-window cache", False),
     _row(_I, "--ctx-checkpoints -ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS", "n_ctx_checkpoints",
          "context checkpoints kept per slot", 32, (0, None)),
@@ -197,11 +205,17 @@ MEMORY: tuple[Parameter, ...] = (
 )
 
 HARDWARE: tuple[Parameter, ...] = (
-    _row(_I, "--gpu-layers -ngl --n-gpu-layers", "LLAMA_GPU_LAYERS LLAMA_ARG_N_GPU_LAYERS", "n_gpu_layers",
-         "layers kept in GPU memory: a number, 'auto' or 'all'", -1, (-2, None), "layers", words=_LAYER_WORDS),
-    _row(_I, "--main-gpu -mg", "LLAMA_ARG_MAIN_GPU", "main_gpu", "index of the main GPU", 0, (0, None)),
-    _row(_T, "--split-mode -sm", "LLAMA_ARG_SPLIT_MODE", "split_mode", "how several GPUs share the model", "layer",
-         choices=("none", "layer", "row", "tensor")),
+    _row(_T, "--device -dev", "LLAMA_DEVICE LLAMA_ARG_DEVICE", None,
+         "devices to run on, as `specdash doctor` lists them; 'none': the CPU; unset: every GPU", looks=_DEVICES),
+    _row(_I, "--gpu-layers -ngl --n-gpu-layers", "LLAMA_GPU_LAYERS LLAMA_N_GPU_LAYERS LLAMA_ARG_N_GPU_LAYERS",
+         "n_gpu_layers", "layers kept in GPU memory: a number, 'auto' or 'all'", -1, (-2, None), "layers",
+         words=_LAYER_WORDS),
+    _row(_I, "--main-gpu -mg", "LLAMA_MAIN_GPU LLAMA_ARG_MAIN_GPU", "main_gpu",
+         "index of the GPU that holds all (LLAMA_SPLIT_MODE=none) or the intermediate results (row)", 0, (0, None)),
+    _row(_T, "--tensor-split -ts", "LLAMA_TENSOR_SPLIT LLAMA_ARG_TENSOR_SPLIT", "tensor_split",
+         "share of the model on each GPU", looks=_SHARES),
+    _row(_T, "--split-mode -sm", "LLAMA_SPLIT_MODE LLAMA_ARG_SPLIT_MODE", "split_mode",
+         "how several GPUs share the model", "layer", choices=("none", "layer", "row", "tensor")),
     _row(_T, "--load-mode -lm", "LLAMA_ARG_LOAD_MODE", "load_mode", "how the file is read", "auto",
          choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
     _row(_S, "--kv-offload -kvo", "LLAMA_ARG_KV_OFFLOAD", "no_kv_offload", "keep the cache on the GPU", True,
@@ -269,14 +283,17 @@ SPECULATION: tuple[Parameter, ...] = (
          "token probability below which drafting stops", 0.0, (0, 1)),
     _row(_N, "--spec-draft-p-split --draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", f"{_DRAFT}.p_split",
          "probability at which a draft branches", 0.1, (0, 1)),
-    _row(_I, "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft", "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-         f"{_DRAFT}.n_gpu_layers", "draft layers kept in GPU memory", -1, (-2, None), "layers", words=_LAYER_WORDS),
-    _row(_T, "--spec-draft-type-k -ctkd --cache-type-k-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
-         f"{_DRAFT}.cache_type_k", "type of the draft's cached keys", "f16", choices=_KV_TYPES),
-    _row(_T, "--spec-draft-type-v -ctvd --cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
-         f"{_DRAFT}.cache_type_v", "type of the draft's cached values", "f16", choices=_KV_TYPES),
-    _row(_T, "--spec-draft-device -devd --device-draft", "", f"{_DRAFT}.devices",
-         "devices of the draft model, comma-separated; 'none': the CPU; unset: as the model itself"),
+    _row(_I, "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft",
+         "LLAMA_DRAFT_GPU_LAYERS LLAMA_DRAFT_N_GPU_LAYERS LLAMA_ARG_N_GPU_LAYERS_DRAFT", f"{_DRAFT}.n_gpu_layers",
+         "draft layers kept in GPU memory: a number, 'auto' or 'all'", -1, (-2, None), "layers", words=_LAYER_WORDS),
+    _row(_T, "--spec-draft-type-k -ctkd --cache-type-k-draft",
+         "LLAMA_DRAFT_CACHE_TYPE_K LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", f"{_DRAFT}.cache_type_k",
+         "type of the draft's cached keys", "f16", choices=_KV_TYPES),
+    _row(_T, "--spec-draft-type-v -ctvd --cache-type-v-draft",
+         "LLAMA_DRAFT_CACHE_TYPE_V LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", f"{_DRAFT}.cache_type_v",
+         "type of the draft's cached values", "f16", choices=_KV_TYPES),
+    _row(_T, "--spec-draft-device -devd --device-draft", "LLAMA_DRAFT_DEVICE", f"{_DRAFT}.devices",
+         "devices of the draft model, likewise; 'none': the CPU; unset: as the model itself", looks=_DEVICES),
     _row(_T, "--spec-draft-override-tensor -otd --override-tensor-draft", "", f"{_DRAFT}.tensor_buft_overrides",
          "where tensors of the draft model are kept: pattern=buffer, comma-separated"),
     _row(_S, "--spec-draft-cpu-moe -cmoed --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", None,

@@ -8,6 +8,7 @@ an attribute of `xllamacpp.CommonParams`.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,7 +57,10 @@ class Parameter:
     unit: str = ""
     choices: tuple[str, ...] = ()
     words: tuple[tuple[str, int], ...] = ()
-    """Words that stand for a number, as (`all`, -2)."""
+    """Words that stand for a number, as (`all`, -2), whatever the range."""
+    pattern: str = ""
+    """What a text must look like as a whole, a regular expression; `form` says it in words."""
+    form: str = ""
     secret: bool = False
     """Never on a command line, never printed, never stored."""
     environment: str | None = None
@@ -83,6 +87,8 @@ class Parameter:
         """The values it may have, in words: kind, range and unit, or the choices."""
         if self.choices:
             return ", ".join(self.choices)
+        if self.form:
+            return self.form
         words = "".join(f" or '{word}'" for word, _ in self.words)
         low, high = self.minimum, self.maximum
         unit = f" {self.unit}" if self.unit else ""
@@ -100,9 +106,14 @@ class Parameter:
 
     def parse(self, text: str, source: str) -> Scalar:
         """The value `text` means; `source` names where it came from. Raises `InputError` when it means none."""
+        for word, number in self.words:
+            if text.strip().lower() == word:
+                return number
         value = self._read(text.strip(), source)
         if self.choices and value not in self.choices:
             raise InputError(f"{source}={text}: use one of: {', '.join(self.choices)}")
+        if self.pattern and not re.fullmatch(self.pattern, str(value)):
+            raise InputError(f"{source}={text}: use {self.form}")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_range(value, text, source)
         return value
@@ -119,13 +130,12 @@ class Parameter:
     def _read(self, text: str, source: str) -> Scalar:
         if self.kind is Kind.SWITCH:
             return _switch(text, source)
-        for word, number in self.words:
-            if text.lower() == word:
-                return number
         if self.kind is Kind.INTEGER:
             return _number(text, source, self.kind, int)
         if self.kind is Kind.NUMBER:
             return _number(text, source, self.kind, float)
+        if "on" in self.choices and text.lower() in (*_TRUE, *_FALSE):
+            return "on" if text.lower() in _TRUE else "off"
         return text
 
     def _check_range(self, value: float, text: str, source: str) -> None:

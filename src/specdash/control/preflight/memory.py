@@ -116,7 +116,7 @@ def _used_gpus(subject: Subject) -> tuple[Gpu, ...]:
     settings = subject.settings
     if settings.value("gpu-layers") == 0 and subject.number("spec-draft-ngl") == 0:
         return ()
-    if settings.native.get("LLAMA_ARG_DEVICE") == "none":
+    if settings.value("device") == "none":
         return ()
     seen: Gpus | None = subject.context.gpus()
     if seen is None or not seen.gpus:
