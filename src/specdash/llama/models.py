@@ -19,7 +19,12 @@ _SPEC_TYPE, _DRAFT, _PORT = "llama_spec_type", "spec-draft-model", "port"
 
 def parse_models(body: bytes | str) -> RouterModels:
     """The models of a router; none for a server that is none. Raises ParseError when the body is no JSON object."""
-    data = load_object(body).get("data")
+    return router_models(load_object(body))
+
+
+def router_models(answer: object) -> RouterModels:
+    """The same of the JSON value itself, whatever it is."""
+    data = mapping(answer).get("data")
     rows = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     return RouterModels(tuple(_model(row) for row in rows if isinstance(row.get("status"), dict) and _id(row)))
 

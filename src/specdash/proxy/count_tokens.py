@@ -9,7 +9,7 @@ import orjson
 from specdash.proxy.body import read_body
 from specdash.proxy.client_watch import ClientWatch
 from specdash.proxy.errors import ApiError
-from specdash.proxy.models import upstream_model
+from specdash.proxy.models import learn_models, upstream_model
 from specdash.proxy.parse import parse_count_tokens
 from specdash.proxy.responses import send_json
 from specdash.proxy.restarts import Patience, meet_upstream
@@ -43,6 +43,7 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
         await meet_upstream(proxy)
         if proxy.gate.held:
             continue
+        await learn_models(request.model, proxy.window)
         body = chat_body(request, upstream_model(request.model, proxy.window))
         try:
             return await count(proxy.upstream, body, proxy.settings.read_timeout)

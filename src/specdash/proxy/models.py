@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
+from specdash.core.router import most_recent_resident
 from specdash.proxy.errors import ApiError, InvalidRequestError
 from specdash.proxy.responses import send_json
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _ACCEPTED = ("claude", "anthropic")
 """Claude Code uses only ids that begin so."""
 _NOT_SLUG = re.compile(r"[^a-z0-9._-]+")
+ANY = "any"
+"""Of a router's models whichever is in memory. A model that really has this name is meant before."""
 _VARIANT = re.compile(r"\[[^\]]*\]$")
 """What Claude Code adds to a model's name for itself, as `[1m]`."""
 _MOST = 1000
@@ -41,10 +44,29 @@ def listed_name(model: str) -> str:
 def upstream_model(requested: str, window: Window) -> str:
     """The upstream's id for a client's model name.
 
-    An exact or listed name means that model; any other name (as claude-sonnet-4-5) means the model that is loaded, and
-    is passed on as it is while the upstream's models are not known.
+    An exact or listed name means that model; `any` of a router the resident model that was used last, else the only
+    model there is; any other name (as claude-sonnet-4-5) means the model that is loaded, and is passed on as it is
+    while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
-    return find_model(requested, window.models) or window.model_id or requested
+    found = find_model(requested, window.models)
+    if found is None and requested == ANY and window.router:
+        return _resident(window)
+    return found or window.model_id or requested
+
+
+async def learn_models(requested: str, window: Window) -> None:
+    """See to it that the upstream's models are known well enough to tell what a client's model name means."""
+    if requested == ANY and window.router:
+        await window.check()
+    await window.refresh()
+
+
+def _resident(window: Window) -> str:
+    best = most_recent_resident(window.resident_models())
+    if best is not None:
+        return best.id
+    names = ", ".join(one.id for one in window.router[:8])
+    raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
 
 
 def find_model(requested: str, models: tuple[str, ...]) -> str | None:

@@ -21,6 +21,7 @@ from specdash.proxy.client_watch import ClientLeftError, ClientWatch
 from specdash.proxy.errors import ApiError
 from specdash.proxy.identity import chat_session_id
 from specdash.proxy.llama_stream import PING_S, Additions, Restorer, additions_to, status_of, with_fields
+from specdash.proxy.models import ANY, learn_models, upstream_model
 from specdash.proxy.responses import client_host, send_bytes, send_json
 from specdash.proxy.restarts import Patience, meet_upstream
 from specdash.proxy.upstream import UpstreamBrokenError
@@ -89,6 +90,7 @@ class _Exchange:
         patience = Patience(self._proxy.gate)
         while True:
             await self._admitted()
+            await self._name_model()
             self._active.sent()
             try:
                 await self._ask()
@@ -136,6 +138,17 @@ class _Exchange:
         while self._proxy.gate.held:
             await self._pass_gate()
             await meet_upstream(self._proxy)
+
+    async def _name_model(self) -> None:
+        """Name the model that `any` means, and note what is used: a router does not know the one nor tell the other."""
+        window, requested = self._proxy.window, self._chat.get("model")
+        if not window.router or not isinstance(requested, str):
+            return
+        if requested == ANY:
+            await learn_models(requested, window)
+            self._chat = {**self._chat, "model": upstream_model(requested, window)}
+            self._body = orjson.dumps(self._chat)
+        window.note_use(str(self._chat["model"]))
 
     async def _pass_gate(self) -> None:
         gate, settings = self._proxy.gate, self._proxy.settings

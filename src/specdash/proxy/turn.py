@@ -14,7 +14,7 @@ from specdash.proxy.errors import ApiError, ProxyStoppingError
 from specdash.proxy.generation import Generation
 from specdash.proxy.guardrails import estimate
 from specdash.proxy.identity import session_id
-from specdash.proxy.models import upstream_model
+from specdash.proxy.models import learn_models, upstream_model
 from specdash.proxy.parse import parse_messages
 from specdash.proxy.pipeline import Prepared, prepare
 from specdash.proxy.responses import client_host, send_json
@@ -42,7 +42,7 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
     session = proxy.sessions.get(session_id(headers, request, client_host(scope)))
     settings = proxy.settings
     if not must_wait(proxy):
-        await proxy.window.refresh()
+        await learn_models(request.model, proxy.window)
     prepared = None if must_wait(proxy) else _prepared(proxy, request, session)
     strict = request.stream and (
         settings.force_non_stream or (settings.malformed_tool_stream_strict and bool(request.tools))
@@ -80,13 +80,9 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
 
 
 def _prepared(proxy: Proxy, request: MessagesRequest, session: Session) -> Prepared:
-    return prepare(
-        request,
-        session,
-        proxy.settings,
-        window=proxy.window.tokens,
-        model=upstream_model(request.model, proxy.window),
-    )
+    model = upstream_model(request.model, proxy.window)
+    proxy.window.note_use(model)
+    return prepare(request, session, proxy.settings, window=proxy.window.tokens, model=model)
 
 
 class _Turn:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_status import Upstream as State
+from specdash.llama.models import router_models
 from specdash.proxy.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from specdash.core.router import RouterModel
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.upstream import Upstream
 
@@ -35,6 +38,10 @@ class Window:
         self.settings = settings
         self.model_id: str | None = None
         self.models: tuple[str, ...] = ()
+        self.router: tuple[RouterModel, ...] = ()
+        """The models of an upstream in router mode, with their states; empty for one that is none."""
+        self._used: dict[str, float] = {}
+        """When requests were last sent to each of them, in Unix time: b11434's router does not tell."""
         self.media: frozenset[str] = frozenset()
         self.build: str | None = None
         self.status = State.UNKNOWN
@@ -68,6 +75,19 @@ class Window:
             self._reading = asyncio.get_running_loop().create_task(self._read())
         if force or self.tokens is None or not self.models:
             await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+
+    def note_use(self, model: str) -> None:
+        """A request for this model of the upstream is about to be sent."""
+        if self.router:
+            self._used[model] = time.time()
+
+    def resident_models(self) -> tuple[RouterModel, ...]:
+        """The router's models that are in memory, each with its last use as far as the router or this proxy knows."""
+        return tuple(
+            replace(one, last_used=max(one.last_used or 0.0, self._used.get(one.id, 0.0)) or None)
+            for one in self.router
+            if one.resident
+        )
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
@@ -116,6 +136,8 @@ class Window:
             raise models
         facts = props if isinstance(props, dict) else {}
         rows = _rows(models)
+        self.router = router_models(models).models
+        self._used = {name: at for name, at in self._used.items() if any(one.id == name for one in self.router)}
         self.models = tuple(str(row["id"]) for row in rows) or self.models
         self.model_id = _loaded(rows) or self.model_id
         self.build = _text(facts.get("build_info")) or self.build
