@@ -30,13 +30,28 @@ def attributes(owner: Any, prefix: str = "", depth: int = _DEPTH) -> list[str]:
     return found
 
 
+def devices(found: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
+    """The rows of `xllamacpp.get_device_info()` that are no CPU."""
+    return [
+        (one["name"], one["description"], one["memory_total"], one["memory_free"])
+        for one in found
+        if getattr(one["type"], "name", "") != "GGML_BACKEND_DEVICE_TYPE_CPU"
+    ]
+
+
 def main() -> int:
-    """Print the facts; 1 with one line when the package cannot be imported."""
+    """Print the facts, or with `--devices` the devices beside the CPU: name, description, bytes in all and free.
+
+    1 with one line when the package cannot be imported.
+    """
     try:
         import xllamacpp
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises while it loads
         print(f"{type(error).__name__}: {error}".splitlines()[0])
         return 1
+    if "--devices" in sys.argv:
+        print(json.dumps(devices(xllamacpp.get_device_info())))
+        return 0
     enum = getattr(xllamacpp, "common_speculative_type", None)
     members = sorted(getattr(enum, "__members__", {}))
     print(json.dumps({"attributes": attributes(xllamacpp.CommonParams()), "spec_types": members}))

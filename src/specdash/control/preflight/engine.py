@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import mmap
 import os
 import shutil
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.engines import BINARY, Engine, find_engine
@@ -36,10 +32,12 @@ def check(subject: Subject, out: Findings) -> None:
     except (SpecdashError, ValueError, OSError) as error:
         _say(error, out)
         return
+    from specdash.backend import devices
     from specdash.backend.capabilities import lacking, probe
 
+    base = subject.context.base
     try:
-        lacks = lacking(settings, probe(engine, subject.context.base))
+        lacks = (*lacking(settings, probe(engine, base)), *devices.lacking(settings, engine, base))
     except SpecdashError as error:
         _say(error, out)
         return
@@ -71,25 +69,3 @@ def cached_engine(settings: BackendSettings) -> Engine:
             while len(_found) > _KEPT:
                 _found.pop(next(iter(_found)))
     return known
-
-
-def may_use_gpu(engine: Engine | None) -> bool:
-    """False when the engine is known to run on the CPU alone: none of its libraries speaks CUDA."""
-    if engine is None:
-        return True
-    if engine.kind != BINARY:
-        found = importlib.util.find_spec(engine.kind)
-        places = [Path(found.origin).parent] if found is not None and found.origin is not None else []
-        modules = [file for place in places for file in place.glob("*.so")]
-        return not modules or any(_speaks_cuda(str(file), file.stat().st_mtime_ns) for file in modules)
-    folder = Path(engine.path).resolve().parent
-    places = [folder, folder.parent / "lib", folder.parent / "lib64"]
-    names = [file.name for place in places if place.is_dir() for file in place.glob("libggml*")]
-    apart = any(name.startswith("libggml-cpu") for name in names)
-    return not apart or any("cuda" in name for name in names)
-
-
-@functools.lru_cache(maxsize=8)
-def _speaks_cuda(path: str, _changed: int) -> bool:
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return any(data.find(name) >= 0 for name in (b"libcuda.so", b"libcudart"))

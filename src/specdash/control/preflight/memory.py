@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from specdash.backend.gpu_build import may_use_gpu
 from specdash.backend.settings import DEFAULT
-from specdash.control.preflight.engine import cached_engine, may_use_gpu
+from specdash.control.preflight.engine import cached_engine
 from specdash.control.preflight.processes import Own, resident_bytes, tree
 from specdash.core.errors import SpecdashError
 from specdash.llama.memory import (
