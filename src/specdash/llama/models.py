@@ -65,7 +65,7 @@ def _values(arguments: object) -> dict[str, str] | None:
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     found = []
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         known = BY_FLAG.get(word)
         if known is not None:
             found.append((known[0].name, following))

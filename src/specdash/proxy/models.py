@@ -56,9 +56,8 @@ def upstream_model(requested: str, window: Window) -> str:
 
 async def learn_models(requested: str, window: Window) -> None:
     """See to it that the upstream's models are known well enough to tell what a client's model name means."""
-    if requested == ANY and window.router:
-        await window.check()
-    await window.refresh()
+    # What is in memory may be another model after any request, of this proxy or of somebody else.
+    await window.refresh(force=requested == ANY and bool(window.router))
 
 
 def _resident(window: Window) -> str:

@@ -1,0 +1,104 @@
+"""A server in router mode, looked at without changing it: the real one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.collect.hub import Hub
+from specdash.core.readings import Source
+from specdash.core.target import Target
+from specdash.insight.state import TargetState
+from support.router import Router, running_router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from specdash.insight.picture import Picture
+
+pytestmark = pytest.mark.llama_server
+
+PATIENCE_S = 30.0
+
+
+class Watched:
+    """The picture of a router, kept up to date."""
+
+    def __init__(self, router: Router, model: str | None = None) -> None:
+        target = Target(router.url, log=str(router.log), model=model)
+        self.state = TargetState(target)
+        self.hub = Hub(target, [self.state.apply], interval_s=0.25, gpu=False, host=False)
+
+    @property
+    def picture(self) -> Picture:
+        return self.state.picture(time.monotonic(), time.time())
+
+    def until(self, holds: Callable[[Picture], object]) -> Picture:
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds(picture := self.picture):
+            assert time.monotonic() < deadline, picture.views.router
+            time.sleep(0.05)
+        return picture
+
+    def statuses(self, picture: Picture) -> dict[str, str]:
+        return {one.id: one.status for one in picture.views.router.models}
+
+
+def test_nothing_is_loaded_by_looking_and_the_reason_is_said(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        watched = Watched(router)
+        with watched.hub:
+            picture = watched.until(lambda one: one.views.router.models and one.backend.reason)
+            assert "router without a model in memory" in picture.backend.reason
+            assert picture.views.router.any_means is None
+            assert watched.statuses(picture) == dict.fromkeys(("alpha", "beta", "broken"), "unloaded")
+            looks = watched.state.latest[Source.METRICS].at
+            watched.until(lambda _: watched.state.latest[Source.METRICS].at > looks)
+        assert set(router.states().values()) == {"unloaded"}
+
+
+def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        router.use("alpha")
+        watched = Watched(router)
+        with watched.hub:
+            picture = watched.until(lambda one: one.backend.speculation.active)
+            assert picture.backend.model == "alpha"
+            assert picture.backend.speculation.types == ("draft-simple",)
+            assert [one.id for one in picture.views.router.models if one.watched] == ["alpha"]
+            router.use("beta")
+            picture = watched.until(lambda one: one.views.router.any_means == "beta")
+            assert watched.statuses(picture)["beta"] == "loaded"
+            router.use("alpha")
+            watched.until(lambda one: one.views.router.any_means == "alpha")
+            assert watched.picture.backend.model == "alpha"
+            router.use("broken")
+            picture = watched.until(lambda one: watched.statuses(one)["broken"] == "failed")
+            failure = next(one.failure for one in picture.views.router.models if one.id == "broken")
+            assert failure == "its server ended at the start with exit code 1"
+
+
+def test_a_model_that_fell_asleep_is_not_woken(tmp_path: Path) -> None:
+    with running_router(tmp_path, sleep_s=1) as router:
+        router.use("alpha")
+        watched = Watched(router)
+        with watched.hub:
+            picture = watched.until(lambda one: watched.statuses(one).get("alpha") == "sleeping")
+            assert picture.views.router.any_means == "alpha"
+            looks = watched.state.latest[Source.METRICS].at
+            watched.until(lambda _: watched.state.latest[Source.METRICS].at > looks + 2)
+            assert router.states()["alpha"] == "sleeping"
+
+
+def test_the_model_that_the_user_named_is_looked_at(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        router.use("alpha")
+        router.use("beta")
+        watched = Watched(router, model="beta")
+        with watched.hub:
+            picture = watched.until(lambda one: one.backend.speculation.active and one.views.router.models)
+            assert picture.backend.model == "beta"
+            assert [one.id for one in picture.views.router.models if one.watched] == ["beta"]

@@ -1,0 +1,93 @@
+"""GET /models: a router's models and their states."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.core.router import ModelStatus, RouterModel, most_recent_resident
+from specdash.llama.bodies import ParseError
+from specdash.llama.models import parse_models
+from support.any_value import json_values
+
+ARGS = ["llama-server", "--port", "37271", "--spec-type", "ngram-mod,draft-simple", "--model-draft", "/m/draft.gguf"]
+
+
+def row(**status: Any) -> dict[str, Any]:
+    return {"id": "alpha", "aliases": ["first"], "status": {"value": "loaded", "args": ARGS, **status}}
+
+
+def only(entry: dict[str, Any]) -> RouterModel:
+    (found,) = parse_models(json.dumps({"data": [entry]})).models
+    return found
+
+
+def test_a_model_with_its_state_port_and_drafting() -> None:
+    found = only(row())
+    assert (found.id, found.aliases, found.status, found.port) == ("alpha", ("first",), ModelStatus.LOADED, 37271)
+    assert (found.spec_types, found.draft_model) == (("ngram-mod", "draft-simple"), "/m/draft.gguf")
+
+
+def test_a_port_is_known_only_while_a_child_has_it() -> None:
+    assert only(row(value="unloaded")).port is None
+    assert only(row(value="sleeping")).port == 37271
+
+
+def test_a_model_that_failed_to_load_says_so() -> None:
+    found = only(row(value="unloaded", failed=True, exit_code=1))
+    assert (found.status, found.resident) == (ModelStatus.FAILED, False)
+    assert found.failure == "its server ended at the start with exit code 1"
+
+
+def test_a_state_of_a_newer_build_is_unknown_and_not_an_error() -> None:
+    assert only(row(value="hibernating")).status is ModelStatus.UNKNOWN
+
+
+def test_without_arguments_the_drafting_is_not_known() -> None:
+    found = only({"id": "a", "status": {"value": "loaded"}})
+    assert (found.spec_types, found.port) == (None, None)
+
+
+def test_builds_that_tell_when_a_model_was_used_are_believed() -> None:
+    assert only({**row(), "last_used_ms": 1795292775500}).last_used == 1795292775.5
+    assert only({**row(), "last_used_ms": 0}).last_used is None
+
+
+def test_a_server_that_is_no_router_has_none() -> None:
+    assert parse_models('{"data":[{"id":"m","object":"model","meta":{"n_ctx":512}}]}').models == ()
+
+
+@pytest.mark.parametrize("body", ["", "[]", "null", "3"])
+def test_anything_but_an_object_is_refused(body: str) -> None:
+    with pytest.raises(ParseError):
+        parse_models(body)
+
+
+@given(json_values)
+def test_whatever_the_entries_are_nothing_breaks(value: Any) -> None:
+    parse_models(
+        json.dumps({"data": [value, {"id": "x", "status": {"value": value, "args": value}, "aliases": value}]})
+    )
+
+
+STATES = st.sampled_from(ModelStatus)
+MODELS = st.lists(
+    st.builds(RouterModel, st.text("ab", min_size=1), STATES, last_used=st.none() | st.floats(1, 9)), max_size=6
+)
+
+
+@given(MODELS)
+def test_any_is_awake_before_asleep_and_the_last_used_of_those(models: list[RouterModel]) -> None:
+    found = most_recent_resident(tuple(models))
+    resident = [one for one in models if one.resident]
+    if not resident:
+        assert found is None
+        return
+    assert found in resident
+    awake = [one for one in models if one.status is ModelStatus.LOADED]
+    assert found in (awake or resident)
+    assert all((one.last_used or 0) <= (found.last_used or 0) for one in awake or resident)
