@@ -182,7 +182,14 @@ class TestVerificationSteps:
             step(7, 7).replace("0.00.001", "0.00.301"),
             step(5, 8).replace("0.00.001", "0.00.601"),
         )
-        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001),)
+        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, None, 7, 0.3),)
+
+    def test_a_replay_is_timed_from_its_restore_also_when_something_else_came_between(self) -> None:
+        release = "0.00.101.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
+        restore = step(6, 8, restored=True)
+        _, _, replay = parse(restore, release, step(7, 7).replace("0.00.001", "0.00.301")).facts
+        assert isinstance(replay, VerificationSteps)
+        assert (replay.steps, replay.replays, replay.replayed, replay.replay_s) == (0, 1, 7, 0.3)
 
     def test_of_several_slots_are_added_up_apart_in_the_order_of_their_last(self) -> None:
         batch = parse(step(6, 8, slot=0), step(2, 8, slot=1), step(3, 8, slot=1), step(1, 7, slot=0))
@@ -337,6 +344,8 @@ def joined(first: VerificationSteps, then: VerificationSteps) -> VerificationSte
         generated=first.generated + then.generated,
         replays=first.replays + then.replays,
         restored=first.restored + then.restored,
+        replayed=first.replayed + then.replayed,
+        replay_s=round(first.replay_s + then.replay_s, 6),
         first_s=first.first_s,
     )
 

@@ -184,7 +184,8 @@ class VerificationSteps:
     The steps come one after the other, with no fact about anything but steps between them, and within a second where
     the log has time stamps. `accepted` draft tokens of `generated` belong to `steps`. A step that follows a checkpoint
     restore repeats tokens already counted: it is one of `replays`, and no part of the sums. `restored` says how many of
-    them all, replays included, were followed by a restore.
+    them all, replays included, were followed by a restore. The replays decoded `replayed` tokens for a second time, and
+    took `replay_s` seconds from the restore to their own end, 0 where the log has no time stamps.
     """
 
     slot: int
@@ -197,6 +198,8 @@ class VerificationSteps:
     first_s: float | None = None
     at_s: float | None = None
     origin: int | None = None
+    replayed: int = 0
+    replay_s: float = 0.0
 
 
 @fact

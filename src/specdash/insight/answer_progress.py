@@ -59,7 +59,7 @@ class AnswerProgress:
         if isinstance(fact, VerificationSteps):
             answer = self._answer(fact.origin, fact.slot, fact.task)
             place = _place(max(answer.traced, answer.told))
-            answer.traced += fact.accepted + fact.steps
+            answer.traced += fact.accepted + fact.steps + fact.replays
             one = self._stretch(at, place, answer)
             one.steps += fact.steps
             one.drafted += fact.generated

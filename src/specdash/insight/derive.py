@@ -186,7 +186,7 @@ def _step_rate(steps: SlotSteps | None) -> float | None:
     """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
     if steps is None or steps.first_s is None or steps.last_s is None or steps.last_s <= steps.first_s:
         return None
-    return (steps.accepted + steps.steps) / (steps.last_s - steps.first_s)
+    return (steps.accepted + steps.steps + steps.replays) / (steps.last_s - steps.first_s)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:

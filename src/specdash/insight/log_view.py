@@ -53,6 +53,8 @@ class SlotSteps:
     generated: int = 0
     accepted: int = 0
     steps: int = 0
+    replays: int = 0
+    """Each brought one token more."""
     first_s: float | None = None
     last_s: float | None = None
 
@@ -182,6 +184,7 @@ class LogView:
         live.generated += steps.generated
         live.accepted += steps.accepted
         live.steps += steps.steps
+        live.replays += steps.replays
         live.last_s = steps.at_s
 
     def _fact(self, at: float, fact: LogFact) -> None:

@@ -85,7 +85,9 @@ def effort_of(samples: Sequence[RequestSample]) -> Effort:
         own = (one.decode_tokens or 1) - 1
         hit = min(one.accepted or 0, own)
         tokens += own
-        steps += max(1, own - hit) + one.replays
+        # Every decode call brings one token beside those accepted: a step, a step without a draft, and also a replay,
+        # which decodes accepted tokens again and then goes one on.
+        steps += max(1, own - hit)
         drafted += one.drafted or 0
         accepted += hit
         seconds += one.decode_s or 0.0

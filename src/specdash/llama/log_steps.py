@@ -27,11 +27,14 @@ class _Run:
     replay: bool
     """Whether the next step is one."""
     last_s: float | None = None
+    """When its last step ended, or before its first one, when the restore was that this one follows."""
     steps: int = 0
     accepted: int = 0
     generated: int = 0
     replays: int = 0
     restored: int = 0
+    replayed: int = 0
+    replay_s: float = 0.0
     until_s: float = inf
     """Steps after this time stamp are another run."""
 
@@ -45,8 +48,8 @@ class StepAdder:
     def __init__(self) -> None:
         self._runs: dict[tuple[int | None, int], _Run] = {}
         """Runs under way by origin and slot, in the order of their last steps."""
-        self._restored: set[tuple[int | None, int]] = set()
-        """Origin and slot of those whose next step is a replay, runs under way left out."""
+        self._restored: dict[tuple[int | None, int], float | None] = {}
+        """Origin and slot of those whose next step is a replay, and when the restore was; runs under way left out."""
 
     def added_up(self, facts: Iterable[LogFact]) -> list[LogFact]:
         """The next facts of a log, with the steps, which are facts of their own in `facts`, added up."""
@@ -70,13 +73,17 @@ class StepAdder:
                 or (at is not None and at > run.until_s)
             ):
                 run = self._run_of(fact, found)
-            run.last_s = at
             if run.replay:
                 run.replays += 1
+                # Of the draft tokens and the one before them, all but the last were decoded before.
+                run.replayed += fact.generated
+                if at is not None and run.last_s is not None:
+                    run.replay_s += max(0.0, at - run.last_s)
             else:
                 run.steps += 1
                 run.accepted += fact.accepted
                 run.generated += fact.generated
+            run.last_s = at
             run.restored += fact.restored
             run.replay = fact.restored > 0
         self._end_runs(found)
@@ -89,7 +96,7 @@ class StepAdder:
             self._end_runs(found)
             run = None
         if run is None:
-            run = _Run(step.slot, step.task, step.origin, step.at_s, key in self._restored)
+            run = _Run(step.slot, step.task, step.origin, step.at_s, key in self._restored, self._restored.get(key))
             if step.at_s is not None:
                 run.until_s = step.at_s + RUN_S
         else:
@@ -102,18 +109,20 @@ class StepAdder:
             found.append(
                 VerificationSteps(
                     run.slot, run.task, run.steps, run.accepted, run.generated, run.replays, run.restored, run.first_s,
-                    run.last_s, run.origin,
+                    run.last_s, run.origin, run.replayed, round(run.replay_s, 6),
                 )
             )  # fmt: skip
             if not run.replay:
-                self._restored.discard(key)
+                self._restored.pop(key, None)
             elif len(self._restored) < _MAX_SLOTS:
-                self._restored.add(key)
+                self._restored[key] = run.last_s
         self._runs.clear()
 
     def _forget(self, fact: LogFact) -> None:
         """The first step of a task or of a server repeats nothing."""
         if isinstance(fact, (TaskLaunched, TaskReleased)):
-            self._restored.discard((fact.origin, fact.slot))
+            self._restored.pop((fact.origin, fact.slot), None)
         elif isinstance(fact, ServerEvent) and fact.name == "restarted":
-            self._restored = {key for key in self._restored if fact.origin is not None and key[0] != fact.origin}
+            self._restored = {
+                key: at for key, at in self._restored.items() if fact.origin is not None and key[0] != fact.origin
+            }

@@ -71,7 +71,7 @@ def replay_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             ("steps", f"{steps:.0f}"),
             ("replays", f"{replays:.0f}"),
             ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
-            ("tokens per decode", f"{(accepted + steps) / (steps + replays):.2f}"),
+            ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
         ),
         fix=_drafts_that_fit(scene, accepted / steps),
     )
