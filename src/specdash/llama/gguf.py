@@ -9,49 +9,46 @@ from __future__ import annotations
 
 import mmap
 import re
-import struct
-from dataclasses import dataclass, field
-from math import prod
+import stat
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specdash.core.errors import InputError
+from specdash.llama.gguf_header import GgufError, Header, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+__all__ = ["GgufError", "GgufFacts", "Span", "Tensor", "join_parts", "read_facts", "read_one_file", "split_paths"]
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-DEFAULT_ALIGNMENT = 32
-
-_STRING, _ARRAY = 8, 9
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_LONGEST_TEXT_KEPT = 64 * 1024
-_LONGEST_ARRAY_KEPT = 4096
-TOKENS_KEY = "tokenizer.ggml.tokens"
-Value = int | float | bool | str
-
-TENSOR_TYPES: dict[int, tuple[int, int]] = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
-    17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
-    24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54),
-    35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18),
-}  # fmt: skip
-"""ggml type number: elements per block, bytes per block (ggml.h). A type not here is not used to judge the length."""
-
-
-class GgufError(InputError):
-    """The file is missing, unreadable, no GGUF, or shorter than its own header says."""
+_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_FIRST_BYTES = 64
+_MOST = 2**48
+_MOST_PARTS = 99_999
+_PARTS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know."""
+    """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know.
+
+    `kind` is its ggml type number (`llama.gguf_types`), `shape` its elements, the fastest dimension first.
+    """
 
     name: str
     size: int
+    kind: int = -1
+    shape: tuple[int, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        total = 1
+        for length in self.shape:
+            total *= length
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class GgufFacts:
-    """What the header says; None where it does not say it. `bytes_needed` is the length the tensors require."""
+    """What the header says; None where it does not say it. `bytes_needed` is the length the tensors require.
+
+    Of a model in several files these are the facts of the first, with the tensors and the bytes of all.
+    """
 
     path: str
     version: int
@@ -88,34 +88,87 @@ class GgufFacts:
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
     token_texts: Span | None = None
     """Where the vocabulary's texts are."""
+    parts: int = 1
+    """Files the model is in."""
 
     def number(self, name: str) -> int | None:
-        """The whole number under `name`, a key without its architecture, None where the header has none."""
-        value = self.values.get(f"{self.architecture}.{name}")
-        return int(value) if isinstance(value, int) else None
+        """The whole number under `name`, a key without its architecture, None where the header has none that can be."""
+        return _whole(self.values.get(f"{self.architecture}.{name}"))
 
     def array(self, name: str) -> tuple[int, ...] | None:
         """The whole numbers of the array under `name`, a key without its architecture, None where there is none."""
         found = self.arrays.get(f"{self.architecture}.{name}")
-        return None if found is None else tuple(int(one) for one in found)
+        if found is None:
+            return None
+        numbers = tuple(_whole(one) for one in found)
+        return None if None in numbers else tuple(one for one in numbers if one is not None)
+
+    def text(self, key: str) -> str | None:
+        """The text under a whole key, None where there is none."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) and value else None
 
 
 def read_facts(path: str | Path) -> GgufFacts:
-    """Read the header of `path`. Raises `GgufError`, which says what is wrong with the file and what to do."""
+    """The facts of the model at `path`, with all its parts where it was split into several files.
+
+    Raises `GgufError`, which names the file and says what is wrong with it and what to do.
+    """
+    return join_parts(read_one_file(path), read_one_file)
+
+
+def join_parts(facts: GgufFacts, read: Callable[[str], GgufFacts]) -> GgufFacts:
+    """The facts of a whole model, given those of its first file; `read` reads another one. Raises `GgufError`."""
+    others = split_paths(facts)
+    if not others:
+        return facts
+    absent = [path for path in others if not path.is_file()]
+    if absent:
+        names = ", ".join(str(path) for path in absent[:_PARTS_SHOWN])
+        more = f" and {len(absent) - _PARTS_SHOWN} more" if len(absent) > _PARTS_SHOWN else ""
+        raise GgufError(
+            f"model {facts.path}: is split into {len(others) + 1} files, and {len(absent)} of them "
+            f"{'is' if len(absent) == 1 else 'are'} not there: {names}{more}; download all of them to one folder"
+        )
+    every = (facts, *(read(str(path)) for path in others))
+    tensors = tuple(tensor for one in every for tensor in one.tensors)
+    told = _whole(facts.values.get("split.tensors.count"))
+    if told is not None and told != len(tensors):
+        raise GgufError(
+            f"model {facts.path}: its {len(every)} files hold {len(tensors)} tensors, and the first tells of {told}; "
+            "the files are not of one model: download them again"
+        )
+    return replace(
+        facts,
+        tensors=tensors,
+        tensor_count=len(tensors),
+        file_bytes=sum(one.file_bytes for one in every),
+        bytes_needed=sum(one.bytes_needed for one in every),
+        parts=len(every),
+    )
+
+
+def read_one_file(path: str | Path) -> GgufFacts:
+    """The facts of one file, whatever other files the model is in. Raises `GgufError`."""
     shown = str(path)
     try:
+        kind = Path(path).stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise GgufError(f"model {shown}: is a directory; name the .gguf file")
+        if not stat.S_ISREG(kind):
+            raise GgufError(f"model {shown}: is no regular file; name the .gguf file")
         with Path(path).open("rb") as file:
-            start = file.read(8)
+            start = file.read(_FIRST_BYTES)
             if start[:4] != MAGIC:
                 raise GgufError(_not_gguf(shown, start))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                facts = _Header(data, shown).facts()
+                header = Header(data, shown)
+                header.read()
+                facts = _facts(header)
     except FileNotFoundError:
         raise GgufError(f"model {shown}: no such file") from None
-    except IsADirectoryError:
-        raise GgufError(f"model {shown}: is a directory; name the .gguf file") from None
-    except (PermissionError, OSError) as error:
-        raise GgufError(f"model {shown}: cannot be read ({error.strerror or error})") from None
+    except (OSError, ValueError) as error:
+        raise GgufError(f"model {shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if facts.file_bytes < facts.bytes_needed:
         raise GgufError(
             f"model {shown}: truncated, {facts.file_bytes} of {facts.bytes_needed} bytes are there; download it again"
@@ -126,142 +179,77 @@ def read_facts(path: str | Path) -> GgufFacts:
 def split_paths(facts: GgufFacts) -> tuple[Path, ...]:
     """The other files of a model that was split into several (`NAME-00001-of-00003.gguf`), which the engine loads too.
 
-    Empty for a model in one file, and for one whose name does not follow the rule.
+    Empty for a model in one file. Raises `GgufError` for a part that is not the first, and where the name does not
+    follow the rule: the engine would refuse it.
     """
-    count = facts.values.get("split.count")
-    path = Path(facts.path)
-    found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
-    if not isinstance(count, int) or count < 2 or found is None:
+    count = _whole(facts.values.get("split.count"))
+    if count is None or count < 2:
         return ()
-    names = [f"{found.group(1)}-{number:05d}-of-{found.group(3)}.gguf" for number in range(1, int(count) + 1)]
-    return tuple(path.with_name(name) for name in names if name != path.name)
+    number = _whole(facts.values.get("split.no")) or 0
+    path = Path(facts.path)
+    found = _SPLIT_NAME.fullmatch(path.name)
+    if number > 0:
+        first = path.with_name(f"{found.group(1)}-00001-of-{found.group(3)}.gguf") if found else "the first"
+        raise GgufError(f"model {facts.path}: is part {number + 1} of {count} of a model; name {first}")
+    if found is None or int(found.group(2)) != 1 or int(found.group(3)) != count or count > _MOST_PARTS:
+        raise GgufError(
+            f"model {facts.path}: is the first of {count} files, and its name must end in -00001-of-{count:05d}.gguf; "
+            "give all parts their names back"
+        )
+    names = (f"{found.group(1)}-{at:05d}-of-{found.group(3)}.gguf" for at in range(2, count + 1))
+    return tuple(path.with_name(name) for name in names)
+
+
+def _whole(value: Value | None) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < _MOST else None
+
+
+_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the model itself; run `git lfs pull`"),
+    (b"<", "is a web page, not the model; download the file itself"),
+    (b"PK\x03\x04", "is a ZIP archive or a PyTorch checkpoint; convert it with convert_hf_to_gguf.py"),
+    (b"\x1f\x8b", "is compressed with gzip; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it"),
+    (b"FUGG", "is a GGUF file of the other byte order; convert it with gguf-convert-endian"),
+    *((magic, "is a GGML file of before August 2023, which llama.cpp no longer reads; get it as GGUF")
+      for magic in (b"lmgg", b"tjgg", b"fmgg", b"algg", b"ggml", b"ggjt", b"ggmf", b"ggla")),
+)  # fmt: skip
 
 
 def _not_gguf(shown: str, start: bytes) -> str:
     if not start:
         return f"model {shown}: is empty; download it again"
+    for magic, what in _OTHER_FORMATS:
+        if start.lstrip().startswith(magic):
+            return f"model {shown}: {what}"
+    if start[8:9] == b"{" and start[6:8] == b"\0\0":
+        return f"model {shown}: is a safetensors file; convert it with convert_hf_to_gguf.py"
     return f"model {shown}: is no GGUF file (it starts with {start[:4]!r}, not b'GGUF'); name a .gguf model"
 
 
-class _Header:
-    """A reader that walks the header once."""
-
-    def __init__(self, data: mmap.mmap, shown: str) -> None:
-        self.data = data
-        self.at = 4
-        self.shown = shown
-        self.values: dict[str, Value] = {}
-        self.lengths: dict[str, int] = {}
-        self.arrays: dict[str, tuple[int | float | bool, ...]] = {}
-        self.tensors: list[Tensor] = []
-        self.tokens: Span | None = None
-
-    def facts(self) -> GgufFacts:
-        try:
-            return self._facts()
-        except (struct.error, IndexError):
-            raise GgufError(f"model {self.shown}: truncated inside its header; download it again") from None
-
-    def _facts(self) -> GgufFacts:
-        version = self._number("<I")
-        if version not in VERSIONS:
-            raise GgufError(
-                f"model {self.shown}: GGUF version {version} is not supported, only little-endian 2 and 3; "
-                "convert it again"
-            )
-        tensors, pairs = self._number("<Q"), self._number("<Q")
-        for _ in range(pairs):
-            key = self._text()
-            self._value(key, self._number("<I"))
-        needed = self._bytes_needed(tensors)
-        architecture = self._text_value("general.architecture")
-        return GgufFacts(
-            path=self.shown,
-            version=version,
-            tensor_count=tensors,
-            architecture=architecture,
-            name=self._text_value("general.name"),
-            context_length=self._count(f"{architecture}.context_length"),
-            block_count=self._count(f"{architecture}.block_count"),
-            nextn_layers=self._count(f"{architecture}.nextn_predict_layers"),
-            tokenizer=self._text_value("tokenizer.ggml.model"),
-            vocabulary_size=self.lengths.get("tokenizer.ggml.tokens"),
-            has_chat_template=bool(self.values.get("tokenizer.chat_template")),
-            file_bytes=len(self.data),
-            bytes_needed=needed,
-            values=MappingProxyType(self.values),
-            arrays=MappingProxyType(self.arrays),
-            tensors=tuple(self.tensors),
-            token_texts=self.tokens,
-        )
-
-    def _text_value(self, key: str) -> str | None:
-        value = self.values.get(key)
+def _facts(header: Header) -> GgufFacts:
+    def text(key: str) -> str | None:
+        value = header.values.get(key)
         return value if isinstance(value, str) else None
 
-    def _count(self, key: str) -> int | None:
-        value = self.values.get(key)
-        return value if isinstance(value, int) else None
-
-    def _number(self, form: str) -> int:
-        value = struct.unpack_from(form, self.data, self.at)[0]
-        self.at += struct.calcsize(form)
-        return int(value)
-
-    def _skip(self, length: int) -> None:
-        self.at += length
-        if self.at > len(self.data):
-            raise IndexError
-
-    def _text(self) -> str:
-        length = self._number("<Q")
-        start = self.at
-        self._skip(length)
-        return self.data[start : start + min(length, _LONGEST_TEXT_KEPT)].decode("utf-8", "replace")
-
-    def _value(self, key: str, kind: int) -> None:
-        if kind == _STRING:
-            self.values[key] = self._text()
-        elif kind == _ARRAY:
-            self._array(key)
-        elif kind in _SCALARS:
-            form = _SCALARS[kind]
-            self.values[key] = struct.unpack_from(form, self.data, self.at)[0]
-            self.at += struct.calcsize(form)
-        else:
-            raise GgufError(f"model {self.shown}: unknown value type {kind} for {key!r}; the file is damaged")
-
-    def _array(self, key: str) -> None:
-        kind, length = self._number("<I"), self._number("<Q")
-        self.lengths[key] = length
-        if kind in _SCALARS:
-            start = self.at
-            self._skip(length * struct.calcsize(_SCALARS[kind]))
-            if length <= _LONGEST_ARRAY_KEPT:
-                self.arrays[key] = struct.unpack_from(f"<{length}{_SCALARS[kind][1]}", self.data, start)
-        elif kind == _STRING:
-            start = self.at
-            unpack, at, end = struct.Struct("<Q").unpack_from, self.at, len(self.data)
-            for _ in range(length):
-                at += 8 + unpack(self.data, at)[0]
-                if at > end:
-                    raise IndexError
-            self.at = at
-            if key == TOKENS_KEY:
-                self.tokens = Span(start, at, length)
-        else:
-            raise GgufError(f"model {self.shown}: unknown array type {kind} for {key!r}; the file is damaged")
-
-    def _bytes_needed(self, tensors: int) -> int:
-        longest = 0
-        for _ in range(tensors):
-            name = self._text()
-            shape = [self._number("<Q") for _ in range(self._number("<I"))]
-            kind, offset = self._number("<I"), self._number("<Q")
-            per_block, block_bytes = TENSOR_TYPES.get(kind, (1, 0))
-            size = prod(shape) // per_block * block_bytes
-            self.tensors.append(Tensor(name, size))
-            longest = max(longest, offset + size)
-        declared = self._count("general.alignment")
-        alignment = declared if declared and declared > 0 else DEFAULT_ALIGNMENT
-        return -(-self.at // alignment) * alignment + longest if tensors else self.at
+    architecture = text("general.architecture")
+    tokens = header.tokens
+    return GgufFacts(
+        path=header.shown,
+        version=header.version,
+        tensor_count=len(header.tensors),
+        architecture=architecture,
+        name=text("general.name"),
+        context_length=_whole(header.values.get(f"{architecture}.context_length")),
+        block_count=_whole(header.values.get(f"{architecture}.block_count")),
+        nextn_layers=_whole(header.values.get(f"{architecture}.nextn_predict_layers")),
+        tokenizer=text("tokenizer.ggml.model"),
+        vocabulary_size=header.lengths.get("tokenizer.ggml.tokens"),
+        has_chat_template=bool(header.values.get("tokenizer.chat_template")),
+        file_bytes=header.end,
+        bytes_needed=header.bytes_needed,
+        values=MappingProxyType(header.values),
+        arrays=MappingProxyType(header.arrays),
+        tensors=tuple(Tensor(*one) for one in header.tensors),
+        token_texts=Span(*tokens) if tokens is not None else None,
+    )
