@@ -245,7 +245,7 @@ SERVER: tuple[Parameter, ...] = (
          off="--no-cont-batching -nocb"),
     _row(_I, "--sleep-idle-seconds", "", "sleep_idle_seconds", "idle time until the model is unloaded; -1: never", -1,
          (-1, None), "s"),
-    _row(_P, "--slot-save-path", "", "slot_save_path", "directory for saved slots"),
+    _row(_P, "--slot-save-path", "LLAMA_SLOT_SAVE_PATH", "slot_save_path", "directory for saved slots"),
     _row(_N, "--slot-prompt-similarity -sps", "", "slot_prompt_similarity",
          "how alike prompts must be to share a slot", 0.1, (0, 1)),
     _row(_T, "--api-prefix", "LLAMA_ARG_API_PREFIX", "api_prefix", "path the server serves from"),

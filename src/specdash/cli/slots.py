@@ -1,0 +1,141 @@
+"""`specdash slots [list|save|restore|erase]`: what the slots hold, kept in files and put back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from specdash.cli.options import add_settings, one_target, resolved_settings
+from specdash.core.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from specdash.control.slots import SlotList
+    from specdash.core.target import Target
+
+_ACTIONS = {
+    "list": "print what each slot holds, and what was saved (the default)",
+    "save": "save what a slot holds to a file in the server's --slot-save-path",
+    "restore": "put a saved file into a slot, in place of what it holds",
+    "erase": "forget what a slot holds",
+}
+_SETTINGS = ("url", "api_key_env", "api_key_file", "model")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    _common(parser)
+    actions = parser.add_subparsers(dest="action", metavar="{" + ",".join(_ACTIONS) + "}")
+    for name, words in _ACTIONS.items():
+        one = actions.add_parser(name, help=words, description=words, allow_abbrev=False)
+        # What was given before the action must not be set back by its own default.
+        _common(one, suppress=True)
+        if name == "list":
+            continue
+        one.add_argument("slot", metavar="SLOT", help="number of the slot, from 0")
+        if name != "erase":
+            one.add_argument("file", metavar="FILE", help="name of the file, without a directory")
+        one.add_argument("--yes", "-y", action="store_true", help="do not ask")
+        one.add_argument("--dry-run", action="store_true", help="say what would be done; exit 7 when it is refused")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the slots, or change one; see `configure` and docs/prefix-cache.md."""
+    from specdash.control import slots
+
+    target = one_target(resolved_settings(args))
+    if args.action in (None, "list"):
+        found = slots.list_slots(target)
+        print(json.dumps(to_json(found), indent=1) if args.json else to_text(found))
+        return ExitCode.OK
+    return _change(args, target)
+
+
+def _change(args: argparse.Namespace, target: Target) -> int:
+    from specdash.cli.apply_view import confirm
+    from specdash.control import slots
+
+    plan = slots.plan(target, slots.SlotAction(args.action), _number(args.slot), getattr(args, "file", None))
+    for warning in plan.warnings:
+        print(f"specdash: {warning}", file=sys.stderr)
+    if args.dry_run:
+        print(plan.question)
+        return ExitCode.OK
+    if not confirm(plan.question, args.yes, f"slots {args.action}"):
+        print("nothing was changed", file=sys.stderr)
+        return ExitCode.OK
+    done = slots.carry_out(plan)
+    for warning in done.warnings:
+        print(f"specdash: {warning}", file=sys.stderr)
+    print(json.dumps(asdict(done), indent=1) if args.json else done.sentence)
+    return ExitCode.OK
+
+
+def to_json(found: SlotList) -> dict[str, Any]:
+    """The list as JSON; unknown values are null."""
+    return {"schema": 1, **asdict(found)}
+
+
+def to_text(found: SlotList) -> str:
+    """The list for people."""
+    lines = [f"server  {found.url}"]
+    if found.asleep:
+        lines.append("asleep, and not woken: its slots hold nothing")
+    else:
+        rows = [("SLOT", "STATE", "HOLDS", "OF", "SPECULATIVE")]
+        rows += [
+            (
+                str(slot.id),
+                "busy" if slot.busy else "idle",
+                "--" if slot.tokens is None else str(slot.tokens),
+                "--" if slot.context is None else str(slot.context),
+                {None: "--", True: "yes", False: "no"}[slot.speculative],
+            )
+            for slot in found.slots
+        ]
+        lines += _table(rows)
+    lines.append(f"saved   {found.directory or 'directory not seen from here'}")
+    if found.files:
+        lines += _table(
+            [("FILE", "SAVED", "TOKENS", "MIB", "MODEL")]
+            + [
+                (
+                    one.filename,
+                    time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at)),
+                    "--" if one.tokens is None else str(one.tokens),
+                    "--" if one.bytes is None else f"{one.bytes / 2**20:.1f}",
+                    "--" if one.model is None else one.model.rpartition("/")[2],
+                )
+                for one in found.files
+            ]
+        )
+    else:
+        lines.append("  no saved slots")
+    return "\n".join(lines)
+
+
+def _common(parser: argparse.ArgumentParser, *, suppress: bool = False) -> None:
+    add_settings(parser, _SETTINGS)
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/prefix-cache.md)")
+    if suppress:
+        import argparse
+
+        for action in parser._actions:  # noqa: SLF001 - argparse has no other way to leave unset what is not given
+            if action.dest in (*_SETTINGS, "json"):
+                action.default = argparse.SUPPRESS
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 6:
+        raise UsageError(f"slot {text!r}: wants a number from 0")
+    return int(text)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows]
