@@ -100,27 +100,23 @@ def test_a_draft_model_without_a_type(tmp_path: Path, target: Path) -> None:
             assert seen.until_alert("speculation_off").fix == (("LLAMA_SPEC_TYPE", "draft-simple"),)
 
 
-def half_right(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def half_right(directory: Path) -> tuple[str, ...]:
     """A drafter that knows the first half of the sentence and is wrong about all of the other."""
     table = tiny_models.successors()
     half = len(WORDS) // 2
     first = tiny_models.FIRST_WORD
     table[first + half : first + len(WORDS)] = first + (np.arange(half, len(WORDS)) + 9) % len(WORDS)
-    with monkeypatch.context() as patched:
-        patched.setattr(tiny_models, "successors", lambda _wrong_every=0: table)
-        draft = tiny_models.write_llama(directory / "draft.gguf")
+    draft = tiny_models.write_llama(directory / "draft.gguf", table=table)
     return (*DRAFT_SIMPLE, "-md", str(draft), "--spec-draft-n-max", "4")
 
 
-def test_acceptance_that_collapses_with_the_same_kind_of_work(
-    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acceptance_that_collapses_with_the_same_kind_of_work(tmp_path: Path, target: Path) -> None:
     def recite(server: BreakableServer, times: int, word: int) -> None:
         body = {"prompt": [1, tiny_models.FIRST_WORD + word], "n_predict": 20, "temperature": 0, "ignore_eos": True}
         for _ in range(times):
             server.get("/completion", body)
 
-    flags = half_right(tmp_path, monkeypatch)
+    flags = half_right(tmp_path)
     with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
         recite(server, 36, 0)
         until(lambda: seen.picture().backend.requests_finished == 36)
