@@ -19,7 +19,8 @@ from specdash.llama.log_grammar import LINE_CLASSES
 from specdash.llama.log_grammar.forms import shape_of
 from specdash.llama.log_prefix import ANSI
 from specdash.llama.log_reading import read_shape
-from specdash.llama.start_failure_table import FAILURES, MOST_GENERAL, Ends, KnownFailure
+from specdash.llama.start_failure_kinds import MOST_GENERAL, Ends, KnownFailure
+from specdash.llama.start_failure_table import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
