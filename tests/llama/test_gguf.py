@@ -9,7 +9,8 @@ import gguf
 import pytest
 
 from specdash.core.errors import ExitCode
-from specdash.llama.gguf import TENSOR_TYPES, GgufError, read_facts
+from specdash.llama.gguf import GgufError, read_facts
+from specdash.llama.gguf_types import FILE_TYPES, GUESSED, REMOVED_TYPES, TENSOR_TYPES
 from support.tiny_models import SENTENCE, TOKENS, write_llama, write_mamba
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ def test_a_file_cut_anywhere_is_called_truncated(model: Path, tmp_path: Path, ke
         (b"root:x:0:0\n", "is no GGUF file"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(64), "GGUF version 1 is not supported"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(64), "only little-endian"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + b"\xff" * 64, "truncated inside its header"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + b"\xff" * 64, f"its header tells of {2**60} keys"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + b"\xff" * 64, f"its header tells of {2**60} tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 50) + b"\xff" * 64, "truncated inside its header, 88 bytes are there"),
+        (b"GGUF" + struct.pack("<IQQ", 4, 0, 0) + bytes(64), "GGUF version 4 is newer than 3"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 9) + bytes(400), "a key has no name"),
         (
             b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99) + bytes(32),
             "unknown value type 99",
@@ -76,4 +81,18 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path: Path) -> None:
 
 def test_the_tensor_sizes_are_those_of_the_gguf_package() -> None:
     theirs = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    assert {kind: theirs[kind] for kind in TENSOR_TYPES} == TENSOR_TYPES
+    ours = {kind: (known.per_block, known.block_bytes) for kind, known in TENSOR_TYPES.items()}
+    # The package's Q8_1 is of 2023; ggml says 36 bytes (test_gguf_real). Q2_0 is newer than the package.
+    assert {kind: size for kind, size in ours.items() if theirs.get(kind) != size} == {9: (32, 36), 42: (64, 18)}
+    assert set(theirs) <= set(TENSOR_TYPES)
+    assert not set(REMOVED_TYPES) & set(TENSOR_TYPES)
+
+
+def test_the_names_of_types_are_those_of_the_gguf_package() -> None:
+    theirs = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+    assert {kind: known.name for kind, known in TENSOR_TYPES.items() if kind != 42} == theirs
+    files = {int(kind): kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType}
+    assert {number: name for number, (name, _) in FILE_TYPES.items() if number != 41} == {
+        number: name for number, name in files.items() if number != GUESSED
+    }
+    assert all(kind in TENSOR_TYPES for _, kind in FILE_TYPES.values())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.llama.gguf import read_facts, split_paths
+from specdash.llama.gguf import read_facts
 from specdash.llama.vocabulary import misfit
 from support.tiny_models import TOKENS, write_lfm2, write_llama, write_variant
 
@@ -59,24 +58,3 @@ def test_numbers_arrays_and_tensors_of_the_header_are_there(tmp_path: Path) -> N
     assert facts.number("general.name") is None
     assert sum(tensor.size for tensor in facts.tensors) <= facts.file_bytes
     assert {tensor.name for tensor in facts.tensors} >= {"token_embd.weight", "blk.2.attn_q.weight"}
-
-
-def test_the_other_files_of_a_split_model_are_named(tmp_path: Path) -> None:
-    whole = write_llama(tmp_path / "big-00002-of-00003.gguf")
-    assert split_paths(read_facts(whole)) == ()
-    split = tmp_path / "split"
-    split.mkdir()
-    data = whole.read_bytes()
-    # One more key, of 16 bits, at the end of the others: it is enough to look like a part.
-    pairs = int.from_bytes(data[16:24], "little")
-    key = b"split.count"
-    at = re.search(rb".{8}general\.architecture", data, re.DOTALL)
-    assert at is not None
-    more = len(key).to_bytes(8, "little") + key + (2).to_bytes(4, "little") + (3).to_bytes(2, "little")
-    patched = data[:16] + (pairs + 1).to_bytes(8, "little") + more + data[at.start() :] + bytes(64)
-    part = split / whole.name
-    part.write_bytes(patched)
-    assert [path.name for path in split_paths(read_facts(part))] == [
-        "big-00001-of-00003.gguf",
-        "big-00003-of-00003.gguf",
-    ]

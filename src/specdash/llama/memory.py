@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.core.speculation import spec_type
@@ -31,6 +31,11 @@ AUTOMATIC_SLOTS = 4
 """Slots of `--parallel -1`, which share one cache."""
 ALL_LAYERS = 1 << 20
 CELLS_STEP = 256
+HEADROOM = 0.90
+"""Share of the free memory that may be used."""
+HEADROOM_WITH_MTP = 0.85
+"""The same where the prediction layers draft: their context grows with what is drafted."""
+_LONGEST_CONTEXT = 1 << 22
 GPU_OVERHEAD = 400 * 1024**2
 """Bytes a CUDA context takes beside the buffers (an estimate)."""
 _ON_THE_CPU = ("token_embd.", "per_layer_token_embd.", "token_types.", "position_embd.")
@@ -173,6 +178,64 @@ def heads_estimate(facts: GgufFacts, load: Load, model: str = "draft") -> Estima
         _compute(model, shape, load, facts.vocabulary_size or 0, on_gpu=any(offloaded)),
     )
     return Estimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+
+
+def together(
+    model: GgufFacts, load: Load, draft: GgufFacts | None = None, draft_load: Load | None = None
+) -> Estimate | None:
+    """What a server takes with the model and what drafts for it, None when a header does not tell its layers.
+
+    Without a draft model, `load.heads` says that the model's own prediction layers draft; `draft_load` then is how
+    their context is loaded. With one, `draft_load.heads` says that its prediction layers do.
+    """
+    found = estimate(model, load)
+    behind = draft_load if draft_load is not None else replace(load, key_type="f16", value_type="f16", heads=False)
+    if draft is None:
+        more = heads_estimate(model, behind) if load.heads else Estimate(())
+    else:
+        more = estimate(draft, behind, "draft")
+        heads = heads_estimate(draft, behind) if behind.heads else None
+        if more is not None and heads is not None:
+            weights = tuple(part for part in more.parts if part.what == "weights")
+            more = Estimate(weights + heads.parts, more.exact)
+    return None if found is None or more is None else found + more
+
+
+def fit_context(
+    facts: GgufFacts,
+    load: Load,
+    free_bytes: int,
+    *,
+    headroom: float,
+    draft: GgufFacts | None = None,
+    draft_load: Load | None = None,
+    gpus: int = 1,
+) -> int:
+    """The largest `--ctx-size` that fits, over all slots: a multiple of 256, at most what the model was trained on.
+
+    `free_bytes` are of the `gpus` where `load.gpu_layers` says that one is used, else of the computer's memory;
+    `headroom` is the share of them that may be used. 0 when nothing fits, or the header does not tell what it takes.
+    """
+    on_gpu = load.gpu_layers > 0
+    allowed = free_bytes * headroom - (GPU_OVERHEAD * gpus if on_gpu else 0)
+
+    def fits(steps: int) -> bool:
+        cells = steps * CELLS_STEP
+        behind = replace(draft_load, cells=cells) if draft_load is not None else None
+        found = together(facts, replace(load, cells=cells), draft, behind)
+        return found is not None and (found.gpu if on_gpu else found.host) <= allowed
+
+    trained = min(facts.context_length or _LONGEST_CONTEXT, _LONGEST_CONTEXT)
+    least, most = 0, max(trained // CELLS_STEP, 1)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least * CELLS_STEP * (1 if load.slots.unified else load.slots.sequences)
+
+
+def headroom_of(spec_types: Iterable[str]) -> float:
+    """The share of free memory that may be used when these types draft."""
+    return HEADROOM_WITH_MTP if "draft-mtp" in spec_types else HEADROOM
 
 
 def _offloaded(count: int, load: Load) -> list[bool]:

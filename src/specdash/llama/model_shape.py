@@ -10,15 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specdash.core.speculation import MemoryKind
+
 if TYPE_CHECKING:
     from specdash.llama.gguf import GgufFacts
 
 RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 """Architectures without a KV cache."""
-HYBRID = frozenset(
+_KNOWN_HYBRID = frozenset(
     {"jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"}
     | {"qwen3next", "qwen35", "qwen35moe", "kimi-linear"}
 )
+"""Hybrid architectures whose layers are known here."""
+HYBRID = _KNOWN_HYBRID | {"qwen4exp", "deepseek4", "bailingmoe3", "kimi-k3", "glm5-next", "minimax-01"}
 """Architectures with a KV cache in some layers and a recurrent state in others (or, falcon-h1, both in each)."""
 STATE_ROLLBACK = frozenset(
     {"kimi-k3", "qwen35", "qwen35moe", "qwen4exp", "deepseek4", "glm5-next", "nemotron_h", "nemotron_h_moe"}
@@ -26,8 +30,12 @@ STATE_ROLLBACK = frozenset(
 )
 """Architectures that can take rejected tokens back without a checkpoint, for draft types that ask for it."""
 _FULL_EVERY = frozenset({"qwen3next", "qwen35", "qwen35moe"})
-_WINDOWS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "olmo2": 4, "afmoe": 4}
+_WINDOWS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "olmo2": 4, "afmoe": 4} | {
+    "gemma3n": 5, "exaone4": 4, "exaone-moe": 4, "gemma-embedding": 6,
+}  # fmt: skip
 """Every n-th layer attends to everything, the others to a sliding window; where the header does not say."""
+_ROUGHLY_KNOWN = frozenset({"gemma3n", "exaone4", "exaone-moe", "gemma-embedding"})
+"""Architectures of which the kinds of layers are known, and not the size of every cache."""
 _KNOWN_PLAIN = frozenset(
     """
     llama qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe gemma starcoder2 stablelm
@@ -37,6 +45,7 @@ _KNOWN_PLAIN = frozenset(
     """.split()  # noqa: SIM905 - a list of 50 quoted words reads worse
 )
 """Architectures that attend to everything in every layer."""
+_MOST_LAYERS = 10_000
 _STATE_BYTES = 4
 """Recurrent states are kept as 32-bit floats."""
 
@@ -72,17 +81,18 @@ class Shape:
     head_value: int
     exact: bool
     """The layer kinds of this architecture are known."""
+    memory: MemoryKind = MemoryKind.ATTENTION
 
     @property
     def recurrent(self) -> bool:
         """Whether any layer has a recurrent state, which cannot be cut back token by token."""
-        return any(layer.state_bytes for layer in self.layers)
+        return self.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID)
 
 
 def shape_of(facts: GgufFacts) -> Shape | None:
     """The layers of a model, None when its header does not tell them."""
     total, width = facts.number("block_count"), facts.number("embedding_length")
-    if not total or not width:
+    if not total or not width or total > _MOST_LAYERS:
         return None
     architecture = facts.architecture or ""
     query = _per_layer(facts, "attention.head_count", (0,) * total)
@@ -100,11 +110,21 @@ def shape_of(facts: GgufFacts) -> Shape | None:
         count = groups[index] if attends else 0
         window = _window(facts, architecture, index)
         layers.append(Layer(key * count, value * count, window, state if recurrent else 0))
-    trunk = total - (facts.nextn_layers or 0)
-    exact = architecture in RECURRENT | HYBRID | _KNOWN_PLAIN or architecture in _WINDOWS
+    trunk = max(total - (facts.nextn_layers or 0), 0)
+    exact = architecture in (RECURRENT | _KNOWN_HYBRID | _KNOWN_PLAIN | _WINDOWS.keys()) - _ROUGHLY_KNOWN
     feed = _feed_forward(facts, total)
     inner = facts.number("ssm.inner_size") or 0
-    return Shape(tuple(layers[:trunk]), tuple(layers[trunk:]), width, feed, inner, heads, key, value or key, exact)
+    memory = _memory(architecture, layers)
+    ahead = tuple(layers[trunk:])
+    return Shape(tuple(layers[:trunk]), ahead, width, feed, inner, heads, key, value or key, exact, memory)
+
+
+def _memory(architecture: str, layers: list[Layer]) -> MemoryKind:
+    if architecture in RECURRENT:
+        return MemoryKind.RECURRENT
+    if architecture in HYBRID:
+        return MemoryKind.HYBRID
+    return MemoryKind.WINDOW if any(layer.window for layer in layers) else MemoryKind.ATTENTION
 
 
 def _per_layer(facts: GgufFacts, name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
@@ -126,7 +146,7 @@ def _is_recurrent(facts: GgufFacts, architecture: str, index: int, groups: int) 
         return index < trunk and (index + 1) % (facts.number("full_attention_interval") or 4) != 0
     if architecture.startswith("nemotron"):
         feed = facts.array("feed_forward_length")
-        return groups == 0 and (feed is None or feed[index] == 0)
+        return groups == 0 and (feed is None or not any(feed[index : index + 1]))
     return groups == 0
 
 

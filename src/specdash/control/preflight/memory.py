@@ -17,8 +17,8 @@ from specdash.llama.memory import (
     Load,
     Part,
     estimate,
-    heads_estimate,
     snapshots_of,
+    together,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def check(subject: Subject, out: Findings) -> None:
     if subject.model is None or not subject.readable(*_NEEDS):
         return
     gpus = _used_gpus(subject)
-    wanted = _estimate(subject, on_gpu=bool(gpus))
+    wanted = projected(subject, on_gpu=bool(gpus))
     if wanted is None:
         return
     if gpus:
@@ -53,10 +53,18 @@ def check(subject: Subject, out: Findings) -> None:
         _in_host_memory(subject, wanted, out)
 
 
-def _estimate(subject: Subject, *, on_gpu: bool) -> Estimate | None:
-    settings = subject.settings
+def projected(subject: Subject, *, on_gpu: bool) -> Estimate | None:
+    """What the server would take, None where the model's file cannot be read or does not tell it."""
     if subject.model is None:
         return None
+    target, draft = loads(subject, on_gpu=on_gpu)
+    found = together(subject.model, target, subject.draft, draft)
+    return found if found is not None else estimate(subject.model, target)
+
+
+def loads(subject: Subject, *, on_gpu: bool) -> tuple[Load, Load]:
+    """How the settings load the model, and what drafts for it."""
+    settings = subject.settings
     types = settings.spec_types
     shared = {
         "cells": subject.cells,
@@ -74,7 +82,11 @@ def _estimate(subject: Subject, *, on_gpu: bool) -> Estimate | None:
         gpu_layers=_layers(subject.number("gpu-layers"), on_gpu=on_gpu),
         cpu_experts=_cpu_experts(settings.native, settings.extra_args),
         heads=own_heads,
-        snapshots=snapshots_of(subject.model.architecture, types, subject.number("spec-draft-n-max")),
+        snapshots=snapshots_of(
+            subject.model.architecture if subject.model is not None else None,
+            types,
+            subject.number("spec-draft-n-max"),
+        ),
     )
     draft = Load(
         **shared,  # type: ignore[arg-type]  # see above
@@ -83,18 +95,7 @@ def _estimate(subject: Subject, *, on_gpu: bool) -> Estimate | None:
         gpu_layers=_layers(subject.number("spec-draft-ngl"), on_gpu=on_gpu),
         heads="draft-mtp" in types,
     )
-    found = estimate(subject.model, target)
-    if found is not None and own_heads:
-        more = heads_estimate(subject.model, draft)
-        found = found + more if more is not None else found
-    if found is not None and subject.draft is not None:
-        more = estimate(subject.draft, draft, "draft")
-        if more is not None and "draft-mtp" in types:
-            heads = heads_estimate(subject.draft, draft)
-            weights = tuple(part for part in more.parts if part.what == "weights")
-            more = Estimate(weights + (heads.parts if heads is not None else ()), more.exact)
-        found = found + more if more is not None else found
-    return found
+    return target, draft
 
 
 def _layers(wanted: int, *, on_gpu: bool) -> int:

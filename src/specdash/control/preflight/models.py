@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from specdash.llama.gguf import GgufError, GgufFacts, read_facts, split_paths
+from specdash.llama.gguf import GgufFacts, join_parts, read_one_file
 from specdash.llama.vocabulary import misfit
 
 if TYPE_CHECKING:
@@ -43,29 +42,18 @@ _MISFITS: _Cache[str | None] = _Cache()
 
 def cached_facts(path: str) -> GgufFacts:
     """The facts of a model file, with the tensors of all its parts. Raises `GgufError`."""
-    facts = _one_file(path)
-    others = [_one_file(str(part)) for part in split_paths(facts)]
-    if not others:
-        return facts
-    return replace(facts, tensors=(*facts.tensors, *(tensor for one in others for tensor in one.tensors)))
+    return join_parts(_one_file(path), _one_file)
 
 
 def _one_file(path: str) -> GgufFacts:
     state = _state(path)
-    return _read(path) if state is None else _FACTS.get(state, lambda: _read(path))
+    return read_one_file(path) if state is None else _FACTS.get(state, lambda: read_one_file(path))
 
 
 def cached_misfit(target: GgufFacts, draft: GgufFacts) -> str | None:
     """`llama.vocabulary.misfit`, compared once. Raises `OSError` when a file went away."""
     states = _state(target.path), _state(draft.path)
     return _MISFITS.get(states, lambda: misfit(target, draft))
-
-
-def _read(path: str) -> GgufFacts:
-    try:
-        return read_facts(path)
-    except ValueError as error:
-        raise GgufError(f"model {path!r}: no such file ({error})") from None
 
 
 def _state(path: str) -> _State | None:
