@@ -51,8 +51,8 @@ def test_what_is_left_out_is_a_warning(values: dict[str, str], tmp_path: Path) -
 
 
 def test_what_is_refused_is_an_error_that_counts_the_others(values: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no spec type draft-dflash; it knows .* \(and 1 more: --nonsense\)$"):
-        planned(values, "2026-05", tmp_path, LLAMA_SPEC_TYPE="draft-dflash", LLAMA_EXTRA_ARGS="--nonsense")
+    with pytest.raises(InputError, match=r"has no spec type ngram-mod; it knows .* \(and 1 more: --nonsense\)$"):
+        planned(values, "2025-03", tmp_path, LLAMA_SPEC_TYPE="ngram-mod", LLAMA_EXTRA_ARGS="--nonsense")
 
 
 def test_the_knobs_say_which_flag_they_move_in_this_build(values: dict[str, str], tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.settings import DEFAULT
 from specdash.core.errors import InputError
+from specdash.core.findings import Severity
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.core.speculation import detected_type
+from specdash.core.speculation import detected_type, spec_type
+from specdash.llama.draft_fit import draft_misfits
 from specdash.llama.gguf import GgufError, GgufFacts, read_facts
 
 if TYPE_CHECKING:
@@ -25,24 +27,17 @@ def check(settings: BackendSettings) -> None:
     """Raise `InputError` when a model file is unusable, or cannot do what the settings ask of it."""
     facts = _facts(settings, "model")
     draft = _facts(settings, "spec-draft-model")
-    if "draft-mtp" in settings.spec_types and facts is not None:
-        heads = facts.nextn_layers or (draft.nextn_layers if draft is not None else None)
-        if not heads:
-            raise InputError(
-                f"{settings.spec_source}={','.join(settings.spec_types)}: draft-mtp needs prediction (nextn) layers, "
-                f"and {facts.path} has none; use another type"
-            )
-    if draft is not None and facts is not None and "draft-simple" in settings.spec_types:
-        _check_vocabulary(settings, facts.vocabulary_size, draft.vocabulary_size)
-
-
-def _check_vocabulary(settings: BackendSettings, target: int | None, draft: int | None) -> None:
-    # llama.cpp tolerates a difference of 128 tokens (common/speculative.cpp, SPEC_VOCAB_MAX_SIZE_DIFFERENCE).
-    if target is not None and draft is not None and abs(target - draft) > 128:
-        raise InputError(
-            f"{settings.parameters['spec-draft-model'].source}={settings.draft_model}: its vocabulary has {draft} "
-            f"tokens, the model's has {target}; the server would run without speculation. Use a draft of its family"
-        )
+    unseen = settings.text("spec-draft-hf") is not None
+    held = settings.parameters.get("spec-draft-model")
+    key = held.source if held is not None else "LLAMA_DRAFT_MODEL"
+    for one in filter(None, map(spec_type, settings.spec_types)):
+        if one.needs_heads and unseen:
+            continue
+        for found in draft_misfits(one, facts, draft, spec_key=settings.spec_source, draft_key=key):
+            if found.severity is Severity.ERROR:
+                chain = f"{settings.spec_source}={','.join(settings.spec_types)}"
+                named = f"{key}={settings.draft_model}" if found.of_draft else chain
+                raise InputError(f"{named}: {found.said}; {found.fix}")
 
 
 def _facts(settings: BackendSettings, name: str) -> GgufFacts | None:
