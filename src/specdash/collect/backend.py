@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.collect.router import RouterWatch
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Protocol
 
+    from specdash.collect.model_files import ModelFiles
     from specdash.core.router import RouterModels
 
     class Asked(Protocol):
@@ -104,13 +104,13 @@ class BackendPoller:
         interval_s: float = 1.0,
         pace: Pace | None = None,
         deadlines_s: dict[Source, float] | None = None,
-        is_local: bool = False,
+        files: ModelFiles | None = None,
         model: str | None = None,
     ) -> None:
-        """`is_local` says that the paths that the server tells are paths of this machine. `model` is the one that the
-        user named, of a router; else of a router's models the resident one that was used last is looked at."""
+        """`files` looks into the paths that the server tells, where they are paths of this machine. `model` is the one
+        that the user named, of a router; else of a router's models the resident one that was used last is looked at."""
         self._client = client
-        self._is_local = is_local
+        self._files = files
         self._publish = publish
         self._pace = pace or Pace()
         self._deadlines = deadlines_s or DEADLINES_S
@@ -212,7 +212,9 @@ class BackendPoller:
             self._wake(Source.SLOTS)
         self._known.asleep = asleep
         self._props_told.set()
-        return _with_size(result) if self._is_local and isinstance(result, Props) else result
+        if self._files is None or not isinstance(result, Props):
+            return result
+        return await self._files.described(result)
 
     async def _metrics(self) -> Counters | Failure:
         known = self._known
@@ -294,13 +296,3 @@ def _without_gauges(counters: Counters) -> Counters:
 def _went_back(before: Counters, now: Counters) -> bool:
     pairs = ((getattr(before, name), getattr(now, name)) for name in _TOTALS)
     return any(old is not None and new is not None and new < old for old, new in pairs)
-
-
-def _with_size(props: Props) -> Props:
-    """With the size of the model's file, where it can be seen."""
-    if props.model_path is None:
-        return props
-    try:
-        return replace(props, model_bytes=Path(props.model_path).stat().st_size)
-    except (OSError, ValueError):
-        return props

@@ -62,7 +62,7 @@ class Hub:
         self._env = env
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
-        self._http = _HttpThread(target, self.bus.publish, interval_s)
+        self._http = _HttpThread(target, self.bus.publish, interval_s, lambda: self._target)
         self._on_target = on_target
         self._knowing = threading.Lock()
         self._proxy = ProxyWatch(
@@ -169,8 +169,16 @@ class Hub:
 class _HttpThread:
     """The event loop that polls the server and its proxy, in a daemon thread."""
 
-    def __init__(self, target: Target, publish: Callable[[Reading[Any]], None], interval_s: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        publish: Callable[[Reading[Any]], None],
+        interval_s: float,
+        known: Callable[[], Target],
+    ) -> None:
+        """`known` is the target as it is known by now."""
         self._target = target
+        self._known = known
         self._publish = publish
         self._interval_s = interval_s
         self._poller: BackendPoller | None = None
@@ -256,17 +264,19 @@ class _HttpThread:
 
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
+        from specdash.collect.model_files import ModelFiles
         from specdash.collect.processes import local_port
         from specdash.llama.client import LlamaClient
 
-        client, is_local = LlamaClient(self._target), local_port(self._target.url) is not None
+        client = LlamaClient(self._target)
+        files = ModelFiles(self._known) if local_port(self._target.url) is not None else None
         try:
             while not self._stopping.is_set():
                 self._poller = BackendPoller(
                     client,
                     self._publish,
                     interval_s=self._interval_s,
-                    is_local=is_local,
+                    files=files,
                     model=self._target.model,
                 )
                 await self._keep(self._poller, Source.HEALTH)

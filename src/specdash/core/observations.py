@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from specdash.core.speculation import MemoryKind  # noqa: TC001 - whoever stores values reads the hints
+
 
 class HealthStatus(StrEnum):
     """What GET /health says."""
@@ -42,6 +44,21 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelOutline:
+    """What a model's file says of it, as far as speculation depends on that."""
+
+    architecture: str | None = None
+    memory: MemoryKind | None = None
+    gives_states: bool = False
+    """Its architecture can take rejected tokens back without a checkpoint, for types that ask for it."""
+    parameters: int | None = None
+    nextn_layers: int | None = None
+    """Next-token-prediction layers."""
+    block_size: int | None = None
+    """Tokens of the block that a block draft was trained on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Props:
     """GET /props: what the server is and which endpoints it has."""
 
@@ -60,6 +77,10 @@ class Props:
     """"router" when the server only passes requests to child servers."""
     model_bytes: int | None = None
     """Size of the model's file, where the server runs on this machine."""
+    model: ModelOutline | None = None
+    """What its file says, likewise."""
+    draft: ModelOutline | None = None
+    """The same of the draft model's file, where it is known which that is."""
 
 
 @dataclass(frozen=True, slots=True)
