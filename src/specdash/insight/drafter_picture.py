@@ -190,8 +190,22 @@ class PrefixCachePicture:
     size_mib: float | None = None
     limit_mib: float | None = None
     hits: int = 0
-    """Times that a better prompt was found there."""
+    """Times that a better prompt was found there, since the server's start (verbosity 4)."""
     saves: int = 0
+    evicted: int = 0
+    """Prompts dropped from it to make room, or left out because they do not fit, as far as the log was read."""
+    full_reprocessed: int = 0
+    """Prompts of the window that were read from their start for want of a checkpoint (verbosity 4)."""
+    similarity: float | None = None
+    """Median over the window's requests that a slot was picked for because of it."""
+    basis: str = ""
+    """Where `cached` and `processed` are from: `counters`, `log` or `proxy`; empty where they are not known."""
+    ttft_basis: str = ""
+    """What the TTFT is: `proxy`, as its clients had it, or `prompt`, the time that the server took for the prompt."""
+    prefill_rate: float | None = None
+    """Of prompts long enough to tell, in tokens per second: what `saved_s` rests on."""
+    unknown: str = ""
+    """What cannot be told, and what would tell it; empty where everything is."""
     verdict: str = ""
     """One sentence."""
 

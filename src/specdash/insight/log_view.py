@@ -25,6 +25,7 @@ from specdash.insight.answer_progress import AnswerProgress
 from specdash.insight.counter_log import KEEP_S
 from specdash.insight.draft_statistics import DraftStatistics
 from specdash.insight.log_dates import at_reading, lives, newest
+from specdash.insight.prompt_cache_book import PromptCacheBook
 from specdash.insight.requests import LoggedRequest, RequestAssembler
 from specdash.insight.storms import StormBook
 
@@ -101,6 +102,7 @@ class LogView:
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
         self.answers = AnswerProgress()
+        self.prompt_cache = PromptCacheBook()
         self.prefill: dict[int, PrefillProgress] = {}
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
@@ -171,6 +173,7 @@ class LogView:
         self.slot_steps.clear()
         self.drafting.clear()
         self.answers.clear()
+        self.prompt_cache.clear()
         self.prefill.clear()
         self.events.clear()
         self.storms.new_server()
@@ -189,6 +192,7 @@ class LogView:
 
     def _fact(self, at: float, fact: LogFact) -> None:
         self.answers.note(at, fact)
+        self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):

@@ -96,6 +96,11 @@ class StormBook:
         if at - last_at < MINUTE:
             storm.add_recent(at, tally.count)
 
+    def count(self, warning: str) -> int:
+        """How many lines of that class came."""
+        storm = self._storms.get(warning)
+        return storm.count if storm is not None else 0
+
     def view(self, now: float) -> list[StormView]:
         """Every class, the most recently seen first."""
         views = [
