@@ -26,6 +26,7 @@ SPEC_TYPE = "LLAMA_SPEC_TYPE"
 OFF = "none"
 START_S = 600.0
 _STOP_S = 5.0
+_ENDING_S = 1.0
 _POLL_S = 0.05
 _MEMORY_RULES = ("gpu-memory", "host-memory")
 _ABOUT_DRAFTS = ("spec-", "lookup-cache-")
@@ -69,23 +70,36 @@ def without_speculation(settings: BackendSettings) -> BackendSettings:
 
 def check_memory(plan: Plan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:
     """Raise `RefusedError` when a second server does not fit into memory beside what runs now."""
+    wanted = {key: value for key, value in values.items() if not key.startswith(_KEYS)} | {SPEC_TYPE: OFF}
+    problem = memory_problem(plan, wanted, env)
+    if problem is not None:
+        raise RefusedError(
+            f"no second server fits beside the one that runs: {problem}; use --in-place, which switches "
+            "speculation of the service off for that long, or --force"
+        )
+
+
+def memory_problem(plan: Plan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> str | None:
+    """Why a server of these settings does not fit into memory beside what runs now; None when it does."""
     from specdash.control.preflight import PreflightContext, check
     from specdash.core.changes import Role
     from specdash.core.findings import Severity
 
-    wanted = {key: value for key, value in values.items() if not key.startswith(_KEYS)} | {SPEC_TYPE: OFF}
     context = PreflightContext(Path(plan.env_file or "env"), frozenset({SPEC_TYPE}), base=env)
-    for finding in check(Role.BACKEND, wanted, context):
+    for finding in check(Role.BACKEND, values, context):
         if finding.rule in _MEMORY_RULES and finding.severity is not Severity.INFO:
-            raise RefusedError(
-                f"no second server fits beside the one that runs: {finding.message}; use --in-place, which switches "
-                "speculation of the service off for that long, or --force"
-            )
+            return finding.message
+    return None
 
 
 @contextmanager
-def own_engine(plan: Plan, *, start_s: float = START_S) -> Iterator[Place]:
-    """Run the planned server; it is gone afterwards, also when we are killed. Raises `SpecdashError` if it fails."""
+def own_engine(
+    plan: Plan, *, start_s: float = START_S, name: str = "the server without speculation"
+) -> Iterator[Place]:
+    """Run the planned server; it is gone afterwards, also when we are killed. Raises `SpecdashError` if it fails.
+
+    When it ends by itself meanwhile, an error that comes of it says so, with the last of its log.
+    """
     from specdash.backend.child import Child
     from specdash.backend.launch import check_port
 
@@ -94,11 +108,15 @@ def own_engine(plan: Plan, *, start_s: float = START_S) -> Iterator[Place]:
     with open(plan.log, "wb") as log:  # noqa: PTH123
         child = Child.start(plan.argv, plan.environment(), output=log)
         try:
-            _wait_healthy(child, plan, start_s)
+            _wait_healthy(child, plan, start_s, name)
             # Of several keys, any is good.
-            yield Place(
-                plan.settings.url, key.get_secret_value().split(",")[0] if key is not None else None, plan.engine.words
-            )
+            secret = key.get_secret_value().split(",")[0] if key is not None else None
+            try:
+                yield Place(plan.settings.url, secret, plan.engine.words)
+            except SpecdashError as error:
+                if not child.exited(_ENDING_S):
+                    raise
+                raise SpecdashError(f"{error}; {_ended(child, name, plan)}") from None
         finally:
             child.stop(_STOP_S)
 
@@ -108,17 +126,21 @@ def private_log() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="specdash-baseline-")
 
 
-def _wait_healthy(child: Child, plan: Plan, start_s: float) -> None:
+def _ended(child: Child, name: str, plan: Plan) -> str:
     from specdash.backend.child import describe_exit
+
+    return f"{name} ended with {describe_exit(child.finish())}: {_last(plan.log)}"
+
+
+def _wait_healthy(child: Child, plan: Plan, start_s: float, name: str) -> None:
     from specdash.control.verify import healthy
 
     deadline = time.monotonic() + start_s
     while not healthy(plan.settings.url):
         if child.exited():
-            code = child.finish()
-            raise SpecdashError(f"the server without speculation ended with {describe_exit(code)}: {_last(plan.log)}")
+            raise SpecdashError(_ended(child, name, plan))
         if time.monotonic() > deadline:
-            raise SpecdashError(f"the server without speculation was not ready within {start_s:.0f} s")
+            raise SpecdashError(f"{name} was not ready within {start_s:.0f} s")
         time.sleep(_POLL_S)
 
 

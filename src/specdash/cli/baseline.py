@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from specdash.bench.baseline import Effort, Step
     from specdash.bench.baseline_engine import Place
@@ -28,7 +25,6 @@ _ACTIONS = {
     "list": "print the recorded baselines",
     "forget": "remove recorded baselines",
 }
-_STOPPING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +75,7 @@ def _record(args: argparse.Namespace) -> int:
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
         return _measure(Place(url, key, target_for_url(url, os.environ).engine), effort, args)
-    with _stopped_by_signals():
+    with stopped_by_signals():
         return _in_place(args, effort) if args.in_place else _beside(args, effort)
 
 
@@ -289,18 +285,3 @@ def _duration(seconds: float) -> str:
 
 def _say(text: str) -> None:
     print(f"specdash: {text}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """While inside, SIGTERM and SIGHUP end the run as Ctrl-C does: what was begun is undone."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in _STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

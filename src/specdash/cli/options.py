@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,12 @@ from specdash.core.errors import InputError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from specdash.core.target import Target
     from specdash.insight.rules.catalogue import Rule
+
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
@@ -130,3 +134,18 @@ def _with(found: Target, named: Target) -> Target:
         for name in ("log", "api_key", "model", "proxy_url", "proxy_key", "proxy_log", "proxy_origin")
     }
     return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """While inside, SIGTERM and SIGHUP end the run as Ctrl-C does: what was begun is undone."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in _STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

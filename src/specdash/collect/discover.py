@@ -65,6 +65,13 @@ def recorded_target(url: str, env: Mapping[str, str] = os.environ) -> Target | N
     return next((target for target in _recorded(env) if place(target.url) == place(url)), None)
 
 
+def recorded_env_file(url: str, env: Mapping[str, str] = os.environ) -> str | None:
+    """The env file that a server at a local address was started from, as its run record has it."""
+    if local_port(url) is None:
+        return None
+    return next((record.env_file for found, record in _records(env) if place(found) == place(url)), None)
+
+
 def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
     """Whether GET /health on a local port is answered as llama-server does, loading or not."""
     deadline = time.monotonic() + timeout_s
@@ -94,6 +101,20 @@ def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
 
 
 def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
+    for url, record in _records(env):
+        yield Target(
+            url,
+            api_key=recorded_key(record, env),
+            log=record.log,
+            pid=record.pid,
+            engine=record.engine,
+            parameters=record.parameters,
+            origin=f"run record of process {record.pid}",
+        )
+
+
+def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
+    """The records of backends that run, with their addresses, the newest first."""
     directory = paths.run_records_dir(env)
     try:
         files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
@@ -106,15 +127,7 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
         except (OSError, ValueError, SpecdashError):
             continue
         if record is not None and is_alive(record):
-            yield Target(
-                url,
-                api_key=recorded_key(record, env),
-                log=record.log,
-                pid=record.pid,
-                engine=record.engine,
-                parameters=record.parameters,
-                origin=f"run record of process {record.pid}",
-            )
+            yield url, record
 
 
 def is_alive(record: RunRecord | ProxyRecord) -> bool:
