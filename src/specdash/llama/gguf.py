@@ -91,6 +91,13 @@ class GgufFacts:
     parts: int = 1
     """Files the model is in."""
 
+    @property
+    def draft_architecture(self) -> str | None:
+        """The architecture that picks its spec type: a DSpark draft is a DFlash one with a Markov head."""
+        if self.architecture == "dflash" and any(one.name.startswith("markov_w1") for one in self.tensors):
+            return "dspark"
+        return self.architecture
+
     def number(self, name: str) -> int | None:
         """The whole number under `name`, a key without its architecture, None where the header has none that can be."""
         return _whole(self.values.get(f"{self.architecture}.{name}"))

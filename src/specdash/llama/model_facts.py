@@ -1,0 +1,344 @@
+"""What a GGUF file is: kind, size, quantisation, memory, what can draft for it, base or instruct. No engine is asked.
+
+`describe` is the one place that turns a header into these answers; `specdash gguf` prints them, preflight and the
+choice of a spec type read them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from specdash.core.speculation import SPEC_TYPES, MemoryKind, Rollback, SpecType, detected_type, rollback, spec_type
+from specdash.llama.architectures import DIFFUSION, DRAFTS, ENCODERS, KNOWN
+from specdash.llama.draft_fit import DraftMisfit, draft_misfits
+from specdash.llama.gguf_types import FILE_TYPES, GUESSED, TENSOR_TYPES, type_name
+from specdash.llama.model_shape import RECURRENT, STATE_ROLLBACK, shape_of
+from specdash.llama.tuning import Tuning, tuning_of
+
+if TYPE_CHECKING:
+    from specdash.llama.gguf import GgufFacts, Tensor
+
+MTP_PAYS_FROM = 2_000_000_000
+"""Parameters below which a model's prediction layers make it slower (docs/speculation.md)."""
+
+
+class FileKind(StrEnum):
+    """What a GGUF file is for."""
+
+    MODEL = "model"
+    DRAFT = "draft"
+    """A model that only drafts for another one, whose hidden states it reads."""
+    PROJECTOR = "multimodal projector"
+    ADAPTER = "LoRA adapter"
+    CONTROL_VECTOR = "control vector"
+    IMATRIX = "importance matrix"
+    VOCABULARY = "vocabulary without weights"
+
+
+_USE = {
+    FileKind.PROJECTOR: "load it beside its model with LLAMA_ARG_MMPROJ",
+    FileKind.ADAPTER: "load it beside its model with --lora",
+    FileKind.CONTROL_VECTOR: "load it beside a model with --control-vector",
+    FileKind.IMATRIX: "llama-quantize reads it; name the model itself",
+    FileKind.VOCABULARY: "name a file with weights",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """The tensors of one type. `share` is their part of all parameters."""
+
+    name: str
+    tensors: int
+    parameters: int
+    size: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFit:
+    """Whether a spec type can be used with this model. `fits` is None where it takes a draft that was not named.
+
+    `takes_back` is how its rejected tokens are taken back; None where the model's memory is not known.
+    """
+
+    name: str
+    fits: bool | None
+    because: str
+    takes_back: Rollback | None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftNeeds:
+    """What a draft was trained for; None where its file does not say."""
+
+    method: str
+    spec_type: str
+    block_size: int | None
+    longest_draft: int | None
+    """Tokens of its longest draft, None where nothing limits it."""
+    target_layers: tuple[int, ...]
+    target_width: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A draft beside its target. `spec_type` is the one it was judged for."""
+
+    draft: str
+    spec_type: str
+    misfits: tuple[DraftMisfit, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the server would run and speculate with the pair."""
+        return not any(one.severity == "error" for one in self.misfits)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Everything the file tells. Counts are 0 and texts None where it tells nothing; `size` is bytes of tensors."""
+
+    path: str
+    kind: FileKind
+    name: str | None
+    architecture: str | None
+    known_architecture: bool
+    """b11434 loads it."""
+    parameters: int
+    size: int
+    file_bytes: int
+    parts: int
+    quantisation: str
+    types: tuple[TypeShare, ...]
+    layers: int
+    """Without the prediction layers."""
+    heads: int
+    """Prediction (nextn) layers."""
+    experts: tuple[int, int] | None
+    """How many experts a token uses, of how many; None for a dense model."""
+    width: int | None
+    memory: MemoryKind | None
+    window: int | None
+    """Length of the sliding window in tokens."""
+    gives_states: bool
+    """Its architecture can keep the states of several tokens, so that draft types need no checkpoint."""
+    context: int | None
+    """Tokens it was trained on."""
+    tokenizer: str | None
+    vocabulary: int | None
+    chat_template: bool
+    tuning: Tuning
+    tuning_reasons: tuple[str, ...]
+    generates: bool
+    """It writes text token by token."""
+    spec_types: tuple[SpecFit, ...]
+    draft_needs: DraftNeeds | None
+    pair: Pair | None
+    remarks: tuple[str, ...]
+
+    @property
+    def bits(self) -> float | None:
+        """Bits a parameter, on average."""
+        return self.size * 8 / self.parameters if self.parameters else None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it cannot be named as a model, and what it is for; None for a model."""
+        if self.kind is FileKind.MODEL:
+            return None
+        if self.kind is FileKind.DRAFT:
+            method = self.draft_needs.method if self.draft_needs is not None else ""
+            return f"is a draft ({method}), no model; name it as LLAMA_DRAFT_MODEL beside the model it was made for"
+        return f"is {_a(self.kind)}, no model; {_USE[self.kind]}"
+
+
+def describe(facts: GgufFacts, draft: GgufFacts | None = None, *, draft_type: str | None = None) -> ModelFacts:
+    """What the file is, with the draft beside it where one is named. Reads vocabularies from the files.
+
+    The pair is judged for `draft_type`, or else for the type the engine would take for such a draft.
+    """
+    kind = kind_of(facts)
+    shape = shape_of(facts)
+    architecture = facts.architecture
+    memory = shape.memory if shape is not None else None
+    generates = kind is FileKind.MODEL and architecture not in ENCODERS | DIFFUSION
+    gives_states = architecture in STATE_ROLLBACK
+    types = _types(facts)
+    parameters = sum(one.parameters for one in types)
+    heads = facts.nextn_layers or 0
+    quantisation, doubt = _quantisation(facts, types)
+    verdict = tuning_of(facts)
+    pair = _pair(facts, draft, draft_type) if draft is not None else None
+    windows = {layer.window for layer in shape.layers if layer.window} if shape is not None else set()
+    return ModelFacts(
+        path=facts.path,
+        kind=kind,
+        name=facts.name,
+        architecture=architecture,
+        known_architecture=architecture in KNOWN,
+        parameters=parameters,
+        size=sum(one.size for one in types),
+        file_bytes=facts.file_bytes,
+        parts=facts.parts,
+        quantisation=quantisation,
+        types=types,
+        layers=max((facts.block_count or 0) - heads, 0),
+        heads=heads,
+        experts=_experts(facts),
+        width=facts.number("embedding_length"),
+        memory=memory,
+        window=max(windows, default=None),
+        gives_states=gives_states,
+        context=facts.context_length,
+        tokenizer=facts.tokenizer,
+        vocabulary=facts.vocabulary_size,
+        chat_template=facts.has_chat_template,
+        tuning=verdict.tuning if generates else Tuning.UNKNOWN,
+        tuning_reasons=verdict.because if generates else (f"{_a(kind)} is neither",),
+        generates=generates,
+        spec_types=_fits(facts, memory, pair, parameters) if generates else (),
+        draft_needs=needs_of(facts),
+        pair=pair,
+        remarks=(*doubt, *_remarks(facts, kind)),
+    )
+
+
+def kind_of(facts: GgufFacts) -> FileKind:
+    """What the file is for, by `general.type`, its architecture, and its tensors."""
+    told, architecture = facts.text("general.type"), facts.architecture
+    if told == "imatrix" or "imatrix.chunk_count" in facts.values:
+        return FileKind.IMATRIX
+    if architecture == "controlvector":
+        return FileKind.CONTROL_VECTOR
+    if told == "adapter" or "adapter.type" in facts.values:
+        return FileKind.ADAPTER
+    if told == "mmproj" or architecture == "clip":
+        return FileKind.PROJECTOR
+    if not facts.tensors and facts.vocabulary_size:
+        return FileKind.VOCABULARY
+    return FileKind.DRAFT if architecture in DRAFTS else FileKind.MODEL
+
+
+def needs_of(facts: GgufFacts) -> DraftNeeds | None:
+    """What a draft needs of its target; None for a model that needs nothing."""
+    if facts.architecture not in DRAFTS:
+        return None
+    kind = facts.draft_architecture
+    method = {"dspark": "DSpark", "eagle3": "EAGLE-3"}.get(kind or "", "DFlash")
+    if method == "DFlash" and facts.number("selector_rank"):
+        method = "DFlash 2"
+    one = spec_type(f"draft-{kind}")
+    block = facts.number("block_size")
+    return DraftNeeds(
+        method=method,
+        spec_type=f"draft-{kind}",
+        block_size=block,
+        longest_draft=one.longest_draft(block) if one is not None else None,
+        target_layers=facts.array("target_layers") or (),
+        target_width=facts.number("target_hidden_size") or facts.number("embedding_length"),
+    )
+
+
+def type_for(draft: GgufFacts) -> SpecType:
+    """The spec type a draft file is for: the one the engine detects, EAGLE-3 for its heads, else `draft-simple`."""
+    found = detected_type(draft.draft_architecture, draft.nextn_layers)
+    if found is None and draft.architecture == "eagle3":
+        found = spec_type("draft-eagle3")
+    return found or next(one for one in SPEC_TYPES if one.name == "draft-simple")
+
+
+def _pair(facts: GgufFacts, draft: GgufFacts, named: str | None) -> Pair:
+    one = (spec_type(named) if named is not None else None) or type_for(draft)
+    return Pair(draft.path, one.name, tuple(draft_misfits(one, facts, draft)))
+
+
+def _types(facts: GgufFacts) -> tuple[TypeShare, ...]:
+    by_kind: dict[int, list[Tensor]] = defaultdict(list)
+    for tensor in facts.tensors:
+        by_kind[tensor.kind].append(tensor)
+    total = sum(tensor.elements for tensor in facts.tensors) or 1
+    shares = []
+    for kind, tensors in by_kind.items():
+        count = sum(tensor.elements for tensor in tensors)
+        shares.append(
+            TypeShare(type_name(kind), len(tensors), count, sum(tensor.size for tensor in tensors), count / total)
+        )
+    return tuple(sorted(shares, key=lambda one: (-one.parameters, one.name)))
+
+
+def _quantisation(facts: GgufFacts, types: tuple[TypeShare, ...]) -> tuple[str, list[str]]:
+    """The name of the quantisation, and what is odd about it."""
+    if not types:
+        return "none", []
+    told = facts.values.get("general.file_type")
+    declared = FILE_TYPES.get(told & ~GUESSED) if isinstance(told, int) and told >= 0 else None
+    largest = types[0].name
+    if declared is None:
+        return (largest if len(types) == 1 else f"mostly {largest}"), []
+    name, kind = declared
+    main = TENSOR_TYPES[kind].name
+    if any(one.name == main for one in types):
+        return name, []
+    return f"mostly {largest}", [f"the file calls itself {name}, and none of its tensors is {main}"]
+
+
+def _experts(facts: GgufFacts) -> tuple[int, int] | None:
+    count, used = facts.number("expert_count"), facts.number("expert_used_count")
+    return (used or 0, count) if count else None
+
+
+def _fits(facts: GgufFacts, memory: MemoryKind | None, pair: Pair | None, parameters: int) -> tuple[SpecFit, ...]:
+    gives = facts.architecture in STATE_ROLLBACK
+    found = []
+    for one in SPEC_TYPES:
+        fits, because = _fit(one, facts, pair, parameters)
+        back = rollback(one, memory, gives_states=gives) if memory is not None else None
+        found.append(SpecFit(one.name, fits, because, back))
+    return tuple(found)
+
+
+def _fit(one: SpecType, facts: GgufFacts, pair: Pair | None, parameters: int) -> tuple[bool | None, str]:
+    if pair is not None and pair.spec_type == one.name:
+        reason = next((row.said for row in pair.misfits if row.severity == "error"), "the draft fits")
+        return pair.fits, reason
+    if one.needs_heads:
+        if not facts.nextn_layers:
+            return False, "it has no prediction (nextn) layers; a draft file that has them would do"
+        if parameters < MTP_PAYS_FROM:
+            return True, "it has the layers, but under 2B parameters they slow it down"
+        return True, "it has the layers"
+    if one.reads_layers is not None:
+        return (
+            None,
+            f"with {'an' if one.name == 'draft-eagle3' else 'a'} {_METHODS[one.name]} draft made for this model",
+        )
+    if one.needs_draft_model:
+        return None, "with a smaller model of the same vocabulary"
+    return True, "needs nothing"
+
+
+_METHODS = {"draft-eagle3": "EAGLE-3", "draft-dflash": "DFlash", "draft-dspark": "DSpark"}
+
+
+def _remarks(facts: GgufFacts, kind: FileKind) -> list[str]:
+    found = []
+    strange = sorted({one.kind for one in facts.tensors if one.kind not in TENSOR_TYPES and one.kind >= 0})
+    if strange:
+        shown = ", ".join(str(number) for number in strange[:5])
+        found.append(
+            f"tensor types {shown} are unknown to b11434: of a fork, or newer; sizes and length are not judged"
+        )
+    if kind in (FileKind.MODEL, FileKind.DRAFT) and facts.architecture not in KNOWN:
+        named = (
+            f"the architecture {facts.architecture!r} is" if facts.architecture else "no architecture is named; it is"
+        )
+        found.append(f"{named} unknown to b11434: the server would not load it, unless it is newer")
+    return found
+
+
+def _a(kind: FileKind) -> str:
+    return f"{'an' if str(kind)[0] in 'aeiou' else 'a'} {kind}"
