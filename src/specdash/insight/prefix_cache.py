@@ -84,7 +84,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         prefill_rate=rate,
         unknown=_unknown(state),
     )
-    return verdict_on(found, window_s)
+    return verdict_on(found, window_s, told=_is_told(state))
 
 
 def _requests(state: TargetState, now: float, wall: float) -> list[PrefixRequest]:
@@ -265,6 +265,13 @@ def _prefill_rate(state: TargetState) -> float | None:
     if counters is not None and counters.prompt_tokens and counters.prompt_seconds:
         return counters.prompt_tokens / counters.prompt_seconds
     return None
+
+
+def _is_told(state: TargetState) -> bool:
+    """Whether anything tells what is cached, once there are prompts."""
+    last = state.counters.last
+    counted = last is not None and last.counters.prompt_tokens_cached is not None
+    return counted or Source.LOG in state.last_known or Source.PROXY_EVENTS in state.last_known
 
 
 def _unknown(state: TargetState) -> str:

@@ -18,19 +18,17 @@ NOTHING_TELLS = (
 )
 
 
-def verdict_on(found: PrefixCachePicture, window_s: float) -> PrefixCachePicture:
-    """The same with its verdict."""
-    return replace(found, verdict=_verdict(found, window_s))
+def verdict_on(found: PrefixCachePicture, window_s: float, *, told: bool) -> PrefixCachePicture:
+    """The same with its verdict. `told`: somebody tells what is cached, even if there was no prompt yet."""
+    return replace(found, verdict=_verdict(found, window_s) if told else NOTHING_TELLS)
 
 
 def _verdict(found: PrefixCachePicture, window_s: float) -> str:
-    since = ""
-    if found.lifetime_share is not None:
-        since = f"; since the start {percent(found.lifetime_share)} came from the cache"
-    if found.cached is None:
-        return NOTHING_TELLS
     if found.cached_share is None:
-        return f"no prompt in the last {_span(window_s)}{since}"
+        nothing = f"no prompt seen in the last {_span(window_s)}"
+        if found.lifetime_share is None:
+            return nothing
+        return f"{nothing}; since the start {percent(found.lifetime_share)} of prompt tokens came from the cache"
     came = f"{percent(found.cached_share)} of prompt tokens came from the cache"
     why = _why_little(found)
     if found.full_reprocessed and (found.cached_share < WELL or found.full_reprocessed > 1):
