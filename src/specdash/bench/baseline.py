@@ -14,7 +14,7 @@ from math import sqrt
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
-from specdash.control.apply_http import Reply, ask
+from specdash.backend.local_http import Reply, ask
 from specdash.core.baselines import Baseline
 from specdash.core.errors import InputError, RefusedError, SpecdashError, UnreachableError
 from specdash.insight.bootstrap import MOST, interval, median_of

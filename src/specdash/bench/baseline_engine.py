@@ -129,7 +129,7 @@ def private_log() -> tempfile.TemporaryDirectory[str]:
 def _ended(child: Child, name: str, plan: Plan) -> str:
     from specdash.backend.child import describe_exit
 
-    return f"{name} ended with {describe_exit(child.finish())}: {_last(plan.log)}"
+    return f"{name} ended with {describe_exit(child.finish())}: {last_words(plan.log)}"
 
 
 def _wait_healthy(child: Child, plan: Plan, start_s: float, name: str) -> None:
@@ -144,7 +144,8 @@ def _wait_healthy(child: Child, plan: Plan, start_s: float, name: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _last(log: str) -> str:
+def last_words(log: str) -> str:
+    """What an engine said last in its log, errors first."""
     lines = [line for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if " E " in line or "error" in line.lower()]
     return "; ".join((errors or lines)[-2:]) or "it printed nothing"
