@@ -151,8 +151,8 @@ def test_a_default_that_had_to_be_lowered_is_lowered_in_older_builds_where_their
         ),
         (
             "2026-02",
-            {"LLAMA_EXTRA_ARGS": "--spec-default"},
-            "LLAMA_EXTRA_ARGS: llama-server 2026-02 has no --spec-default; remove it, or use a newer llama.cpp",
+            {"LLAMA_EXTRA_ARGS": "--n-cpu-ffn 3"},
+            "LLAMA_EXTRA_ARGS: llama-server 2026-02 has no --n-cpu-ffn; remove it, or use a newer llama.cpp",
         ),
         (
             TODAY,
@@ -265,13 +265,21 @@ def test_values_of_extra_args_stay_with_their_argument() -> None:
 
 
 def test_flags_of_extra_args_may_be_spelled_with_underscores() -> None:
-    assert rendered(TODAY, LLAMA_EXTRA_ARGS="--spec_default").endswith("--spec_default")
+    assert rendered(TODAY, LLAMA_EXTRA_ARGS="--no_perf").endswith("--no_perf")
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_ordinary_flags_about_speculation_need_nothing_special(build: str) -> None:
-    lines = refused(build, LLAMA_EXTRA_ARGS="--spec-default --spec-synth-len 2")
-    assert len(lines) == (0 if build == TODAY else 2)
+    lines = refused(build, LLAMA_EXTRA_ARGS="--spec-synth-len 2")
+    assert len(lines) == (0 if build == TODAY else 1)
+
+
+@pytest.mark.parametrize(("build", "longest"), [("2026-02", "--draft-max"), (TODAY, "--spec-ngram-mod-n-max")])
+def test_the_default_speculation_is_spelled_out_in_the_names_of_the_build(build: str, longest: str) -> None:
+    found = rendered(build, LLAMA_EXTRA_ARGS="--spec-default")
+    assert f"{longest} 64" in found
+    assert "--spec-type ngram-mod" in found
+    assert "--spec-default" not in found
 
 
 def sample(parameter: Parameter) -> Any:

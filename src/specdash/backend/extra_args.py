@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_FLAG, REMOVED_FLAGS
-from specdash.core.parameters import Kind
+from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, REMOVED_FLAGS, SHORTHANDS
+from specdash.core.parameters import Kind, Parameter
 
 SOURCE = "LLAMA_EXTRA_ARGS"
 
@@ -21,6 +21,8 @@ class ExtraArgs:
 
     known: dict[str, str]
     rest: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    """What one argument takes from another: lines without secrets."""
 
 
 def parse(text: str) -> ExtraArgs:
@@ -29,8 +31,7 @@ def parse(text: str) -> ExtraArgs:
         words = shlex.split(text)
     except ValueError as error:
         raise InputError(f"{SOURCE}: {error} in {text!r}; close the quote") from None
-    known: dict[str, str] = {}
-    rest: list[str] = []
+    reader = _Reader()
     at = 0
     while at < len(words):
         word = words[at]
@@ -39,21 +40,49 @@ def parse(text: str) -> ExtraArgs:
         if flag in REMOVED_FLAGS:
             raise InputError(f"{SOURCE}: llama.cpp removed {word}; use {REMOVED_FLAGS[flag]}")
         _refuse_equals(word)
-        if flag not in BY_FLAG:
-            rest.append(word)
-            continue
-        parameter, on = BY_FLAG[flag]
-        if parameter.kind is Kind.SWITCH:
-            known[parameter.name] = "1" if on else "0"
-            continue
-        if at == len(words):
-            raise InputError(f"{SOURCE}: {word} needs a value")
-        value = words[at]
-        at += 1
-        if parameter.name == "llama_spec_type" and parameter.name in known:
-            value = f"{known[parameter.name]},{value}"
-        known[parameter.name] = value
-    return ExtraArgs(known, tuple(rest))
+        if flag in SHORTHANDS:
+            for name, value in SHORTHANDS[flag].items():
+                reader.take(BY_NAME[name], value, word)
+        elif flag not in BY_FLAG:
+            reader.rest.append(word)
+        elif BY_FLAG[flag][0].kind is Kind.SWITCH:
+            reader.take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
+        else:
+            if at == len(words):
+                raise InputError(f"{SOURCE}: {word} needs a value")
+            reader.take(BY_FLAG[flag][0], words[at], word)
+            at += 1
+    return ExtraArgs(
+        {name: text for name, (text, _) in reader.known.items()}, tuple(reader.rest), tuple(reader.remarks)
+    )
+
+
+class _Reader:
+    """Takes arguments one after the other, as llama.cpp does: the last one wins, but spec types add up."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[str, str]] = {}
+        """Name of a parameter to its text, and to the word that gave it."""
+        self.rest: list[str] = []
+        self.remarks: list[str] = []
+
+    def take(self, parameter: Parameter, text: str, word: str) -> None:
+        before = self.known.get(parameter.name)
+        if before is not None and parameter.name == "llama_spec_type":
+            text = f"{before[0]},{text}"
+            self.remarks.append(
+                f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
+            )
+        elif before is not None and before[0] != text:
+            self.remarks.append(
+                f"{SOURCE}: {_given(parameter, before)} is ignored: {_given(parameter, (text, word))} after it wins"
+            )
+        self.known[parameter.name] = (text, word)
+
+
+def _given(parameter: Parameter, given: tuple[str, str]) -> str:
+    text, word = given
+    return word if parameter.secret or parameter.kind is Kind.SWITCH else f"{word} {text}"
 
 
 def canonical(word: str) -> str:

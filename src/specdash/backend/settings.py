@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from specdash.backend import extra_args
+from specdash.backend.choices import Choice, Decision
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, REMOVED_KEYS
 from specdash.core.parameters import Kind, Parameter, Scalar
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
-from specdash.core.speculation import KNOBS, SpecType, parse_chain, spec_type
+from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
 
 DEFAULT = "default"
+DRAFT_SOURCES = ("spec-draft-model", "spec-draft-hf")
 MODEL_SOURCES = ("model", "model-url", "hf-repo", "docker-repo")
 ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
@@ -51,6 +53,7 @@ class BackendSettings(BaseModel):
     log_file: str | None = None
     log_max_mib: int = 256
     stop_timeout: float = 5.0
+    start_probe: bool = True
     trace: str = "1"
     rollback_mode: str | None = None
     secrets: dict[str, SecretStr] = {}
@@ -62,6 +65,10 @@ class BackendSettings(BaseModel):
     environment: dict[str, str] = {}
     """Other variables of the env file, such as CUDA_VISIBLE_DEVICES."""
     warnings: tuple[str, ...] = ()
+    undecided: bool = False
+    """The spec types are left to specdash, which has not chosen yet (`backend.auto`)."""
+    decisions: tuple[Decision, ...] = ()
+    """What `auto` became."""
 
     def value(self, name: str) -> Scalar | None:
         """The value of an engine parameter: what was set, else its default."""
@@ -106,20 +113,26 @@ class BackendSettings(BaseModel):
         return self.model_copy(update={"parameters": {**self.parameters, name: Assigned(value=value, source=source)}})
 
 
-def settings_from_env(env: Mapping[str, str], detect: DraftDetector | None = None) -> BackendSettings:
+def settings_from_env(
+    env: Mapping[str, str], detect: DraftDetector | None = None, choice: Choice | None = None
+) -> BackendSettings:
     """Read a backend env. `detect` tells the spec type the engine would pick from a draft model file, if it can.
 
+    `choice` is what `LLAMA_SPEC_TYPE=auto` stands for; without one, such settings are `undecided`.
     Raises `InputError` naming the key, its value and what to write instead.
     """
-    return _Reader(env, detect).settings()
+    return _Reader(env, detect, choice).settings()
 
 
 class _Reader:
-    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None) -> None:
+    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: Choice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
         self.detect = detect
-        self.warnings: list[str] = []
+        self.choice = choice
+        self.decisions: list[Decision] = []
+        self.undecided = False
         self.extra = extra_args.parse(self.env.get(extra_args.SOURCE, ""))
+        self.warnings: list[str] = list(self.extra.remarks)
         self.assigned: dict[str, Assigned] = {}
         self.secrets: dict[str, SecretStr] = {}
 
@@ -144,6 +157,7 @@ class _Reader:
             log_file=self._ours_text("LLAMA_LOG_FILE"),
             log_max_mib=int(self._ours("LLAMA_LOG_MAX_MIB") or 0),
             stop_timeout=float(self._ours("LLAMA_STOP_TIMEOUT") or 0),
+            start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
             trace=str(self._ours("LLAMA_TRACE")),
             rollback_mode=self._rollback_mode(),
             secrets=self.secrets,
@@ -151,6 +165,8 @@ class _Reader:
             native=native,
             environment=environment,
             warnings=tuple(self.warnings),
+            undecided=self.undecided,
+            decisions=tuple(self.decisions),
         )
 
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
@@ -195,32 +211,54 @@ class _Reader:
 
     def _speculation(self) -> tuple[tuple[SpecType, ...], str]:
         found = self._lookup(BY_KEY["LLAMA_SPEC_TYPE"])
-        draft = self.assigned.get("spec-draft-model")
+        drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
         if found is None:
-            return self._detected(draft)
+            return self._detected(drafts)
+        if is_auto(found[0]):
+            return self._chosen(found[1]), found[1]
         types = parse_chain(*found)
-        if draft is not None and not any(t.reads_draft_model for t in types):
-            del self.assigned["spec-draft-model"]
-            self.warnings.append(
-                f"{draft.source} is not loaded: {found[1]}={found[0]} drafts without a model; it would only take memory"
-            )
-        has_draft = "spec-draft-model" in self.assigned or "spec-draft-hf" in self.assigned
+        if not any(t.reads_draft_model for t in types):
+            self._drop_drafts(f"{found[1]}={found[0]} drafts without a model")
+        self._check_drafts(types, f"{found[1]}={found[0]}")
+        return types, found[1]
+
+    def _chosen(self, source: str) -> tuple[SpecType, ...]:
+        """What `auto` stands for; nothing while that is not decided."""
+        if self.choice is None:
+            self.undecided = True
+            return ()
+        types = parse_chain(",".join(self.choice.types) or NO_SPECULATION, source)
+        if not self.choice.uses_draft:
+            self._drop_drafts(f"{source}=auto does without: {self.choice.because}")
+        self.decisions.append(Decision("spec-type", ",".join(self.choice.types) or NO_SPECULATION, self.choice.because))
+        return types
+
+    def _drop_drafts(self, why: str) -> None:
+        for name in DRAFT_SOURCES:
+            draft = self.assigned.pop(name, None)
+            if draft is not None:
+                self.warnings.append(f"{draft.source} is not loaded: {why}; it would only take memory")
+
+    def _check_drafts(self, types: tuple[SpecType, ...], said: str) -> None:
+        has_draft = any(name in self.assigned for name in DRAFT_SOURCES)
         for one in types:
             if one.needs_draft_model and not has_draft:
-                raise InputError(f"{found[1]}={found[0]}: {one.name} needs a draft model; set LLAMA_DRAFT_MODEL")
+                raise InputError(f"{said}: {one.name} needs a draft model; set LLAMA_DRAFT_MODEL")
         users = [t.name for t in types if t.reads_draft_model]
         if len(users) > 1:
             self.warnings.append(f"{' and '.join(users)} share one draft model; normally only one of them can work")
-        return types, found[1]
 
-    def _detected(self, draft: Assigned | None) -> tuple[tuple[SpecType, ...], str]:
-        if draft is None:
+    def _detected(self, drafts: list[Assigned]) -> tuple[tuple[SpecType, ...], str]:
+        if not drafts:
             return (), DEFAULT
-        detected = self.detect(str(draft.value)) if self.detect is not None else None
+        draft = drafts[0]
+        here = "spec-draft-model" in self.assigned and len(drafts) == 1
+        detected = self.detect(str(draft.value)) if self.detect is not None and here else None
         if detected is None:
+            fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
             raise InputError(
                 f"{draft.source} is set but LLAMA_SPEC_TYPE is not: the server would load the draft model and not "
-                "speculate; set LLAMA_SPEC_TYPE=draft-simple (or none)"
+                f"speculate; {fix}"
             )
         return (detected,), f"detected from {draft.source}"
 
@@ -231,6 +269,8 @@ class _Reader:
                 continue
             targets = {t.name: t.knob(key) for t in types}
             deaf = [name for name, target in targets.items() if target is None]
+            if self.undecided:
+                continue
             if not targets:
                 self.warnings.append(f"{key} has no effect: no speculation is configured")
             elif deaf:
@@ -304,6 +344,8 @@ class _Reader:
                 environment[key] = value
             if key not in PASSED_ON:
                 self.warnings.append(_unknown_warning(key))
+            elif any(extra_args.canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
+                self.warnings.append(f"{key}={value} is ignored: {extra_args.SOURCE} wins")
         return native, environment
 
 

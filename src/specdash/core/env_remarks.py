@@ -12,7 +12,7 @@ from specdash.core import proxy_parameters as proxy
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.core.masking import without_secrets
-from specdash.core.speculation import KNOBS, knob_readers, parse_chain, readers_of
+from specdash.core.speculation import KNOBS, is_auto, knob_readers, parse_chain, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def check_value(role: Role, key: str, value: str) -> None:
         return  # of a LLAMA_ARG_NO_... it only counts that it is there
     try:
         declared.parse(value, key)
-        if declared.key == _CHAIN_KEY:
+        if declared.key == _CHAIN_KEY and not is_auto(value):
             parse_chain(value, key)
     except InputError as error:
         said = f"{key}: the value cannot be read; it must be: {declared.allowed}" if declared.secret else str(error)

@@ -146,6 +146,8 @@ OURS: tuple[Parameter, ...] = (
          flags=("--log-file",)),
     _ours("LLAMA_LOG_MAX_MIB", _I, "size at which the log is moved to '.1'; 0: never", 256, (0, None), "MiB"),
     _ours("LLAMA_STOP_TIMEOUT", _N, "wait between SIGTERM, the second SIGTERM and SIGKILL", 5.0, (0, 600), "s"),
+    _ours("LLAMA_START_PROBE", _T, "1: after every start, one short completion shows whether drafts are made; 0: none",
+         "1", choices=("0", "1")),
     _ours("LLAMA_TRACE", _T, "1: one log line per verification step (live acceptance); 0: none", "1"),
 )
 
@@ -356,6 +358,16 @@ REMOVED_FLAGS: dict[str, str] = {
     "--spec-ngram-min-hits": "--spec-ngram-<type>-min-hits",
 }
 """Flags that abort every build since b8970 (PR #22397), and what to write instead."""
+
+SHORTHANDS: dict[str, dict[str, str]] = {
+    "--spec-default": {
+        "llama_spec_type": "ngram-mod",
+        "spec-ngram-mod-n-match": "24",
+        "spec-ngram-mod-n-min": "48",
+        "spec-ngram-mod-n-max": "64",
+    },
+}
+"""Flags that stand for several parameters, by name and text. b11434 lets them add a spec type to a chain (tried)."""
 
 REMOVED_KEYS: dict[str, str] = {
     "LLAMA_ARG_DRAFT_MAX": "LLAMA_DRAFT_MAX",

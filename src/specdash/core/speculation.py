@@ -14,6 +14,8 @@ from specdash.core.errors import InputError
 
 NO_SPECULATION = "none"
 """The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
+AUTO = "auto"
+"""The name that leaves the choice to specdash, from the model, its draft and the machine; it stands alone."""
 KNOBS = ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN")
 """The env keys that set a parameter of every type in the chain, each type its own."""
 
@@ -216,6 +218,11 @@ def spec_type(name: str) -> SpecType | None:
     return _BY_NAME.get(name.strip().lower().replace("_", "-"))
 
 
+def is_auto(text: str) -> bool:
+    """Whether the text of a chain leaves the choice to specdash."""
+    return text.strip().lower() == AUTO
+
+
 def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
     """The types in a comma-separated chain, without repeats, in the engine's priority; `none` is the empty chain.
 
@@ -233,7 +240,7 @@ def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
             continue
         found = spec_type(name)
         if found is None:
-            known = ", ".join([NO_SPECULATION, *(t.name for t in SPEC_TYPES)])
+            known = ", ".join([NO_SPECULATION, *(t.name for t in SPEC_TYPES), f"{AUTO} (alone)"])
             raise InputError(f"{source}={text}: unknown speculative type {name!r}; use one of: {known}")
         chosen.add(found.name)
     return tuple(t for t in SPEC_TYPES if t.name in chosen)
