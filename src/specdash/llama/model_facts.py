@@ -312,16 +312,15 @@ def _fit(one: SpecType, facts: GgufFacts, pair: Pair | None, parameters: int) ->
             return True, "it has the layers, but under 2B parameters they slow it down"
         return True, "it has the layers"
     if one.reads_layers is not None:
-        return (
-            None,
-            f"with {'an' if one.name == 'draft-eagle3' else 'a'} {_METHODS[one.name]} draft made for this model",
-        )
+        if facts.architecture in RECURRENT:
+            return False, f"{facts.architecture} models do not give the layer inputs that it reads"
+        return None, f"with {_METHODS[one.name]} draft made for this model"
     if one.needs_draft_model:
         return None, "with a smaller model of the same vocabulary"
-    return True, "needs nothing"
+    return True, "nothing"
 
 
-_METHODS = {"draft-eagle3": "EAGLE-3", "draft-dflash": "DFlash", "draft-dspark": "DSpark"}
+_METHODS = {"draft-eagle3": "an EAGLE-3", "draft-dflash": "a DFlash", "draft-dspark": "a DSpark"}
 
 
 def _remarks(facts: GgufFacts, kind: FileKind) -> list[str]:

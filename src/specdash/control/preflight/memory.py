@@ -43,7 +43,7 @@ def check(subject: Subject, out: Findings) -> None:
     """Add what is to be said of memory; nothing where the model's file or a setting it depends on cannot be read."""
     if subject.model is None or not subject.readable(*_NEEDS):
         return
-    gpus = _used_gpus(subject)
+    gpus = used_gpus(subject)
     wanted = projected(subject, on_gpu=bool(gpus))
     if wanted is None:
         return
@@ -114,7 +114,8 @@ def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
     return max(counts, default=0)
 
 
-def _used_gpus(subject: Subject) -> tuple[Gpu, ...]:
+def used_gpus(subject: Subject) -> tuple[Gpu, ...]:
+    """The GPUs that the settings would use; none where the engine cannot use one."""
     settings = subject.settings
     if settings.value("gpu-layers") == 0 and subject.number("spec-draft-ngl") == 0:
         return ()
@@ -150,7 +151,7 @@ def _visible(gpus: tuple[Gpu, ...], shown: str | None) -> tuple[Gpu, ...]:
 
 
 def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Findings) -> None:
-    free, sure = _free(gpus, Own(subject.context))
+    free, sure = free_on(gpus, Own(subject.context))
     if free is None or not wanted.gpu:
         return
     likely = wanted.gpu + GPU_OVERHEAD * len(gpus)
@@ -173,7 +174,7 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
         out.info("gpu-memory", f"about {_size(likely)} of {_size(free)} of GPU memory: {shares}", key=key)
 
 
-def _free(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
+def free_on(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
     """Bytes that are free, or will be when this service stops; and whether that is certain."""
     total, sure = 0, True
     for gpu in gpus:

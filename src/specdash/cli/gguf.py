@@ -1,0 +1,236 @@
+"""`specdash gguf FILE`: what a GGUF file is, whether it is whole, what drafts for it, and what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.errors import ExitCode, InputError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.control.projection import Projection, Wish
+    from specdash.llama.gguf import GgufFacts
+    from specdash.llama.model_facts import ModelFacts
+
+_SIZES = {
+    "ctx-size": "tokens of context, of all slots together (0: as trained)",
+    "parallel": "slots",
+    "cache-type-k": "type of the cached keys",
+    "cache-type-v": "type of the cached values",
+    "gpu-layers": "layers on the GPU",
+    "ubatch-size": "physical batch",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("file", metavar="FILE", help="the GGUF file; of a model in parts, the first")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/gguf.md)")
+    parser.add_argument(
+        "--check-instruct", action="store_true", help="exit 1 for a base model; 0 where the file does not tell"
+    )
+    parser.add_argument("--draft", metavar="FILE", help="a draft model: does it fit this one? exit 1 when not")
+    parser.add_argument("--fit", action="store_true", help="the largest context that fits; exit 1 when none does")
+    parser.add_argument("--free-mib", type=int, metavar="N", help="reckon with N MiB free, as on another machine")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--gpu", action="store_true", help="reckon for a GPU (default: as this machine has)")
+    where.add_argument("--cpu", action="store_true", help="reckon for the computer's memory")
+    parser.add_argument("--spec-type", metavar="TYPES", help="speculation to reckon with (default: as fits, on a GPU)")
+    for name, text in _SIZES.items():
+        parser.add_argument(f"--{name}", metavar="N" if "type" not in name else "TYPE", help=text)
+    parser.add_argument(
+        "--env-file", metavar="F", help="backend env file whose sizes count where none is given (default: the user's)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the file is; exit 3 for a file that cannot be used, 1 when a check that was asked for fails."""
+    from specdash.llama.gguf import read_facts
+    from specdash.llama.model_facts import describe
+
+    wish, source = _wish(args)
+    facts = read_facts(_path(args.file))
+    draft = read_facts(_path(args.draft)) if args.draft is not None else None
+    named = _one_type(args.spec_type)
+    one = describe(facts, draft, draft_type=named)
+    _check_draft_kind(draft)
+    projections = _projections(facts, draft, wish, args) if one.kind in ("model", "draft") else None
+    failures = _failures(one, projections, args)
+    if args.json:
+        print(json.dumps(_as_json(one, projections, source, failures), indent=1))
+    else:
+        print("\n".join(_as_text(one, projections, source, failures)))
+    if one.refusal is not None and one.kind != "draft":
+        raise InputError(f"model {args.file}: {one.refusal}")
+    return ExitCode.FAILED if failures else ExitCode.OK
+
+
+def _path(text: str) -> str:
+    return os.path.expanduser(text)  # noqa: PTH111 - the path stays as the user spelled it
+
+
+def _one_type(chain: str | None) -> str | None:
+    """The type of a chain that uses a draft model, None where it names none."""
+    from specdash.core.speculation import is_auto, parse_chain
+
+    if chain is None or is_auto(chain):
+        return None
+    try:
+        types = parse_chain(chain, "--spec-type")
+    except InputError as error:
+        raise UsageError(str(error)) from None
+    return next((one.name for one in types if one.reads_draft_model), None)
+
+
+def _wish(args: argparse.Namespace) -> tuple[Wish, str]:
+    """What is asked for, and where the sizes come from."""
+    from specdash.backend.launch import read_env_file
+    from specdash.control.projection import Wish
+    from specdash.core.parameter_catalogue import BY_NAME
+    from specdash.core.paths import backend_env_file
+
+    sizes = {name: text for name in _SIZES if (text := getattr(args, name.replace("-", "_"))) is not None}
+    for name, text in sizes.items():
+        try:
+            BY_NAME[name].parse(text, f"--{name}")
+        except InputError as error:
+            raise UsageError(str(error)) from None
+    if args.free_mib is not None and args.free_mib < 1:
+        raise UsageError(f"--free-mib {args.free_mib}: use 1 or more")
+    file = Path(args.env_file).expanduser() if args.env_file is not None else backend_env_file(os.environ)
+    known = args.env_file is not None or file.is_file()
+    env = read_env_file(file) if known else {}
+    given = ", ".join(f"--{name} {text}" for name, text in sizes.items())
+    source = " and ".join(filter(None, [given, str(file) if known else "the defaults"]))
+    on_gpu = True if args.gpu else False if args.cpu else None
+    return Wish(file, env, sizes, args.spec_type, args.free_mib, on_gpu), source
+
+
+def _check_draft_kind(draft: GgufFacts | None) -> None:
+    from specdash.llama.model_facts import describe
+
+    if draft is None:
+        return
+    found = describe(draft)
+    if found.refusal is not None and found.kind != "draft":
+        raise InputError(f"draft {draft.path}: {found.refusal}")
+
+
+def _projections(
+    facts: GgufFacts, draft: GgufFacts | None, wish: Wish, args: argparse.Namespace
+) -> tuple[Projection, int | None]:
+    """What the sizes take, and the largest context that fits where that is asked for."""
+    from specdash.control.projection import at_context, largest, project
+
+    one = project(facts, draft, wish)
+    if not args.fit:
+        return one, None
+    fits = largest(facts, draft, one)
+    if fits and args.ctx_size is None:
+        one = at_context(facts, draft, one, fits)
+    elif not fits:
+        one = at_context(facts, draft, replace(one, context=0), 256 * one.load.slots.sequences)
+    return one, fits
+
+
+def _failures(one: ModelFacts, found: tuple[Projection, int | None] | None, args: argparse.Namespace) -> list[str]:
+    """Each check that was asked for and failed, in words."""
+    from specdash.export.gguf_report import in_words
+
+    failures = []
+    if args.check_instruct and one.tuning == "base":
+        failures.append(f"it is a base model: {one.tuning_reasons[0]}")
+    if one.pair is not None and not one.pair.fits:
+        failures.append(
+            f"the draft does not fit: {next(row.said for row in one.pair.misfits if row.severity == 'error')}"
+        )
+    if found is None or found[1] != 0:
+        return failures
+    plan = found[0]
+    if plan.estimate is None:
+        failures.append("the header does not tell how large a context is")
+    elif plan.free_bytes is None:
+        failures.append("how much memory is free is not known; give it with --free-mib")
+    else:
+        failures.append(
+            f"nothing fits: {in_words(plan.needed or 0)} are needed with {plan.context} tokens of context, and "
+            f"{in_words(int(plan.free_bytes * plan.headroom))} may be used ({plan.headroom:.0%} of "
+            f"{in_words(plan.free_bytes)} free)"
+        )
+    return failures
+
+
+def _as_json(
+    one: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
+) -> dict[str, Any]:
+    from specdash.export.gguf_report import estimate_json, facts_json
+
+    answer = facts_json(one)
+    answer["failures"] = failures
+    if found is not None:
+        plan, fits = found
+        answer["projection"] = {
+            "sizes_from": source,
+            "ctx_size": plan.context,
+            "slots": plan.load.slots.sequences,
+            "unified": plan.load.slots.unified,
+            "cache_type_k": plan.load.key_type,
+            "cache_type_v": plan.load.value_type,
+            "spec_types": list(plan.spec_types),
+            "gpus": plan.gpus,
+            "free_bytes": plan.free_bytes,
+            "headroom": plan.headroom,
+            "needed_bytes": plan.needed,
+            "fits": plan.fits,
+            "largest_ctx_size": fits,
+            "memory": estimate_json(plan.estimate) if plan.estimate is not None else None,
+        }
+    return answer
+
+
+def _as_text(
+    one: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
+) -> list[str]:
+    from specdash.export.gguf_report import facts_text, labelled
+
+    lines = facts_text(one)
+    if found is not None and found[0].estimate is not None:
+        lines += ["", *_memory_text(found[0], found[1], source)]
+    for failure in failures:
+        lines += ["", *labelled("FAILED", failure)]
+    return lines
+
+
+def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
+    from specdash.export.gguf_report import estimate_text, in_words, labelled
+
+    slots = plan.load.slots
+    shared = " sharing one cache" if slots.unified and slots.sequences > 1 else ""
+    drafting = ", ".join(plan.spec_types) or "no speculation"
+    lines = labelled(
+        "needs",
+        f"at --ctx-size {plan.context}, {slots.sequences} slot{'s' if slots.sequences > 1 else ''}{shared}, "
+        f"cache {plan.load.key_type}/{plan.load.value_type}, {drafting} (sizes from {source})",
+    )
+    if plan.estimate is None:
+        return lines
+    lines += estimate_text(plan.estimate, gpus=plan.gpus)
+    if not plan.estimate.exact:
+        lines += labelled("", "the layers of this architecture are not known in detail: an estimate")
+    where = "GPU memory" if plan.gpus else "main memory"
+    if plan.free_bytes is not None and plan.needed is not None:
+        share = f"{plan.needed / plan.free_bytes:.0%}" if plan.free_bytes else "more than all"
+        verdict = "fits" if plan.fits else "does NOT fit"
+        lines += labelled(
+            "free",
+            f"{in_words(plan.free_bytes)} of {where}; {in_words(plan.needed)} are needed, {share}: {verdict} "
+            f"({plan.headroom:.0%} may be used)",
+        )
+    if fits is not None:
+        lines += labelled("largest", f"--ctx-size {fits}" if fits else "no context fits")
+    return lines
