@@ -114,6 +114,13 @@ class Run:
     """Tokens up to which the answer is judged."""
 
     @property
+    def telling(self) -> Difference | None:
+        """The difference that the verdict rests on: the real one, else the first."""
+        if not self.differences:
+            return None
+        return self.differences[0 if self.verdict is Verdict.BATCH_SHAPE else -1]
+
+    @property
     def matched(self) -> int:
         """Tokens before the first difference."""
         return self.differences[0].at if self.differences else self.length

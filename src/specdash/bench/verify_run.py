@@ -233,13 +233,13 @@ class Verification:
         return judge(run, reference, weigh=weigh, resume=resume, candidate=own, epsilon=self.effort.epsilon)
 
     def _note_texts(self, run: Run, server: Server | None) -> None:
-        if server is None or not run.differences:
+        if server is None:
             return
-        one = run.differences[-1]
-        before = run.answer.tokens[: one.at]
-        for tokens in (context(before), *((token,) for token in (one.expected, one.got) if token is not None)):
-            if tokens and tokens not in self.texts:
-                self.texts[tokens] = server.text(tokens)
+        for one in run.differences:
+            single = [(token,) for token in (one.expected, one.got, one.candidate_first) if token is not None]
+            for tokens in (context(run.answer.tokens[: one.at]), *single):
+                if tokens and tokens not in self.texts:
+                    self.texts[tokens] = server.text(tokens)
 
     def _settle_cheaply(self) -> None:
         """Cut short: what is the same can be said, and so can where the rest differs, unweighed."""

@@ -114,23 +114,28 @@ def _words(run: Run) -> str:
 
 
 def _told_differences(verification: Verification, *, context: bool) -> list[str]:
-    seen: dict[tuple[Any, ...], Run] = {}
+    alike: dict[tuple[Any, ...], list[Run]] = {}
     for run in verification.report.runs:
         if run.differences:
-            seen.setdefault((run.side, run.prompt, run.verdict, run.differences), run)
-    runs = sorted(seen.values(), key=lambda run: (run.verdict is Verdict.BATCH_SHAPE, run.side is Side.BASELINE))
+            alike.setdefault((run.verdict is Verdict.BATCH_SHAPE, run.side is Side.BASELINE, run.telling), []).append(
+                run
+            )
     lines = []
-    for run in runs[:_SHOWN]:
-        name = verification.prompts[run.prompt].name
-        lines.append(f"{name}, {run.side} {run.way}: {run.verdict}. {cause(run, verification.effort.epsilon)}")
-        lines += [f"  {one}" for one in _difference(run.differences[-1], run, verification, context=context)]
+    for _, runs in sorted(alike.items(), key=lambda item: item[0][:2])[:_SHOWN]:
+        run, one = runs[0], runs[0].telling
+        names = list(dict.fromkeys(verification.prompts[each.prompt].name for each in runs))
+        ways = list(dict.fromkeys(str(each.way) for each in runs))
+        lines.append(f"{', '.join(names)}: the {run.side} {'; '.join(ways)}: {run.verdict}")
+        lines.append(f"  {cause(run, verification.effort.epsilon)}")
+        if one is not None:
+            lines += [f"  {words}" for words in _difference(one, run, verification, context=context)]
         if len(run.differences) > 1:
-            lines.append(f"  the last of {len(run.differences)} differences; the first is at token {run.matched + 1}")
+            lines.append(f"  {len(run.differences)} differences, the first at token {run.matched + 1}")
         if run.verdict is Verdict.BATCH_SHAPE and run.checked < run.length:
             lines.append(f"  judged up to token {run.checked} of {run.length}: too many near ties to follow")
         lines.append("")
-    if len(runs) > _SHOWN:
-        lines += [f"and {len(runs) - _SHOWN} more such runs; --json has them all", ""]
+    if len(alike) > _SHOWN:
+        lines += [f"and {len(alike) - _SHOWN} more kinds of differences; --json has them all", ""]
     return lines
 
 
