@@ -35,6 +35,8 @@ class ExitCode(IntEnum):
     """The change failed and so did undoing it; the message says what is left to do."""
     UNFINISHED = 13
     """An apply was cut short by the death of its specdash; `specdash recover` finishes it or rolls it back."""
+    INCONCLUSIVE = 14
+    """A comparison shows nothing either way: its control went wrong too, or what was to be compared did not happen."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C, SIGTERM or SIGHUP; `backend run` alone answers SIGTERM with 0, as a service should."""
 
