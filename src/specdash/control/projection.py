@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.backend import extra_args
+from specdash.backend.auto import choose
 from specdash.backend.settings import settings_from_env
 from specdash.control.preflight import PreflightContext
 from specdash.control.preflight.memory import free_on, loads, used_gpus
@@ -14,7 +15,7 @@ from specdash.control.preflight.subject import Subject
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import KNOBS, NO_SPECULATION, is_auto, spec_type
 from specdash.llama.memory import GPU_OVERHEAD, Estimate, Load, fit_context, headroom_of, together
-from specdash.llama.model_facts import MTP_PAYS_FROM, type_for
+from specdash.llama.model_facts import type_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,5 +169,4 @@ def _types(model: GgufFacts, draft: GgufFacts | None, wish: Wish, *, on_gpu: boo
     if wish.spec_types is None and written and not is_auto(written):
         known = [one for one in map(spec_type, written.split(",")) if one is not None and not one.needs_draft_model]
         return tuple(one.name for one in known if model.nextn_layers or not one.needs_heads)
-    pays = sum(tensor.elements for tensor in model.tensors) >= MTP_PAYS_FROM
-    return ("draft-mtp",) if model.nextn_layers and pays and on_gpu else ()
+    return choose(model, None, on_gpu).types

@@ -150,10 +150,21 @@ class ModelFacts:
         """Why it cannot be named as a model, and what it is for; None for a model."""
         if self.kind is FileKind.MODEL:
             return None
-        if self.kind is FileKind.DRAFT:
-            method = self.draft_needs.method if self.draft_needs is not None else ""
-            return f"is a draft ({method}), no model; name it as LLAMA_DRAFT_MODEL beside the model it was made for"
-        return f"is {_a(self.kind)}, no model; {_USE[self.kind]}"
+        return _refusal(self.kind, self.draft_needs, wanted="model")
+
+
+def refusal_of(facts: GgufFacts, kind: FileKind, *, wanted: str) -> str:
+    """Why a file of this kind cannot be what the parameter `wanted` names, and what to do, as `what; what to do`."""
+    return _refusal(kind, needs_of(facts), wanted=wanted)
+
+
+def _refusal(kind: FileKind, needs: DraftNeeds | None, *, wanted: str) -> str:
+    if wanted == "mmproj":
+        return f"is {_a(kind)}, no multimodal projector; name the model's mmproj file"
+    if kind is FileKind.DRAFT:
+        method = f" ({needs.method})" if needs is not None else ""
+        return f"is a draft{method}, no model; name it as LLAMA_DRAFT_MODEL beside the model it was made for"
+    return f"is {_a(kind)}, no model; {_USE[kind]}"
 
 
 def describe(facts: GgufFacts, draft: GgufFacts | None = None, *, draft_type: str | None = None) -> ModelFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.control.preflight import (
+    decisions,
     disk,
     drafts,
     engine,
@@ -12,6 +13,7 @@ from specdash.control.preflight import (
     files,
     listening,
     memory,
+    models,
     restart,
     sizes,
     speculation,
@@ -36,7 +38,8 @@ def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding
     if read.settings is not None:
         bare = Subject(wanted, context, read.settings, read.dropped)
         engine.check(bare, out)
-        subject = files.check(bare, out)
+        subject = decisions.check(files.check(bare, out), out)
+        models.check(subject, out)
         speculation.check(subject, out)
         drafts.check(subject, out)
         sizes.check(subject, out)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.control.preflight.models import cached_facts
 from specdash.llama.gguf import GgufError, GgufFacts
+from specdash.llama.model_facts import FileKind, kind_of, refusal_of
 
 if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 _PLAIN = ("chat-template-file", "api-key-file", "lookup-cache-static")
 _NATIVE = ("LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
+
+_FIT_FOR = {
+    "model": (FileKind.MODEL,),
+    "spec-draft-model": (FileKind.MODEL, FileKind.DRAFT),
+    "mmproj": (FileKind.PROJECTOR,),
+}
+"""Parameters that name a GGUF file, and what it must be."""
 
 
 def check(subject: Subject, out: Findings) -> Subject:
@@ -29,7 +37,7 @@ def check(subject: Subject, out: Findings) -> Subject:
         if settings.native.get(key):
             _plain(key, settings.native[key], out)
     folder = settings.text("slot-save-path")
-    if folder is not None and not os.access(_path(folder), os.W_OK | os.X_OK):
+    if folder is not None and ("\0" in folder or not os.access(_path(folder), os.W_OK | os.X_OK)):
         said = f"{subject.named('slot-save-path')}: is no directory that can be written"
         out.error("file", said, key=subject.source("slot-save-path"), fix="create it, or name another")
     _gguf(subject, "mmproj", out)
@@ -63,9 +71,15 @@ def _gguf(subject: Subject, name: str, out: Findings) -> GgufFacts | None:
     if path is None or key in subject.dropped:
         return None
     try:
-        return cached_facts(_path(path))
+        facts = cached_facts(_path(path))
     except GgufError as error:
         said, _, fix = str(error).partition("; ")
         said = said.removeprefix("model ")
         out.error("file", f"{key}: {said}", key=key, fix=fix or f"correct the path in {key}")
+        return None
+    kind = kind_of(facts)
+    if kind in _FIT_FOR[name]:
+        return facts
+    said, _, fix = refusal_of(facts, kind, wanted=name).partition("; ")
+    out.error("file-kind", f"{key}={path}: {said}", key=key, fix=fix)
     return None

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from specdash.backend.gpu_build import may_use_gpu
+from specdash.backend.loads import loads as settings_loads
 from specdash.backend.settings import DEFAULT
 from specdash.control.preflight.engine import cached_engine
 from specdash.control.preflight.processes import Own, resident_bytes, tree
 from specdash.core.errors import SpecdashError
 from specdash.llama.memory import (
-    ALL_LAYERS,
     GPU_OVERHEAD,
     Estimate,
     Load,
     Part,
     estimate,
-    snapshots_of,
+    fit_context,
+    headroom_of,
     together,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from specdash.control.preflight.context import Findings
     from specdash.control.preflight.subject import Subject
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 GIB = 1024**3
 NARROW = 0.95
 _UNNOTICED = 1.0
-_EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
-_PLACES = ("--override-tensor", "-ot", "--device", "-dev", "--tensor-split", "-ts", "--rpc")
+_PLACES = ("--override-tensor", "-ot", "--rpc")
 _NEEDS = (
     *("model", "ctx-size", "parallel", "gpu-layers", "cache-type-k", "cache-type-v", "kv-unified", "ubatch-size"),
     *("spec-draft-model", "spec-draft-ngl", "spec-draft-type-k", "spec-draft-type-v", "llama_spec_type"),
@@ -64,54 +63,7 @@ def projected(subject: Subject, *, on_gpu: bool) -> Estimate | None:
 
 def loads(subject: Subject, *, on_gpu: bool) -> tuple[Load, Load]:
     """How the settings load the model, and what drafts for it."""
-    settings = subject.settings
-    types = settings.spec_types
-    shared = {
-        "cells": subject.cells,
-        "slots": subject.slots,
-        "batch": min(subject.number("ubatch-size"), subject.number("batch-size")),
-        "flash_attention": settings.value("flash-attn") != "off",
-        "full_window": bool(settings.value("swa-full")),
-        "cache_on_gpu": bool(settings.value("kv-offload")),
-    }
-    own_heads = "draft-mtp" in types and settings.draft_model is None
-    target = Load(
-        **shared,  # type: ignore[arg-type]  # the values above have their fields' types
-        key_type=str(settings.value("cache-type-k")),
-        value_type=str(settings.value("cache-type-v")),
-        gpu_layers=_layers(subject.number("gpu-layers"), on_gpu=on_gpu),
-        cpu_experts=_cpu_experts(settings.native, settings.extra_args),
-        heads=own_heads,
-        snapshots=snapshots_of(
-            subject.model.architecture if subject.model is not None else None,
-            types,
-            subject.number("spec-draft-n-max"),
-        ),
-    )
-    draft = Load(
-        **shared,  # type: ignore[arg-type]  # see above
-        key_type=str(settings.value("spec-draft-type-k")),
-        value_type=str(settings.value("spec-draft-type-v")),
-        gpu_layers=_layers(subject.number("spec-draft-ngl"), on_gpu=on_gpu),
-        heads="draft-mtp" in types,
-    )
-    return target, draft
-
-
-def _layers(wanted: int, *, on_gpu: bool) -> int:
-    if not on_gpu:
-        return 0
-    return ALL_LAYERS if wanted < 0 else wanted
-
-
-def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
-    """Layers whose experts stay in the computer's memory."""
-    texts = [native.get("LLAMA_ARG_N_CPU_MOE", ""), "all" if native.get("LLAMA_ARG_CPU_MOE") else ""]
-    for at, word in enumerate(extra):
-        if _EXPERTS.match(word):
-            texts.append("all" if word in ("--cpu-moe", "-cmoe") else "".join(extra[at + 1 : at + 2]))
-    counts = [ALL_LAYERS if text == "all" else int(text) if text.isdigit() else 0 for text in texts]
-    return max(counts, default=0)
+    return settings_loads(subject.settings, subject.model, on_gpu=on_gpu)
 
 
 def used_gpus(subject: Subject) -> tuple[Gpu, ...]:
@@ -158,7 +110,7 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
     key, shares = subject.source("gpu-layers"), _shares(wanted.parts)
     of = f"{_size(free)} of GPU memory are or become free"
     need = f"{_size(wanted.gpu_certain)} are needed before the first compute buffer ({shares})"
-    fix = "lower LLAMA_CTX_SIZE or LLAMA_GPU_LAYERS, or use smaller cache types or models"
+    fix = _fix(subject, free, len(gpus))
     if wanted.gpu_certain > free:
         fits_itself = _fits_itself(subject)
         if fits_itself is not None:
@@ -172,6 +124,24 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
         out.warning("gpu-memory", said, key=key, fix=fix)
     else:
         out.info("gpu-memory", f"about {_size(likely)} of {_size(free)} of GPU memory: {shares}", key=key)
+
+
+def _fix(subject: Subject, free: int, gpus: int) -> str:
+    """What to do where it does not fit: the largest context that does, if there is one."""
+    load, draft_load = loads(subject, on_gpu=gpus > 0)
+    share = headroom_of(subject.settings.spec_types)
+    most = 0
+    if subject.model is not None:
+        most = fit_context(
+            subject.model, load, free, headroom=share, draft=subject.draft, draft_load=draft_load, gpus=max(gpus, 1)
+        )
+    layers = " or LLAMA_GPU_LAYERS" if gpus else ""
+    if not most:
+        return f"use a smaller model{' or lower LLAMA_GPU_LAYERS' if gpus else ''}: no context fits beside the weights"
+    key = subject.source("ctx-size")
+    if most >= subject.cells * (1 if load.slots.unified else load.slots.sequences):
+        return f"lower {key}{layers}, or use smaller cache types or models"
+    return f"use {key}={most} or less, which leaves {1 - share:.0%} free, smaller cache types, or a smaller model"
 
 
 def free_on(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
@@ -205,8 +175,9 @@ def _fits_itself(subject: Subject) -> str | None:
 def _uncertain(subject: Subject) -> bool:
     """Arguments that move tensors about in ways this estimate does not follow."""
     native = subject.settings.native
-    moved = any(native.get(f"LLAMA_ARG_{name}") for name in ("OVERRIDE_TENSOR", "DEVICE", "TENSOR_SPLIT", "RPC"))
-    return moved or any(word in _PLACES for word in subject.settings.extra_args)
+    moved = any(native.get(f"LLAMA_ARG_{name}") for name in ("OVERRIDE_TENSOR", "RPC"))
+    placed = any(subject.settings.text(name) is not None for name in ("device", "tensor-split"))
+    return moved or placed or any(word in _PLACES for word in subject.settings.extra_args)
 
 
 def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
@@ -218,9 +189,7 @@ def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
     if wanted.host > available * _UNNOTICED:
         slow = ", and weights that do not fit are read from disk again and again" if mapped else ""
         said = f"about {_size(wanted.host)} of memory are needed ({shares}), {_size(available)} are available{slow}"
-        out.warning(
-            "host-memory", said, key=subject.source("model"), fix="lower LLAMA_CTX_SIZE, or use a smaller model"
-        )
+        out.warning("host-memory", said, key=subject.source("model"), fix=_fix(subject, available, 0))
     else:
         out.info("host-memory", f"about {_size(wanted.host)} of {_size(available)} of memory, no GPU: {shares}")
 

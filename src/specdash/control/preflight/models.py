@@ -1,4 +1,7 @@
-"""Headers of model files, read once for every state of a file: a large vocabulary takes a tenth of a second."""
+"""Model files: their headers, read once for every state of a file, and what is to be said of the model itself.
+
+A large vocabulary takes a tenth of a second to read, and a check runs at every keystroke in the dashboard.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specdash.llama.gguf import GgufFacts, join_parts, read_one_file
+from specdash.llama.model_facts import ModelFacts, describe
+from specdash.llama.tuning import Tuning
 from specdash.llama.vocabulary import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+    from specdash.control.preflight.context import Findings
+    from specdash.control.preflight.subject import Subject
 
 Result = TypeVar("Result")
 _KEPT = 32
@@ -38,6 +46,34 @@ class _Cache(Generic[Result]):
 
 _FACTS: _Cache[GgufFacts] = _Cache()
 _MISFITS: _Cache[str | None] = _Cache()
+_DESCRIBED: _Cache[ModelFacts] = _Cache()
+
+
+def check(subject: Subject, out: Findings) -> None:
+    """Add what is to be said of the model itself."""
+    if subject.model is None:
+        return
+    found = cached_description(subject.model)
+    key, named = subject.source("model"), subject.named("model")
+    for remark in found.remarks:
+        out.warning("model", f"{named}: {remark}", key=key)
+    if found.tuning is Tuning.BASE and _chats(subject):
+        said = (
+            f"{named}: a base model ({found.tuning_reasons[0]}) goes on with a text and does not answer: chats run on"
+        )
+        out.warning("base-model", said, key=key, fix="use the instruct model of its family")
+
+
+def _chats(subject: Subject) -> bool:
+    """Whether chats are what the server is for: a proxy is beside it, or somebody chose a chat template."""
+    templates = ("chat-template", "chat-template-file")
+    return subject.context.other is not None or any(subject.settings.text(name) is not None for name in templates)
+
+
+def cached_description(facts: GgufFacts) -> ModelFacts:
+    """`llama.model_facts.describe` of one model, made once."""
+    state = _state(facts.path)
+    return describe(facts) if state is None else _DESCRIBED.get(state, lambda: describe(facts))
 
 
 def cached_facts(path: str) -> GgufFacts:
