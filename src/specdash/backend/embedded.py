@@ -176,6 +176,7 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "spec-synth-rates": lambda _, value: [float(rate) for rate in value.split(",")],
     "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
     "api-key-file": lambda _, value: _keys(Path(value).read_text(encoding="utf-8")),
+    "slot-save-path": lambda _, value: _directory(value),
 }
 
 
@@ -184,6 +185,13 @@ def _shares(xllamacpp: Any, text: str) -> list[float]:
     shares = [float(one) for one in text.replace("/", ",").split(",")]
     length = len(xllamacpp.CommonParams().tensor_split)
     return [*shares, *[0.0] * (length - len(shares))]
+
+
+def _directory(path: str) -> str:
+    """As llama-server's own parser does: the library puts file names right behind it."""
+    if not Path(path).is_dir():
+        raise NotADirectoryError(f"{path} is no directory")
+    return path if path.endswith("/") else f"{path}/"
 
 
 def _keys(text: str) -> list[str]:
