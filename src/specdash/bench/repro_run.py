@@ -80,6 +80,8 @@ class ChatServer:
             raise InputError(f"{self.url} wants another API key; name one with --api-key-env or --api-key-file")
         if answer.status_code == 503:
             raise RefusedError(f"{self.url} is not ready: {error_message(answer.content) or 'HTTP 503'}")
+        if answer.status_code == 400 and self.model:
+            raise RefusedError(f"{self.url}: {error_message(answer.content)}; load the model {self.model} first")
         if answer.status_code != 200:
             return None
         try:

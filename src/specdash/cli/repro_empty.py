@@ -134,9 +134,8 @@ class _Progress:
         side = "off" if pair.on is None else "on"
         reply = pair.off if pair.on is None else pair.on
         if reply is not None:
-            _say(
-                f"call {pair.number}, cache {side}: {reply.error or reply.how_empty or 'answered'} ({reply.wall_s:.1f} s)"
-            )
+            what = reply.error or reply.how_empty or "answered"
+            _say(f"call {pair.number}, cache {side}: {what} ({reply.wall_s:.1f} s)")
 
 
 def _to_json(
