@@ -30,6 +30,7 @@ from specdash.insight.proxy_picture import ProxyPicture
 from specdash.insight.speedup_picture import SpeedUpPicture
 from tui.fake_alerts import PAYING, alerts, alerts_none, alerts_past, estimated, hurting, notice
 from tui.fake_proxy import gone_proxy, held_proxy, hostile_proxy, proxy_picture, uap_proxy
+from tui.fake_views import VIEW_SCENES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -365,6 +366,7 @@ _SCENES: tuple[Callable[[Picture], Picture], ...] = (
     notice,
     hurting,
     estimated,
+    *VIEW_SCENES,
 )
 SCENES: dict[str, Callable[[Picture], Picture]] = {scene.__name__: scene for scene in _SCENES}
 
@@ -392,7 +394,7 @@ class FakeState:
     def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
         """A curve per metric, with a gap; aligned to whole columns of the clock as the real one is."""
         if self.scene in ("loading", "unauthorized") or (
-            self.scene == "not_speculating" and metric is Metric.ACCEPTANCE
+            self.scene in ("not_speculating", "failed") and metric is Metric.ACCEPTANCE
         ):
             return [None] * count
         width = window_s / count

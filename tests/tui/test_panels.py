@@ -72,7 +72,7 @@ def test_a_live_server_is_not_shouted_about() -> None:
 
 
 def test_speculation_that_was_asked_for_and_does_not_run_is_told() -> None:
-    assert "Not speculating: the draft model could not be loaded" in header("not_speculating")
+    assert "RUNNING WITHOUT SPECULATION: the draft model could not be loaded" in header("not_speculating")
 
 
 def test_a_storm_is_told_with_its_count() -> None:

@@ -120,6 +120,7 @@ def open_dashboard(
     finds the services that may be changed from here (default: those of this machine); `env` says where their state is.
     """
     from specdash.control.console import Console
+    from specdash.control.slot_console import SlotConsole
     from specdash.core.config import WINDOWS_S
     from specdash.tui.app import Dashboard
     from specdash.tui.arming import Arming
@@ -150,6 +151,7 @@ def open_dashboard(
         incident=collecting.write_incident,
         recording=lambda: collecting.record_problem,
         record=collecting.open_record,
+        slots=SlotConsole(lambda: collecting.target, env),
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
@@ -219,6 +221,11 @@ class Collecting:
         return self._state.log_lines(after, limit) if self._state is not None else (0, ())
 
     @property
+    def target(self) -> Target:
+        """The server that is watched, as far as it is known."""
+        return self._state.target if self._state is not None else self._target
+
+    @property
     def record_problem(self) -> str:
         """Why nothing is recorded although it should be, "" when all is well."""
         return self._recorder.problem if self._recorder is not None else ""
@@ -230,7 +237,7 @@ class Collecting:
 
         state, span = self._state, incident.recent()
         parts = incident.gather(
-            state.target if state is not None else self._target,
+            self.target,
             self._settings,
             span,
             picture=state.picture(time.monotonic(), time.time(), span.seconds) if state is not None else None,
@@ -244,8 +251,7 @@ class Collecting:
         """What was recorded of the target, at a moment or at its end; raises `InputError`."""
         from specdash.history.replay import open_session
 
-        target = self._state.target if self._state is not None else self._target
-        return open_session(paths.history_file(self._env), target, rules=self._rules, at=wall)
+        return open_session(paths.history_file(self._env), self.target, rules=self._rules, at=wall)
 
     def start(self) -> None:
         """Begin, without waiting."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from specdash.tui.layout import PANELS
 
@@ -19,6 +20,7 @@ class Place(StrEnum):
     PROXY = "proxy"
     TUNE = "tune"
     INCIDENTS = "incidents"
+    SPECULATION = "speculation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,9 @@ _SHOWN = {
 }
 
 _VIEW, _PANELS, _LOG, _PROXY, _TUNE, _APP = "View", "Panels", "Log", "Proxy", "Tune", "Program"
-_INCIDENTS, _TRAVEL = "Incidents", "Time travel"
-_OVERVIEW_ONLY = (Place.OVERVIEW,)
-_TUNE_ONLY = (Place.TUNE,)
-_INCIDENTS_ONLY = (Place.INCIDENTS,)
+_INCIDENTS, _TRAVEL, _SPECULATION = "Incidents", "Time travel", "Speculation"
+_OVERVIEW_ONLY, _TUNE_ONLY = (Place.OVERVIEW,), (Place.TUNE,)
+_INCIDENTS_ONLY, _SPECULATION_ONLY = (Place.INCIDENTS,), (Place.SPECULATION,)
 
 
 def _on(overview: str = "", rank: int = 0, proxy: str = "", proxy_rank: int = 0) -> tuple[Label, ...]:
@@ -91,13 +92,13 @@ def _on(overview: str = "", rank: int = 0, proxy: str = "", proxy_rank: int = 0)
     return tuple(one for one in rows if one.text)
 
 
-def _in_tune(text: str, rank: int = 0) -> tuple[Label, ...]:
-    return (Label(Place.TUNE, text, rank),)
+def _in(place: Place, text: str, rank: int = 0) -> tuple[Label, ...]:
+    return (Label(place, text, rank),)
 
 
-def _in_incidents(text: str, rank: int = 0) -> tuple[Label, ...]:
-    return (Label(Place.INCIDENTS, text, rank),)
-
+_in_tune, _in_incidents, _in_speculation = (
+    partial(_in, place) for place in (Place.TUNE, Place.INCIDENTS, Place.SPECULATION)
+)
 
 ACTIONS: tuple[Action, ...] = (
     *(
@@ -117,7 +118,7 @@ ACTIONS: tuple[Action, ...] = (
         "Zoom the focused or last panel, and back",
         _PANELS,
         "zoom",
-        (*_on("zoom", 0, "zoom", 2), *_in_incidents("details", 1)),
+        (*_on("zoom", 0, "zoom", 2), *_in_incidents("details", 1), *_in_speculation("zoom")),
     ),
     Action(
         "focus.next",
@@ -125,7 +126,7 @@ ACTIONS: tuple[Action, ...] = (
         "Focus the next panel",
         _PANELS,
         "next_panel(1)",
-        (*_on("", 0, "table"), *_in_incidents("scroll", 3)),
+        (*_on("", 0, "table"), *_in_incidents("scroll", 3), *_in_speculation("panel")),
     ),
     Action("focus.previous", ("shift+tab",), "Focus the previous panel", _PANELS, "next_panel(-1)"),
     Action(
@@ -160,7 +161,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show only log lines that contain a text",
         _LOG,
         "log_filter",
-        _on("filter", 1),
+        _on("filter", 3),
         places=_OVERVIEW_ONLY,
     ),
     Action("log.invert", ("exclamation_mark",), "Invert the filter", _LOG, "log_invert", places=_OVERVIEW_ONLY),
@@ -179,7 +180,7 @@ ACTIONS: tuple[Action, ...] = (
         "Leave zoom, find, filter, screen",
         _VIEW,
         "leave",
-        (*_on("", 0, "back"), *_in_tune("back", 5), *_in_incidents("back", 2)),
+        (*_on("", 0, "back"), *_in_tune("back", 5), *_in_incidents("back", 2), *_in_speculation("back", 3)),
     ),
     Action("proxy", ("p",), "Open the proxy screen, and leave it", _PROXY, "toggle_proxy", _on("proxy", 0, "overview")),
     Action(
@@ -215,6 +216,30 @@ ACTIONS: tuple[Action, ...] = (
         "write_incident",
         _in_incidents("bundle"),
     ),
+    Action(
+        "speculation",
+        ("m",),
+        "Open the speculation screen (its method), and leave it",
+        _SPECULATION,
+        "toggle_speculation",
+        (*_on("method", 2), *_in_speculation("overview", 2)),
+    ),
+    *(
+        Action(
+            f"slot.{name}",
+            (key,),
+            f"{does}; armed only",
+            _SPECULATION,
+            f"slot_{name}",
+            _in_speculation(name, 1),
+            _SPECULATION_ONLY,
+        )
+        for name, key, does in (
+            ("save", "S", "Save the selected slot to a file"),
+            ("restore", "R", "Restore the selected slot from a file"),
+            ("erase", "X", "Erase what the selected slot holds"),
+        )
+    ),
     Action("travel.back", ("comma",), "Back in the record, 10 s", _TRAVEL, "travel(-10)"),
     Action("travel.on", ("full_stop",), "On in the record, 10 s", _TRAVEL, "travel(10)"),
     Action("travel.window_back", ("left_square_bracket",), "Back by one window", _TRAVEL, "travel_window(-1)"),
@@ -232,7 +257,12 @@ ACTIONS: tuple[Action, ...] = (
         (*_on("tune", 1), *_in_tune("overview", 4)),
     ),
     Action(
-        "arm", ("A",), "Arm: allow changes; disarms itself when idle", _TUNE, "arm", (*_on("arm", 4), *_in_tune("arm"))
+        "arm",
+        ("A",),
+        "Arm: allow changes; disarms itself when idle",
+        _TUNE,
+        "arm",
+        (*_on("arm", 4), *_in_tune("arm"), *_in_speculation("arm")),
     ),
     Action(
         "tune.apply",
@@ -316,7 +346,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show this help",
         _APP,
         "show_help",
-        (*_on("help", 0, "help"), *_in_tune("help"), *_in_incidents("help")),
+        (*_on("help", 0, "help"), *_in_tune("help"), *_in_incidents("help"), *_in_speculation("help")),
     ),
     Action("palette", ("colon", "ctrl+p"), "Open the command palette", _APP, "command_palette", _on("palette", 2)),
     Action(
@@ -325,11 +355,11 @@ ACTIONS: tuple[Action, ...] = (
         "Quit",
         _APP,
         "quit",
-        (*_on("quit", 0, "quit"), *_in_tune("quit"), *_in_incidents("quit")),
+        (*_on("quit", 0, "quit"), *_in_tune("quit"), *_in_incidents("quit"), *_in_speculation("quit")),
     ),
 )
 
-GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _INCIDENTS, _TRAVEL, _APP)
+GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _SPECULATION, _INCIDENTS, _TRAVEL, _APP)
 
 
 def works_in(handler: str, place: Place) -> bool:

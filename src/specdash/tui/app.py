@@ -12,20 +12,21 @@ from textual.binding import Binding
 from specdash.core.config import REFRESH_S
 from specdash.core.errors import ExitCode
 from specdash.tui import plot
-from specdash.tui.actions import ACTIONS, works_in
+from specdash.tui.actions import ACTIONS, Place, works_in
 from specdash.tui.arming import Arming
 from specdash.tui.incident_actions import IncidentActions
 from specdash.tui.layout import PanelId
 from specdash.tui.log_actions import LogActions
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, UNICODE
+from specdash.tui.speculation_actions import SpeculationActions
 from specdash.tui.themes import PALETTES, default_theme, textual_theme
 from specdash.tui.travel import TravelActions
 from specdash.tui.tune_actions import LOOK_S
 from specdash.tui.view import View
 from specdash.tui.view_actions import ViewActions
 from specdash.tui.widgets.header import Situation
-from specdash.tui.widgets.panel import Panel, TitledPanel
+from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from specdash.control.console import Console
+    from specdash.control.slot_console import SlotConsole
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
     from specdash.tui.screens.base import DashboardScreen
@@ -58,7 +60,7 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
+class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, ViewActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
@@ -67,7 +69,8 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
     `clock` is monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the
     services; without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was
     recorded at a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows
-    nothing else. `recording` says at once why nothing is recorded, "" when all is well.
+    nothing else. `recording` says at once why nothing is recorded, "" when all is well. `slots` saves, restores
+    and erases what the server's slots hold; it is asked in a thread, and only while armed.
     """
 
     TITLE = "specdash"
@@ -101,6 +104,7 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
         recording: Callable[[], str] | None = None,
         record: Callable[[float | None], ReplaySession] | None = None,
         replay: Player | None = None,
+        slots: SlotConsole | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -115,8 +119,8 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
         """The proxy screen while it is open."""
         self.tune: TuneScreen | None = None
         """The tune screen while it is open."""
-        self.incidents = None
-        self.incident = incident
+        self.incidents = self.speculation = None
+        self.incident, self.slot_console = incident, slots
         self._recording = recording
         self.open_record, self.player, self.only_replay = record, replay, replay is not None
         self.services = console
@@ -141,16 +145,12 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
     @property
     def shown(self) -> DashboardScreen:
         """The screen that is looked at."""
-        return self.tune or self.incidents or self.proxy or self.overview
+        return self.tune or self.incidents or self.speculation or self.proxy or self.overview
 
     @property
     def moving(self) -> Movable | None:
         """What keys of movement move."""
-        if self.tune is not None:
-            return self.tune.table
-        if self.incidents is not None:
-            return self.incidents.moving
-        return self.proxy.table if self.proxy is not None else None
+        return self.shown.moving
 
     def monotonic(self) -> float:
         """Seconds."""
@@ -249,6 +249,7 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
             self.cut_short,
             self._recording() if self._recording is not None else "",
             self.shown is self.incidents,
+            self.shown is self.speculation,
             self.travelling(),
         )
 
@@ -268,18 +269,11 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
 
     def action_zoom(self) -> None:
         """Zoom in on the focused or last panel or table, or out."""
-        if self.tune is not None:
-            return
-        if self.incidents is not None:
-            self.incidents.toggle_zoom()
-            self.call_after_refresh(self.show_now)
-            return
-        if self.proxy is not None:
-            self.proxy.toggle_zoom()
-            self.call_after_refresh(self.show_now)
-            return
-        board = self.overview.board
-        board.zoom(None if board.zoomed is not None else self._focused_panel())
+        if self.shown is self.overview:
+            board = self.overview.board
+            board.zoom(None if board.zoomed is not None else self._focused_panel())
+        else:
+            self.shown.toggle_zoom()
         self.call_after_refresh(self.show_now)
 
     def action_reset_panels(self) -> None:
@@ -289,10 +283,7 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
 
     def action_next_panel(self, step: int) -> None:
         """Move the focus."""
-        if step > 0:
-            self.shown.focus_next(TitledPanel)
-        else:
-            self.shown.focus_previous(TitledPanel)
+        self.shown.next_panel(step)
         self._focused_panel()
 
     def show_now(self) -> None:
@@ -323,21 +314,18 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
         self.refresh_view()
 
     def action_leave(self) -> None:
-        """Leave one thing: zoom first, then find, then filter, then the proxy screen."""
-        if self.tune is not None:
-            self.action_toggle_tune()
-            return
-        if self.incidents is not None:
-            if self.incidents.leave():
+        """Leave one thing: zoom first, then find, then filter, then the screen."""
+        toggles = {
+            Place.TUNE: self.action_toggle_tune,
+            Place.INCIDENTS: self.action_toggle_incidents,
+            Place.SPECULATION: self.action_toggle_speculation,
+            Place.PROXY: self.action_toggle_proxy,
+        }
+        if self.shown is not self.overview:
+            if self.shown.leave():
                 self.call_after_refresh(self.show_now)
             else:
-                self.action_toggle_incidents()
-            return
-        if self.proxy is not None:
-            if self.proxy.leave():
-                self.call_after_refresh(self.show_now)
-            else:
-                self.action_toggle_proxy()
+                toggles[self.shown.place]()
             return
         log = self.overview.board.log_panel
         if self.overview.board.zoomed is not None:
@@ -355,6 +343,10 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
             return
         if self.incidents is not None:
             self.action_toggle_incidents()
+        if self.speculation is not None:
+            self.action_toggle_speculation()
+            if self.proxy is not None:
+                return
         if self.proxy is not None:
             if self.screen is self.proxy:
                 frozen, self.proxy = self.proxy.view, None
@@ -377,7 +369,7 @@ class Dashboard(TravelActions, IncidentActions, LogActions, ViewActions):
         if self.incidents is not None:
             self.go_to_alert()
             return
-        if self.proxy is None or self.proxy.view is None:
+        if self.proxy is None or self.proxy.view is None or self.speculation is not None:
             return
         request = self.proxy.open_selected()
         if request is not None:

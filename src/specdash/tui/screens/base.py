@@ -10,6 +10,7 @@ from specdash.tui.actions import Place
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.widgets.footer import Footer
 from specdash.tui.widgets.header import Header, Situation
+from specdash.tui.widgets.panel import TitledPanel
 from specdash.tui.widgets.small import SmallNotice
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from specdash.tui.themes import Palette
     from specdash.tui.view import View
-    from specdash.tui.widgets.panel import LinesWidget
+    from specdash.tui.widgets.panel import LinesWidget, Movable
     from specdash.tui.widgets.prompt import Prompt
 
 
@@ -60,6 +61,25 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def show_body(self, view: View) -> None:
         """Draw this view in the body."""
         raise NotImplementedError
+
+    @property
+    def moving(self) -> Movable | None:
+        """What keys of movement move; None where they move the log."""
+        return None
+
+    def next_panel(self, step: int) -> None:
+        """Move the focus to the next panel (1), or to the one before (-1)."""
+        if step > 0:
+            self.focus_next(TitledPanel)
+        else:
+            self.focus_previous(TitledPanel)
+
+    def toggle_zoom(self) -> None:
+        """The focused panel alone, or all; nothing where no panel can be zoomed."""
+
+    def leave(self) -> bool:
+        """Leave zoom or a filter; False when there is nothing to leave but the screen."""
+        return False
 
     def compose(self) -> ComposeResult:
         """Header, body, footer; and the notice."""

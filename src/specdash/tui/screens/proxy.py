@@ -215,6 +215,11 @@ class ProxyScreen(DashboardScreen):
         table: RowsPanel[object] = focused if isinstance(focused, RowsPanel) else self.board.requests  # type: ignore[assignment]
         return table
 
+    @property
+    def moving(self) -> RowsPanel[object]:
+        """What keys of movement move."""
+        return self.table
+
     def toggle_zoom(self) -> None:
         """The focused table alone, or all."""
         self.board.zoom(None if self.board.zoomed is not None else self.table)

@@ -141,7 +141,7 @@ class TuneScreen(DashboardScreen):
         self.board.keys.focus()
 
     @property
-    def table(self) -> KeysTable:
+    def moving(self) -> KeysTable:
         """What keys of movement move."""
         return self.board.keys
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
+from specdash.core.start_check import Drafting
 from specdash.insight.charts import Metric
-from specdash.tui.formatting import UNKNOWN, bar, column_bar, compact, decimal, fit, percent
+from specdash.tui.formatting import UNKNOWN, bar, clean, column_bar, compact, decimal, fit, percent
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import BLANK, Line, Span, figure, line_width
+from specdash.tui.spans import BLANK, Line, Span, figure, line_width, wrap
 from specdash.tui.widgets import speedup
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import Panel
@@ -34,12 +35,17 @@ class AcceptancePanel(Panel):
         self.chart = Chart(Metric.ACCEPTANCE, "acceptance")
 
     def key_figure(self, view: View) -> Line:
-        """Acceptance over the window."""
+        """Acceptance over the window; or that there can be none, for which types it was wanted."""
+        if view.picture.views.drafting.state is Drafting.FAILED:
+            types = "+".join(clean(name, 24) for name in view.picture.backend.speculation.types or ())
+            return (("running without speculation", "warn bold"), (f"  {types}" if types else "", "dim"))
         window = view.picture.backend.speculation.acceptance.window
         return figure(window, percent(window.value, 1), "", "acceptance")
 
     def aside(self, view: View) -> Line:
         """The two other acceptances."""
+        if view.picture.views.drafting.state is Drafting.FAILED:
+            return ()
         acceptance = view.picture.backend.speculation.acceptance
         return (
             ("lifetime ", "dim"),
@@ -85,8 +91,10 @@ class AcceptancePanel(Panel):
         if not lines or not self.chart.empty:
             return lines
         lines = list(lines)
-        reason = _why_empty(view)
-        lines[height // 2] = (lines[height // 2][0], (fit(reason, width - 5), "dim"))
+        reasons = _why_empty(view, width - 5, height - 1)
+        first = height // 2 - len(reasons) // 2
+        for y, reason in enumerate(reasons, max(first, 0)):
+            lines[y] = (lines[y][0], *reason)
         return lines
 
 
@@ -99,11 +107,22 @@ def _plain(measured: Measured, text: str) -> Span:
     return (text, "text" if measured.status is Status.KNOWN else "dim")
 
 
-def _why_empty(view: View) -> str:
-    speculation = view.picture.backend.speculation
-    if speculation.active is False:
-        return "the server is not speculating"
-    return view.why(Source.METRICS, "nothing drafted in this window")
+def _why_empty(view: View, width: int, most: int) -> list[Line]:
+    """Why there is no curve, `width` cells wide; where it should speculate and does not, what to do.
+
+    The cause is in the header, unless an alert's banner has its place there.
+    """
+    picture = view.picture
+    drafting = picture.views.drafting
+    if drafting.state is Drafting.FAILED:
+        texts = []
+        if drafting.because and picture.alerts.active and drafting.because not in picture.alerts.cause:
+            texts += [(part, "warn") for part in wrap(clean(drafting.because, 300), width, 2)]
+        texts += [(part, "text") for part in wrap(clean(drafting.fix, 300), width, 3)]
+        return [((fit(text, width), role),) for text, role in [*texts, ("m tells more", "dim")][:most]]
+    if picture.backend.speculation.active is False:
+        return [((fit("the server is not speculating", width), "dim"),)]
+    return [((fit(view.why(Source.METRICS, "nothing drafted in this window"), width), "dim"),)]
 
 
 def speculation_lines(view: View, width: int, height: int) -> list[Line]:

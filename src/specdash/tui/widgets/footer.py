@@ -11,6 +11,7 @@ _FIRST = {
     Place.PROXY: ("↑↓", "row"),
     Place.TUNE: ("↑↓", "setting"),
     Place.INCIDENTS: ("↑↓", "alert"),
+    Place.SPECULATION: ("↑↓", "row"),
 }
 
 

@@ -25,6 +25,7 @@ from specdash.tui.formatting import (
 )
 from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
 from specdash.tui.widgets.banner import banner_line
+from specdash.tui.widgets.drafting import failure_words
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
 from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
@@ -67,6 +68,8 @@ class Situation:
     """Why nothing is recorded, empty when all is well."""
     on_incidents: bool = False
     """The incidents screen is what is looked at: its key needs no hint."""
+    on_speculation: bool = False
+    """The speculation screen is what is looked at: it says itself whether the server speculates."""
     travel: Travelling | None = None
     """Where in time the screen is, None when it is live."""
 
@@ -100,7 +103,7 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     banner = banner_line(view, width, on_incidents=situation.on_incidents)
     if banner is not None:
         lines.append(banner)
-    loud = trouble(view)
+    loud = trouble(view, on_speculation=situation.on_speculation)
     if loud is not None and banner is not None:
         # The banner has the cause; the state's own words stand below it in a quiet voice, where they say more.
         if backend.state is not BackendState.LIVE:
@@ -137,16 +140,17 @@ def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
     return shapes.get(state, glyphs.unknown)
 
 
-def trouble(view: View) -> tuple[str, str] | None:
-    """The one thing to say loudly, with its role: the server's state, else speculation that did not start, else a
-    recent error or storm in the log."""
+def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | None:
+    """The one thing to say loudly, with its role: the server's state, else that it runs without the speculation that
+    was asked for, else a recent error or storm in the log."""
     backend = view.picture.backend
     if backend.state is not BackendState.LIVE:
         role = STATE_ROLES[backend.state]
         text = " ".join(filter(None, (backend.reason, _last_words(view))))
         return (clean(text), "accent" if role == "dim" else role) if text else None
-    if backend.speculation.problem:
-        return clean(f"Not speculating: {backend.speculation.problem}"), "warn"
+    failure = failure_words(view.picture)
+    if failure is not None and not on_speculation:
+        return failure, "warn"
     warning = alarming(view.picture.log.warnings)
     if warning is None:
         return None

@@ -1,0 +1,360 @@
+"""The speculation screen: whether it speculates, with what, how well, and what it costs. Imported when it is opened
+first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
+from textual.layout import Layout, WidgetPlacement
+from textual.widget import Widget
+
+from specdash.core.speculation import Rollback
+from specdash.tui.actions import Place
+from specdash.tui.layout import Rect
+from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.widgets.checkpoints import CheckpointsPanel
+from specdash.tui.widgets.drafter import DrafterPanel
+from specdash.tui.widgets.drafting import DraftingBar
+from specdash.tui.widgets.panel import LinesWidget, TitledPanel
+from specdash.tui.widgets.part import TextPart
+from specdash.tui.widgets.prefix_cache import PrefixCachePanel, RequestsTable, SessionsTable, SlotsTable
+from specdash.tui.widgets.router import RouterTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.geometry import Size
+    from textual.layout import ArrangeResult
+
+    from specdash.insight.drafter_picture import PrefixSlot
+    from specdash.tui.spans import Line
+    from specdash.tui.view import View
+    from specdash.tui.widgets.panel import Movable
+
+_SIDE_BY_SIDE = 110
+_GAP = 3
+_TALL = 30
+_NARROW_MOST = 2
+"""Panels of more than one line that one below the other leave each other room at 80x24."""
+DRAFTING, DRAFTER, CHECKPOINTS, ROUTER = "drafting", "drafter", "checkpoints", "router"
+PREFIX, SLOTS, SESSIONS, REQUESTS = "prefix", "prefix-slots", "prefix-sessions", "prefix-requests"
+MORE = "more"
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one panel asks for: the lines below which it is not worth showing, and those that show everything."""
+
+    id: str
+    least: int
+    most: int
+
+
+def arrange(
+    width: int, height: int, drafting: int, wants: Sequence[Want], first: str | None = None, zoomed: str | None = None
+) -> dict[str, Rect]:
+    """Where the parts go: the drafting bar on top, then the panels, the most important of `wants` first.
+
+    Where they do not all fit, those that do: `first` in any case; a last line then names the others. A zoomed panel has
+    all the room below the bar.
+    """
+    bar = {DRAFTING: Rect(0, 0, width, min(drafting, height))}
+    rest = height - drafting
+    if rest < 1 or not wants:
+        return bar
+    if zoomed is not None:
+        return bar | {zoomed: Rect(0, drafting, width, rest)}
+    places = _panels(wants, Rect(0, drafting, width, rest), first)
+    if len(places) < len(wants):
+        places = _panels(wants, Rect(0, drafting, width, rest - 1), first)
+        places[MORE] = Rect(0, height - 1, width, 1)
+    return bar | places
+
+
+def _panels(wants: Sequence[Want], room: Rect, first: str | None) -> dict[str, Rect]:
+    if room.width < _SIDE_BY_SIDE:
+        return _stacked(wants, room, first, most=_NARROW_MOST)
+    return _side_by_side(wants, room, first)
+
+
+def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None) -> dict[str, Rect]:
+    """Two columns, cut where they are most alike; below them in full width those of one line, and the requests."""
+    quiet = [want for want in wants if want.most == 1]
+    lower = [want for want in wants if want.id == REQUESTS and want.most > 1]
+    upper = [want for want in wants if want not in quiet and want not in lower]
+    below = len(quiet) + sum(min(want.least, want.most) for want in lower)
+    places: dict[str, Rect] = {}
+    y = room.y
+    if upper:
+        cut = min(range(1, len(upper) + 1), key=lambda i: (max(_total(upper[:i]), _total(upper[i:])), -i))
+        height = min(max(_total(upper[:cut]), _total(upper[cut:])), room.height - below)
+        left = (room.width - _GAP) // 2 if cut < len(upper) else room.width
+        places |= _stacked(upper[:cut], Rect(room.x, y, left, height), first)
+        places |= _stacked(upper[cut:], Rect(room.x + left + _GAP, y, room.width - left - _GAP, height), first)
+        y += height
+    for want in quiet:
+        places[want.id] = Rect(room.x, y, room.width, 1)
+        y += 1
+    return places | {want.id: Rect(room.x, y, room.width, room.y + room.height - y) for want in lower}
+
+
+def _total(wants: Sequence[Want]) -> int:
+    return sum(want.most for want in wants)
+
+
+def _stacked(wants: Sequence[Want], room: Rect, first: str | None, *, most: int | None = None) -> dict[str, Rect]:
+    """One below the other: the most important that fit, `first` among them; at most `most` of more than one line."""
+    kept: set[str] = set()
+    left = room.height
+    for want in sorted(wants, key=lambda one: one.id != first):
+        large = sum(one.id in kept and one.most > 1 for one in wants)
+        least = min(want.least, want.most)
+        if (least <= left and (want.most == 1 or most is None or large < most)) or not kept:
+            kept.add(want.id)
+            left -= least
+    shown = [want for want in wants if want.id in kept]
+    heights = [min(want.least, want.most) for want in shown]
+    while left > 0 and any(tall < want.most for tall, want in zip(heights, shown, strict=True)):
+        needy = min(range(len(shown)), key=lambda i: heights[i] / shown[i].most)
+        heights[needy] += 1
+        left -= 1
+    places: dict[str, Rect] = {}
+    y = room.y
+    for want, tall in zip(shown, heights, strict=True):
+        places[want.id] = Rect(room.x, y, room.width, min(tall, room.y + room.height - y))
+        y += tall
+    return places
+
+
+class SpeculationLayout(Layout):
+    """Textual's side of `arrange`."""
+
+    name = "speculation"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        """A placement for every part that has a place."""
+        del greedy
+        if not isinstance(parent, SpeculationBoard):
+            return []
+        places = parent.places(size.width, size.height)
+        return [
+            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
+            for child in children
+            if (place := places.get(child.id or "")) is not None
+        ]
+
+
+class MoreLine(LinesWidget):
+    """The panels that have no place now."""
+
+    def name_them(self, hidden: Sequence[TitledPanel]) -> None:
+        """Draw their titles, and the key that brings them."""
+        line: Line = ((" more: ", "dim"), ("  ".join(one.panel_title for one in hidden), "text"), ("  tab", "accent"))
+        self.set_lines([line])
+
+
+class SpeculationBoard(Widget):
+    """The parts of the screen. Those without a place are not displayed and do no work."""
+
+    def __init__(self) -> None:
+        super().__init__(id="board")
+        self.drafting = DraftingBar()
+        self.slots = SlotsTable()
+        self.panels: tuple[
+            DrafterPanel
+            | CheckpointsPanel
+            | PrefixCachePanel
+            | RouterTable
+            | SlotsTable
+            | SessionsTable
+            | RequestsTable,
+            ...,
+        ] = (
+            DrafterPanel(),
+            CheckpointsPanel(),
+            PrefixCachePanel(),
+            RouterTable(),
+            self.slots,
+            SessionsTable(),
+            RequestsTable(),
+        )
+        self.more = MoreLine(id=MORE)
+        self.first: str | None = None
+        """The panel that shall have a place."""
+        self.zoomed: str | None = None
+        self._view: View | None = None
+        self._shown: dict[str, Rect] = {}
+        self._places = SpeculationLayout()
+
+    @property
+    def layout(self) -> Layout:
+        """Where children go."""
+        return self._places
+
+    @property
+    def parts(self) -> tuple[LinesWidget, ...]:
+        """All of them."""
+        return self.drafting, *self.panels, self.more
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield from self.parts
+
+    def present(self) -> list[TitledPanel]:
+        """The panels that have something to say, the most important first."""
+        if self._view is None:
+            return list(self.panels[:1])
+        wanted = {want.id for want in self._wants(self._view, self.size.width)}
+        order = _importance(self._view)
+        return sorted((one for one in self.panels if one.id in wanted), key=lambda one: order.index(one.id or ""))
+
+    def places(self, width: int, height: int) -> dict[str, Rect]:
+        """Where the parts go now."""
+        if self._view is None:
+            return {}
+        wants = self._wants(self._view, width)
+        zoomed = self.zoomed if any(want.id == self.zoomed for want in wants) else None
+        return arrange(width, height, len(self.drafting.lines), wants, self.first, zoomed)
+
+    def _wants(self, view: View, width: int) -> list[Want]:
+        half = (width - _GAP) // 2 if width >= _SIDE_BY_SIDE else width
+        by_id = {one.id: one for one in self.panels}
+        wants: list[Want] = []
+        for name in _importance(view):
+            panel = by_id[name]
+            if most := panel.wanted(view, half if name != REQUESTS else width):
+                wants.append(Want(name, panel.least(view), most))
+        return wants
+
+    def show(self, view: View) -> None:
+        """Draw this view in all parts that are seen."""
+        self._view = view
+        self.drafting.tall = self.size.height >= _TALL
+        self.drafting.show(view)
+        self.sync()
+        for panel in self.panels:
+            if panel.display:
+                panel.show(view)
+
+    def sync(self) -> None:
+        """Display exactly the panels that have a place; lay out anew where one changed."""
+        places = self.places(*self.size)
+        hidden = [one for one in self.present() if one.id not in places]
+        self.more.glyphs = self.drafting.glyphs
+        self.more.name_them(hidden)
+        if places == self._shown:
+            return
+        self._shown = places
+        for part in self.parts:
+            part.display = part.id in places
+        # A widget forgets where it put its children only when one of them asks.
+        self.drafting.refresh(layout=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another size has room for other panels."""
+        del event
+        if self._view is not None:
+            self.show(self._view)
+
+    def seen(self, panel: TitledPanel) -> bool:
+        """Whether it has a place now."""
+        return panel.id in self._shown
+
+    def bring(self, panel: TitledPanel) -> None:
+        """Give a panel a place and the focus."""
+        self.first = panel.id
+        if self.zoomed is not None:
+            self.zoomed = panel.id
+        self.sync()
+        if self._view is not None:
+            panel.show(self._view)
+        panel.focus()
+
+    def zoom(self, panel: TitledPanel | None) -> None:
+        """Give one panel the room of all, or with None all their places."""
+        self.zoomed = panel.id if panel is not None else None
+        self.sync()
+
+
+def _importance(view: View) -> tuple[str, ...]:
+    """The panels, those first that tell most of this server."""
+    views = view.picture.views
+    replays = views.checkpoints.rollback is Rollback.CHECKPOINT
+    lead = (ROUTER, DRAFTER) if views.router.models else (DRAFTER,)
+    rest = (CHECKPOINTS, PREFIX) if replays else (PREFIX, CHECKPOINTS)
+    ranked = (*lead, *rest, SLOTS, SESSIONS, REQUESTS)
+    return ranked if ROUTER in ranked else (*ranked, ROUTER)
+
+
+class SpeculationScreen(DashboardScreen):
+    """Above the overview, or the proxy screen, while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__(place=Place.SPECULATION)
+        self.board = SpeculationBoard()
+
+    def body(self) -> Widget:
+        """The board."""
+        return self.board
+
+    def painted(self) -> Sequence[LinesWidget]:
+        """Everything in it."""
+        return self.board.parts
+
+    def show_body(self, view: View) -> None:
+        """Draw this view."""
+        self.board.show(view)
+
+    def on_mount(self) -> None:
+        """The drafter is always there."""
+        self.board.panels[0].focus()
+
+    @property
+    def panel(self) -> TitledPanel:
+        """The focused panel."""
+        focused = self.focused
+        return focused if isinstance(focused, TitledPanel) else self.board.panels[0]
+
+    @property
+    def moving(self) -> Movable:
+        """What keys of movement move: the text or the selection of the focused panel."""
+        focused = self.focused
+        return (
+            focused
+            if isinstance(focused, TextPart | RouterTable | SlotsTable | SessionsTable | RequestsTable)
+            else self.board.slots
+        )
+
+    @property
+    def slot(self) -> PrefixSlot | None:
+        """The selected slot."""
+        return self.board.slots.selected
+
+    def bring_slots(self) -> bool:
+        """Show the slots where they are not seen; whether that was needed."""
+        if self.board.seen(self.board.slots):
+            return False
+        self.board.bring(self.board.slots)
+        return True
+
+    def next_panel(self, step: int) -> None:
+        """Move the focus, also to a panel that has no place yet."""
+        panels = self.board.present()
+        index = next((i for i, one in enumerate(panels) if one is self.panel), -step)
+        if panels:
+            self.board.bring(panels[(index + step) % len(panels)])
+
+    def toggle_zoom(self) -> None:
+        """The focused panel alone, or all."""
+        self.board.zoom(None if self.board.zoomed is not None else self.panel)
+
+    def leave(self) -> bool:
+        """Leave zoom; False when there is nothing to leave but the screen."""
+        if self.board.zoomed is None:
+            return False
+        self.board.zoom(None)
+        return True
