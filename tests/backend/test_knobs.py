@@ -24,6 +24,7 @@ SAID = {
     "draft-eagle3": "n_max=6, n_min=2, p_min=0.25",
     "draft-mtp": "n_max=6, n_min=2, p_min=0.25",
     "draft-dflash": "n_max=6, n_min=2, p_min=0.25",
+    "draft-dspark": "n_max=6, n_min=2, p_min=0.25",
     "ngram-simple": "size_n=6, size_m=6, min_hits=1",
     "ngram-map-k": "size_value=6, key_only=1",
     "ngram-map-k4v": "size_value=6, key_only=0",
@@ -36,7 +37,7 @@ _DRAFTED = re.compile(r"accepted +\d+/ *(\d+) draft tokens")
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Models by spec type, as env keys. No tiny model can drive draft-dspark."""
+    """Models by spec type, as env keys."""
     folder = tmp_path_factory.mktemp("knobs")
     target = str(tiny_models.write_llama(folder / "target.gguf", layers=2))
     found = {one.name: {"LLAMA_MODEL": target} for one in SPEC_TYPES if one.name.startswith("ngram-")}
@@ -47,12 +48,14 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
     found["draft-eagle3"] = {"LLAMA_MODEL": str(deeper), "LLAMA_DRAFT_MODEL": str(head)}
     block = tiny_models.write_dflash(folder / "dflash.gguf")
     found["draft-dflash"] = {"LLAMA_MODEL": target, "LLAMA_DRAFT_MODEL": str(block)}
+    markov = tiny_models.write_dspark(folder / "dspark.gguf")
+    found["draft-dspark"] = {"LLAMA_MODEL": target, "LLAMA_DRAFT_MODEL": str(markov)}
     found["draft-mtp"] = {"LLAMA_MODEL": str(tiny_models.write_qwen35(folder / "mtp.gguf", heads_too=True))}
     return found
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", [one.name for one in SPEC_TYPES if one.name != "draft-dspark"])
+@pytest.mark.parametrize("name", [one.name for one in SPEC_TYPES])
 def test_the_knobs_reach_the_drafter(pairs: dict[str, dict[str, str]], name: str, engine: str, tmp_path: Path) -> None:
     more = {"LLAMA_SPEC_TYPE": name, "LLAMA_CTX_SIZE": "1024", "LLAMA_THREADS": "1", "LLAMA_LOG_VERBOSITY": "4"}
     with running_backend({**pairs[name], **VALUES, **more, **engine_env(engine)}, tmp_path) as backend:

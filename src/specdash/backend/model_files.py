@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def detect(path: str) -> SpecType | None:
     """The spec type the engine would pick by itself from this draft model. Raises `GgufError`."""
     facts = read_facts(path)
-    return detected_type(facts.architecture, facts.nextn_layers)
+    return detected_type(facts.draft_architecture, facts.nextn_layers)
 
 
 def check(settings: BackendSettings) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdash.llama.gguf import GgufFacts
 
 _MADE_FOR = {one.draft_architectures[0]: one.name for one in SPEC_TYPES if one.draft_architectures}
-"""Architecture of a draft that reads the model's layers to the type it is made for."""
+"""`GgufFacts.draft_architecture` of a draft that reads the model's layers to the type it is made for."""
 _FAMILY = "use a draft of the model's family"
 
 
@@ -79,9 +79,9 @@ def _simple(
     spec_key: str,
     compare: Callable[[GgufFacts, GgufFacts], str | None],
 ) -> Iterator[DraftMisfit]:
-    if draft.architecture in _MADE_FOR:
+    if draft.draft_architecture in _MADE_FOR:
         said = f"{draft.architecture} models draft from the model's hidden states, not by themselves"
-        fix = f"set {spec_key}={_MADE_FOR[draft.architecture]}"
+        fix = f"set {spec_key}={_MADE_FOR[draft.draft_architecture]}"
         said = f"{said}; next to nothing would be accepted"
         yield DraftMisfit("draft-architecture", Severity.WARNING, said, fix)
     if model is None:
@@ -120,13 +120,17 @@ def _lengths(model: int | None, draft: int | None) -> Iterator[DraftMisfit]:
 def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, spec_key: str) -> Iterator[DraftMisfit]:
     name, architecture, count = one.name, one.draft_architectures[0], one.reads_layers
     layers = draft.array("target_layers") or ()
-    fits = draft.architecture in one.draft_architectures
+    fits = draft.draft_architecture in one.draft_architectures
     if not fits or not layers or (count and len(layers) != count):
         ends = "run without speculation" if name == "draft-eagle3" else "abort"
         said = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
         fix = f"name a draft made for {name}, or set {spec_key}=draft-simple"
         yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would {ends}", fix)
         return
+    made_for = _MADE_FOR.get(draft.draft_architecture or "", name)
+    if made_for != name:
+        said = f"it is made for {made_for}, {name} lays its block out differently: hardly a token would be accepted"
+        yield DraftMisfit("draft-architecture", Severity.WARNING, said, f"set {spec_key}={made_for}")
     shape = shape_of(model) if model is not None else None
     if model is None or shape is None:
         return

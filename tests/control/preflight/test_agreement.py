@@ -25,7 +25,7 @@ GOOD: list[tuple[str, str | None, str, dict[str, str]]] = [
     ("qwen35-mtp", None, "draft-mtp", {}),
     ("qwen35", "qwen35-mtp", "draft-mtp", {}),
     ("llama", "dflash", "draft-dflash", {}),
-    ("llama", "dflash", "draft-dspark", {}),
+    ("llama", "dspark", "draft-dspark", {}),
     ("llama", "eagle3", "draft-eagle3", {}),
     ("lfm2", "eagle3", "draft-eagle3", {}),
     ("llama", None, "ngram-mod", {}),

@@ -81,10 +81,20 @@ def test_a_draft_that_cannot_draft_by_itself_is_told_its_type(backend: Check, mo
 def test_a_draft_longer_than_its_block_names_what_counts(
     kind: str, longest: str, effective: str, backend: Check, models: dict[str, str]
 ) -> None:
-    row = backend(_draft(models, "dflash", kind, LLAMA_DRAFT_MAX=longest)).one("block-size")
+    draft = kind.removeprefix("draft-")
+    row = backend(_draft(models, draft, kind, LLAMA_DRAFT_MAX=longest)).one("block-size")
     assert (row.severity, row.key) == ("warning", "LLAMA_DRAFT_MAX")
     assert f"{effective} counts" in row.message
-    assert not backend(_draft(models, "dflash", kind, LLAMA_DRAFT_MAX=effective)).of("block-size")
+    assert not backend(_draft(models, draft, kind, LLAMA_DRAFT_MAX=effective)).of("block-size")
+
+
+def test_block_drafts_of_two_kinds_load_each_others_type_and_are_told_their_own(
+    backend: Check, models: dict[str, str]
+) -> None:
+    row = backend(_draft(models, "dspark", "draft-dflash")).one("draft-architecture")
+    assert (row.severity, row.fix) == ("warning", "set LLAMA_SPEC_TYPE=draft-dspark")
+    row = backend(_draft(models, "dflash", "draft-dspark")).one("draft-architecture")
+    assert (row.severity, row.fix) == ("warning", "set LLAMA_SPEC_TYPE=draft-dflash")
 
 
 def test_recurrent_layers_are_told_where_checkpoints_replay(backend: Check, models: dict[str, str]) -> None:

@@ -75,8 +75,18 @@ def _block_keys(model: Model, block: int, reads: tuple[int, ...]) -> None:
     model.tensor("enc.output_norm.weight", np.ones(WIDTH))
 
 
-def write_dspark(path: Path, *, block: int = 8, reads: tuple[int, ...] = (0, 1), wrong_every: int = 0) -> Path:
-    """A DFlash draft with the Markov head of DSpark: only that head says anything, and it knows the token before."""
+def write_dspark(
+    path: Path,
+    *,
+    block: int = 8,
+    reads: tuple[int, ...] = (0, 1),
+    wrong_every: int = 0,
+    confident: bool = True,
+) -> Path:
+    """A DFlash draft with the Markov head of DSpark: only that head says anything, and it knows the token before.
+
+    With `confident` it has a confidence head, too, which is sure of everything.
+    """
     model = _reading_draft(path, "dflash", reads)
     _block_keys(model, block, reads)
     for part in "qkv":
@@ -87,6 +97,9 @@ def write_dspark(path: Path, *, block: int = 8, reads: tuple[int, ...] = (0, 1),
     model.tensor("output.weight", np.zeros((len(TOKENS), WIDTH)))
     model.tensor("markov_w1.weight", embeddings())
     model.tensor("markov_w2.weight", head(successors(wrong_every)))
+    if confident:
+        model.tensor("conf_proj.weight", np.zeros((1, 2 * WIDTH)))
+        model.tensor("conf_proj.bias", np.full(1, 9.0))
     model.close()
     return path
 

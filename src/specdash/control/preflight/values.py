@@ -96,7 +96,7 @@ def _detect(path: str) -> SpecType | None:
     except GgufError:
         # The file has a finding of its own: that it names no type is not the trouble.
         return spec_type("draft-simple")
-    return detected_type(facts.architecture, facts.nextn_layers)
+    return detected_type(facts.draft_architecture, facts.nextn_layers)
 
 
 def _unknown(env: Mapping[str, str], out: Findings) -> None:

@@ -1,0 +1,51 @@
+"""Every pair of models with every type: preflight refuses what the engine fails with, warns of what drafts badly, and
+has nothing against the rest. `tests/e2e/test_speculation_matrix.py` tries the same on the engines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.core.speculation import SPEC_TYPES
+from support import matrix
+from support.matrix import Fit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from control.preflight.conftest import Check
+
+_BESIDES = {"checkpoints", "memory", "host-memory", "draft-length", "verbosity", "small-mtp"}
+"""Rules that say something else of a combination than whether it fits."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return matrix.write_models(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.mark.parametrize("target", list(matrix.TARGETS))
+def test_what_fits_is_what_preflight_lets_through(backend: Check, files: dict[str, Path], target: str) -> None:
+    wrong = []
+    for model, draft, one in matrix.combinations():
+        if model.name != target:
+            continue
+        expected, rule = matrix.fit(model, draft, one)
+        values = {"LLAMA_MODEL": str(files[model.name]), "LLAMA_SPEC_TYPE": one.name}
+        if draft is not None:
+            values["LLAMA_DRAFT_MODEL"] = str(files[draft.name])
+        found = backend(values)
+        errors = {row.rule for row in found.errors}
+        warnings = {row.rule for row in found.warnings} & _ABOUT_PAIRS - _BESIDES
+        seen = Fit.REFUSED if errors else Fit.POOR if warnings else Fit.FITS
+        if seen is not expected or (rule and rule not in errors | warnings):
+            lines = [(row.rule, row.line) for row in (*found.errors, *found.warnings)]
+            wrong.append((model.name, draft and draft.name, one.name, str(expected), rule, lines))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_every_type_is_in_the_matrix() -> None:
+    assert {one.name for one in SPEC_TYPES} == matrix.DRAFTERS
+    assert {one.name for cell in matrix.cells() for one in cell.types} == matrix.DRAFTERS

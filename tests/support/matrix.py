@@ -1,0 +1,232 @@
+"""Every pair of tiny models with every way to speculate: what fits, how tokens are taken back, what is counted.
+
+What fits follows from what a model gives and what a type needs, as the catalogue (`core.speculation`) has it; a type of
+which nobody has said here what it drafts fails `test_every_type_is_in_the_matrix`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from specdash.core.speculation import SPEC_TYPES, MemoryKind, Rollback, SpecType, rollback
+from support import known_truth as truth
+from support import tiny_models as tiny
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from support.known_truth import Counts, Drafter
+
+WRONG_EVERY = 8
+"""All drafts have the same words wrong, so that all types must be counted alike."""
+TOKENS = 70
+LONGEST = 7
+"""Draft length of the types that draft with a model: all that a block of 8 allows."""
+_SHORT, _LONG = 2, 130
+"""Words in a prompt. n-gram types draft from what was there already: in the long one every word was, twice."""
+
+
+class Fit(StrEnum):
+    """What becomes of a combination."""
+
+    FITS = "fits"
+    POOR = "starts, and drafts badly"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tiny model: how to write it, and what it gives. `made_for` is the type whose draft it is."""
+
+    name: str
+    write: Callable[[Path], Path]
+    memory: MemoryKind = MemoryKind.ATTENTION
+    gives_states: bool = False
+    gives_layers: bool = True
+    has_heads: bool = False
+    made_for: str = "draft-simple"
+    wrong_every: int = WRONG_EVERY
+    """Of what it drafts by itself, as a plain draft model."""
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some of its layers keep a state."""
+        return self.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID)
+
+
+def _small(write: Callable[..., Path]) -> Callable[[Path], Path]:
+    return lambda path: write(path, wrong_every=WRONG_EVERY)
+
+
+def _heads(path: Path) -> Path:
+    return tiny.write_qwen35(path, heads_too=True, wrong_every=WRONG_EVERY)
+
+
+_HYBRID = MemoryKind.HYBRID
+TARGETS: dict[str, Model] = {
+    one.name: one
+    for one in (
+        Model("plain", lambda path: tiny.write_llama(path, layers=3)),
+        Model("recurrent", lambda path: tiny.write_mamba(path, layers=2), MemoryKind.RECURRENT, gives_layers=False),
+        Model("hybrid", tiny.write_lfm2, _HYBRID, gives_states=True),
+        Model("heads", _heads, _HYBRID, gives_states=True, has_heads=True),
+    )
+}
+DRAFTS: dict[str, Model] = {
+    one.name: one
+    for one in (
+        Model("small", _small(tiny.write_llama)),
+        Model("small-recurrent", _small(tiny.write_mamba), MemoryKind.RECURRENT),
+        Model("small-hybrid", _small(tiny.write_lfm2), _HYBRID),
+        Model("heads-draft", _heads, _HYBRID, has_heads=True, made_for="draft-mtp", wrong_every=0),
+        Model("eagle3", _small(tiny.write_eagle3), made_for="draft-eagle3"),
+        Model("dflash", _small(tiny.write_dflash), made_for="draft-dflash"),
+        Model("dspark", _small(tiny.write_dspark), made_for="draft-dspark"),
+    )
+}
+_BLOCKS = {"draft-dflash", "draft-dspark"}
+"""Types that load each other's drafts: one architecture, with a Markov head or without."""
+
+
+def fit(target: Model, draft: Model | None, one: SpecType) -> tuple[Fit, str]:
+    """What becomes of a combination, and the rule of preflight that says so."""
+    if not one.reads_draft_model:
+        return (Fit.FITS, "") if draft is None else (Fit.POOR, "settings")
+    if one.needs_heads:
+        return (Fit.FITS, "") if (draft or target).has_heads else (Fit.REFUSED, "nextn-layers")
+    if draft is None:
+        return Fit.REFUSED, "settings"
+    if one.reads_layers is not None:
+        kin = {one.name, draft.made_for} <= _BLOCKS
+        if not target.gives_layers or (draft.made_for != one.name and not kin):
+            return Fit.REFUSED, "draft-architecture"
+        return (Fit.FITS, "") if draft.made_for == one.name else (Fit.POOR, "draft-architecture")
+    if draft.recurrent and not target.recurrent:
+        return Fit.REFUSED, "recurrent-draft"
+    if any(other.reads_layers is not None and draft.made_for == other.name for other in SPEC_TYPES):
+        return Fit.POOR, "draft-architecture"
+    return Fit.FITS, ""
+
+
+def combinations() -> Iterator[tuple[Model, Model | None, SpecType]]:
+    """Every target with every draft, and without, with every type."""
+    for one in SPEC_TYPES:
+        for target in TARGETS.values():
+            for draft in (None, *DRAFTS.values()):
+                yield target, draft, one
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination that works. `types` is the chain, in the engine's priority."""
+
+    target: Model
+    draft: Model | None
+    types: tuple[SpecType, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for reports."""
+        drafts = f"+{self.draft.name}" if self.draft is not None else ""
+        return f"{self.target.name}{drafts}:{','.join(one.name for one in self.types)}"
+
+    @property
+    def rollback(self) -> Rollback:
+        """How the target takes rejected tokens of this chain back."""
+        ways = {rollback(one, self.target.memory, gives_states=self.target.gives_states) for one in self.types}
+        return next(way for way in (Rollback.CUT, Rollback.STATE, Rollback.CHECKPOINT) if way in ways)
+
+    @property
+    def drafts_with_model(self) -> bool:
+        """Whether a model is among the drafters."""
+        return any(one.reads_draft_model for one in self.types)
+
+    def env(self, files: dict[str, Path], slots: int) -> dict[str, str]:
+        """The env file's keys that run it, but for engine and port."""
+        values = {
+            "LLAMA_MODEL": str(files[self.target.name]),
+            "LLAMA_SPEC_TYPE": ",".join(one.name for one in self.types),
+            "LLAMA_CTX_SIZE": str(4096 * slots),
+            "LLAMA_PARALLEL": str(slots),
+            "LLAMA_THREADS": "1",
+        }
+        if self.draft is not None:
+            values["LLAMA_DRAFT_MODEL"] = str(files[self.draft.name])
+        if self.drafts_with_model:
+            values["LLAMA_EXTRA_ARGS"] = f"--spec-draft-n-max {LONGEST}"
+        return values
+
+    def prompts(self) -> list[list[int]]:
+        """Two prompts as tokens, of different places in the sentence; a chain learns its n-grams on the way."""
+        words = _SHORT if self.drafts_with_model else _LONG
+        first, second = (5, 5) if self.types[0].name in _STALE and words == _LONG else (5, 17)
+        return [[1, *_recited(first, words)], [1, *_recited(second, words + 1)]]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to ask for: in a chain more, until the n-gram type has seen the sentence."""
+        return TOKENS if len(self.types) == 1 else 3 * TOKENS
+
+    def known(self) -> list[Counts]:
+        """What must be counted for each of the prompts, asked one after the other of a fresh server."""
+        table = truth.NgramMod(24, 48, 64)
+        drafter = truth.chain([self._drafter(one, table) for one in self.types])
+        found = []
+        for prompt in self.prompts():
+            table.start(prompt)
+            replays = self.rollback is Rollback.CHECKPOINT
+            found.append(truth.run(prompt, self.tokens, drafter, replays=replays))
+        return found
+
+    def _drafter(self, one: SpecType, table: truth.NgramMod) -> Drafter:
+        if one.reads_draft_model:
+            wrong = self.draft.wrong_every if self.draft is not None and not one.needs_heads else WRONG_EVERY
+            return truth.by_model(wrong, LONGEST)
+        return table if one.name == "ngram-mod" else _NGRAMS[one.name]
+
+
+def _recited(first: int, words: int) -> Sequence[int]:
+    return [tiny.FIRST_WORD + (first + word) % len(tiny.SENTENCE) for word in range(words)]
+
+
+_NGRAMS: dict[str, Drafter] = {
+    "ngram-simple": truth.ngram_simple,
+    "ngram-map-k": truth.ngram_map,
+    "ngram-map-k4v": truth.ngram_map,
+    "ngram-cache": truth.by_model(0, 8),
+}
+"""What each draws from a prompt that has the whole sentence; the cache learns from prompts alone."""
+_STALE = {"ngram-map-k", "ngram-map-k4v"}
+"""Types that draft next to nothing (b11434) once a slot's text is not that of the request before at the same places."""
+DRAFTERS = {one.name for one in SPEC_TYPES if one.reads_draft_model} | {"ngram-mod", *_NGRAMS}
+"""Types of which the matrix knows what they draft."""
+CHAINS = (
+    ("plain", "small", "ngram-simple,draft-simple"),
+    ("recurrent", "small", "ngram-mod,draft-simple"),
+    ("hybrid", "eagle3", "ngram-map-k,draft-eagle3"),
+    ("heads", None, "ngram-mod,draft-mtp"),
+)
+
+
+def cells() -> list[Cell]:
+    """Every combination that fits, and some chains."""
+    single = [
+        Cell(target, draft, (one,)) for target, draft, one in combinations() if fit(target, draft, one)[0] is Fit.FITS
+    ]
+    chained = [
+        Cell(
+            TARGETS[target],
+            DRAFTS[draft] if draft is not None else None,
+            tuple(one for one in SPEC_TYPES if one.name in names.split(",")),
+        )
+        for target, draft, names in CHAINS
+    ]
+    return single + chained
+
+
+def write_models(folder: Path) -> dict[str, Path]:
+    """Write all models; their files by name."""
+    return {one.name: one.write(folder / f"{one.name}.gguf") for one in (*TARGETS.values(), *DRAFTS.values())}
