@@ -1,8 +1,8 @@
 """What llama.cpp's counters must say of a tiny model's request, worked out from the successor tables alone.
 
-Source: llama.cpp b11434 (`tools/server/server-context.cpp`, `common/ngram-map.cpp`, `common/ngram-mod.h`), tried on it.
-A request for n tokens samples the first one from its prompt. Each verification step after that drafts no more tokens than
-are left but one, keeps the drafts up to the first wrong one, and adds one token of the target's own. A target that
+Source: llama.cpp b11434 (`tools/server/server-context.cpp`, `common/ngram-map.cpp`, `common/ngram-mod.h`), and trials.
+A request for n tokens samples the first one from its prompt. Each verification step after that drafts no more tokens
+than are left but one, keeps the drafts up to the first wrong one, and adds one token of the target's own. A target that
 takes rejected tokens back by a checkpoint decodes the kept ones again, with the corrected one as a draft that is always
 accepted and never counted, and so gains one token more.
 """
