@@ -46,9 +46,12 @@ def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[Lack
     return tuple(fitted(settings, capabilities).lacks)
 
 
-def check(settings: BackendSettings, capabilities: Capabilities) -> tuple[Lack, ...]:
-    """What is left out, each worth a warning. Raises `InputError` when something is refused, naming the first."""
-    lacks = lacking(settings, capabilities)
+def check(settings: BackendSettings, capabilities: Capabilities, others: tuple[Lack, ...] = ()) -> tuple[Lack, ...]:
+    """What is left out, each worth a warning. Raises `InputError` when something is refused, naming the first.
+
+    `others` are lacks that were found elsewhere.
+    """
+    lacks = (*lacking(settings, capabilities), *others)
     refused = [one for one in lacks if one.refused]
     if refused:
         more = f" (and {len(refused) - 1} more: {', '.join(one.name for one in refused[1:])})" if refused[1:] else ""

@@ -147,10 +147,11 @@ def _used(settings: BackendSettings, devices: tuple[Device, ...]) -> int:
 
 
 def _main(settings: BackendSettings, one: Assigned, used: int, engine: Engine) -> list[Lack]:
-    if settings.value("split-mode") != NONE or int(one.value) < max(used, 1):
+    if settings.value("split-mode") != NONE or not used or int(one.value) < used:
         return []
     said = f"{setting_of(BY_NAME['main-gpu'], one)}: {engine.words} has {used} GPU{'' if used == 1 else 's'} to use"
-    return [Lack("main-gpu", key_of(one.source), said, refused=True, fix=f"use 0 to {used - 1}" if used else "use 0")]
+    fix = f"use 0 to {used - 1}" if used > 1 else "use 0"
+    return [Lack("main-gpu", key_of(one.source), said, refused=True, fix=fix)]
 
 
 def _shares(one: Assigned, used: int, engine: Engine) -> list[Lack]:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend import binary, capabilities, embedded, model_files
+from specdash.backend import auto_context, binary, capabilities, devices, embedded, model_files
+from specdash.backend.auto import read_settings, slowed_down
 from specdash.backend.engines import PACKAGE, Engine, find_engine
-from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
+from specdash.backend.room import room_of, used_devices
+from specdash.backend.settings import MACHINE_KEYS, BackendSettings
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError
 from specdash.core.masking import MASK
@@ -120,7 +122,7 @@ class Plan:
         if not types:
             return ()
         knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
-        named = ("spec-draft-model", "spec-synth-len", "spec-synth-rates")
+        named = ("spec-draft-model", "spec-draft-hf", "spec-synth-len", "spec-synth-rates")
         knobs += [name for name in named if name in settings.parameters]
         values = {name: self._in_force(name) for name in dict.fromkeys(knobs)}
         shown = [(name, text) for name, text in values.items() if text is not None]
@@ -187,7 +189,7 @@ def plan_from_file(
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
     stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
     inherited = tuple(key for key in stray if base[key] != env.get(key))
-    found = make_plan({**env, **machine}, engine=engine, log=log, base=base)
+    found = make_plan({**env, **machine}, engine=engine, log=log, base=base, env_file=env_file)
     return replace(
         found,
         env_file=str(Path(env_file).expanduser().absolute()),
@@ -197,21 +199,37 @@ def plan_from_file(
 
 
 def make_plan(
-    env: Mapping[str, str], *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
+    env: Mapping[str, str],
+    *,
+    engine: str | None = None,
+    log: str | None = None,
+    base: Mapping[str, str] = os.environ,
+    env_file: str | None = None,
 ) -> Plan:
     """Plan the server that the mapping `env` describes. Checks the model files, chooses the engine and a port.
 
+    What a server that runs from `env_file` holds of the memory counts as free: it ends before this one starts.
     Raises `InputError` for what cannot be meant and what the engine cannot do, and `EngineMissingError`.
     """
     merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
-    settings = settings_from_env(merged, detect=model_files.detect)
-    model_files.check(settings)
+    settings = read_settings(
+        merged,
+        detect=model_files.detect,
+        look=model_files.look,
+        on_gpu=lambda one: bool(used_devices(one, find_engine(one, base), base)),
+    )
+    facts, draft = model_files.check(settings)
     if settings.port == 0:
         source = settings.parameters["port"].source
         settings = settings.with_value("port", free_port(settings.host), f"{source}, a free port")
     found = find_engine(settings, base)
     can = capabilities.probe(found, base)
-    lacks = capabilities.check(settings, can)
+    lacks = capabilities.check(settings, can, devices.lacking(settings, found, base))
+    if auto_context.wanted(settings):
+        settings = auto_context.fitted(settings, facts, draft, room_of(settings, found, base, env_file))
+    slowed = slowed_down(settings, facts)
+    if slowed is not None:
+        settings = settings.model_copy(update={"warnings": (*settings.warnings, slowed)})
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
     return Plan(settings, found, place, capabilities=can, lacks=lacks)

@@ -23,8 +23,19 @@ def detect(path: str) -> SpecType | None:
     return detected_type(facts.draft_architecture, facts.nextn_layers)
 
 
-def check(settings: BackendSettings) -> None:
-    """Raise `InputError` when a model file is unusable, or cannot do what the settings ask of it."""
+def look(path: str) -> GgufFacts | None:
+    """The facts of a model file; None when it is unusable, which `check` says."""
+    try:
+        return read_facts(path)
+    except GgufError:
+        return None
+
+
+def check(settings: BackendSettings) -> tuple[GgufFacts | None, GgufFacts | None]:
+    """What the files of the model and its draft say; None where none is named.
+
+    Raises `InputError` when one is unusable, or cannot do what the settings ask of it.
+    """
     facts = _facts(settings, "model")
     draft = _facts(settings, "spec-draft-model")
     unseen = settings.text("spec-draft-hf") is not None
@@ -38,6 +49,7 @@ def check(settings: BackendSettings) -> None:
                 chain = f"{settings.spec_source}={','.join(settings.spec_types)}"
                 named = f"{key}={settings.draft_model}" if found.of_draft else chain
                 raise InputError(f"{named}: {found.said}; {found.fix}")
+    return facts, draft
 
 
 def _facts(settings: BackendSettings, name: str) -> GgufFacts | None:

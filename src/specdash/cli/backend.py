@@ -68,6 +68,10 @@ def _as_json(plan: Plan) -> dict[str, Any]:
         "environment": plan.shown_environment,
         "parameters": plan.reasons,
         "speculation": dict(plan.speculation),
+        "decided": [
+            {"name": one.name, "value": one.value, "because": one.because, "steps": list(one.steps)}
+            for one in plan.settings.decisions
+        ],
         "warnings": list(plan.warnings),
     }
 
@@ -85,6 +89,10 @@ def _as_text(plan: Plan) -> str:
         lines += [f"    params.{text}" for text in plan.rendered]
     lines += ["", "with the environment"]
     lines += [f"  {key}={shlex.quote(value)}" for key, value in plan.shown_environment.items()]
+    if plan.settings.decisions:
+        lines += ["", "decided by specdash (auto)"]
+    for one in plan.settings.decisions:
+        lines += [f"  {one.name} = {one.value}: {one.because}", *(f"      {step}" for step in one.steps)]
     width = max(len(f"{row['name']} = {row['value']}") for row in plan.reasons)
     lines += ["", "because"]
     for row in plan.reasons:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
+from specdash.backend.loads import cells_asked, slots_asked
 from specdash.backend.settings import DEFAULT
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.llama.memory import Slots, cells_of, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import PreflightContext
     from specdash.llama.gguf import GgufFacts
+    from specdash.llama.memory import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,9 @@ class Subject:
     @property
     def slots(self) -> Slots:
         """The slots and how they share the cache."""
-        return slots_of(self.number("parallel"), unified=bool(self.settings.value("kv-unified")))
+        return slots_asked(self.settings)
 
     @property
     def cells(self) -> int:
         """Length of one cache in tokens."""
-        trained = self.model.context_length if self.model is not None else None
-        fitted = self.settings.value("fit") != "off"
-        return cells_of(self.number("ctx-size"), self.slots, trained, fitted=fitted)
+        return cells_asked(self.settings, self.model)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdash.backend import extra_args
-from specdash.backend.settings import MACHINE_KEYS, BackendSettings, settings_from_env
+from specdash.backend.auto import read_settings
+from specdash.backend.gpu_build import may_use_gpu
+from specdash.backend.settings import MACHINE_KEYS, BackendSettings
 from specdash.control.preflight.context import blamed, parted
+from specdash.control.preflight.engine import cached_engine
 from specdash.control.preflight.models import cached_facts
-from specdash.core.errors import InputError
+from specdash.core.errors import InputError, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, REMOVED_KEYS
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.control.preflight.context import Findings, PreflightContext
+    from specdash.llama.gguf import GgufFacts
 
 _PLACEHOLDER = "model.gguf"
 _SAID_ELSEWHERE = re.compile(r"has no effect|is not a known key|share one draft model")
@@ -59,14 +63,14 @@ def read(values: Mapping[str, str], context: PreflightContext, out: Findings) ->
             out.error("value", said, key=key, fix=fix or f"allowed: {parameter.allowed}")
             dropped.add(key)
             del env[key]
-    return _settings(env, dropped, out)
+    return _settings(env, dropped, context, out)
 
 
-def _settings(env: dict[str, str], dropped: set[str], out: Findings) -> Read:
+def _settings(env: dict[str, str], dropped: set[str], context: PreflightContext, out: Findings) -> Read:
     """Read all together; for every refusal, leave the key to blame out and try again, to find the next one."""
     while True:
         try:
-            settings = settings_from_env(env, detect=_detect)
+            settings = read_settings(env, detect=_detect, look=_look, on_gpu=lambda one: _on_gpu(one, context))
             break
         except InputError as error:
             said, fix = parted(str(error))
@@ -97,6 +101,23 @@ def _detect(path: str) -> SpecType | None:
         # The file has a finding of its own: that it names no type is not the trouble.
         return spec_type("draft-simple")
     return detected_type(facts.draft_architecture, facts.nextn_layers)
+
+
+def _look(path: str) -> GgufFacts | None:
+    try:
+        return cached_facts(path)
+    except GgufError:
+        return None
+
+
+def _on_gpu(settings: BackendSettings, context: PreflightContext) -> bool:
+    """Whether the server would use a GPU, as far as the settings, NVML and the engine's files tell."""
+    if settings.value("gpu-layers") == 0 or settings.value("device") == "none" or context.gpus() is None:
+        return False
+    try:
+        return may_use_gpu(cached_engine(settings) if context.probe_engine else None)
+    except (SpecdashError, ValueError, OSError):
+        return True
 
 
 def _unknown(env: Mapping[str, str], out: Findings) -> None:
