@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -169,6 +170,16 @@ class Writing:
         """Whether the server does not write the file in its place."""
         return self._directory is not None
 
+    @property
+    def aftermath(self) -> str:
+        """What a save that failed leaves, in words."""
+        if self._directory is None:
+            return f"a part of {self._filename} may be left in the server's directory"
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f", where {shutil.disk_usage(self._directory).free / 2**20:.1f} MiB are free"
+        return f"nothing was left in {self._directory}{free}"
+
     def __enter__(self) -> Self:
         if self._directory is not None:
             _sweep(self._directory)
@@ -195,6 +206,9 @@ class Writing:
                 raise NotWrittenError(f"{place}: {written} of {size} bytes were written; the old file is as it was")
             part.replace(place)
             safe_file.sync_directory(self._directory)
+        except FileNotFoundError:
+            words = f"the server says that it was saved, and there is no such file in {self._directory}"
+            raise NotWrittenError(f"{place} was not written, and is as it was: {words}") from None
         except OSError as error:
             raise safe_file.not_written(place, error) from None
         return str(place)

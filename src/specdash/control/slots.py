@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from specdash.control import slot_files
 from specdash.control.slot_files import SavedSlot
 from specdash.control.slot_wire import SlotServer
-from specdash.core.errors import RefusedError, UsageError
+from specdash.core.errors import NotWrittenError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,7 +171,8 @@ def plan(
 def carry_out(plan: SlotPlan, *, timeout_s: float = CHANGE_S, env: Mapping[str, str] = os.environ) -> SlotChange:
     """Do it. A save is written beside its place and put there whole, where the directory can be seen from here.
 
-    Raises `RefusedError` with what the server said, `UnreachableError` when it broke off.
+    Raises `RefusedError` with what the server said, `NotWrittenError` when it could not save, `UnreachableError` when
+    it broke off.
     """
     began = time.monotonic()
     with SlotServer(plan.target, timeout_s=timeout_s) as server:
@@ -185,7 +186,10 @@ def carry_out(plan: SlotPlan, *, timeout_s: float = CHANGE_S, env: Mapping[str, 
             took = time.monotonic() - began
             return SlotChange(plan.action, plan.slot, name, restored.tokens, restored.bytes, took, path)
         with slot_files.Writing(plan.directory, name) as writing:
-            saved = server.change(plan.slot, "save", writing.name)
+            try:
+                saved = server.change(plan.slot, "save", writing.name)
+            except RefusedError as error:
+                raise NotWrittenError(f"{error}; {writing.aftermath}") from None
             if not saved.tokens:
                 left = "" if writing.is_beside else f"; the server wrote an empty {name}"
                 raise RefusedError(f"slot {plan.slot} held nothing that could be saved{left}")
