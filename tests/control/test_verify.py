@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from specdash.backend.promise import Promise
 from specdash.control import verify
-from specdash.control.apply_engine import Promise, age_s, promise
+from specdash.control.apply_engine import age_s, promise
 from specdash.control.apply_steps import StepFailedError
 from specdash.core.observations import HealthStatus
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes

@@ -14,10 +14,14 @@ from specdash.core.run_record import RunRecord
 
 if TYPE_CHECKING:
     from specdash.backend.launch import Plan
+    from specdash.core.start_check import StartCheck
 
 
-def write_run_record(plan: Plan, pid: int) -> Path:
-    """Leave a note that the server `pid` runs `plan`; returns the file. Written whole or not at all, mode 0600."""
+def write_run_record(plan: Plan, pid: int, start_check: StartCheck | None = None) -> Path:
+    """Leave a note that the server `pid` runs `plan`; returns the file. Written whole or not at all, mode 0600.
+
+    Written again, with the `start_check`, it takes the place of the note before.
+    """
     directory = run_records_dir()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     directory.chmod(0o700)
@@ -32,6 +36,7 @@ def write_run_record(plan: Plan, pid: int) -> Path:
         parameters=plan.speculation,
         runner_pid=os.getpid(),
         env_digest=plan.env_digest,
+        start_check=start_check,
     )
     path = directory / f"{pid}.json"
     draft = directory / f".{pid}.json.new"

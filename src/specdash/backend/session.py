@@ -21,7 +21,10 @@ from specdash.backend.listening import clear_stale_socket, is_listening
 from specdash.backend.log_file import LogFile
 from specdash.backend.output import CHUNK, Echo, Tail
 from specdash.backend.run_note import file_digest, write_run_record
+from specdash.backend.start_check import line, pending, watch_start
 from specdash.core.errors import ExitCode, PortInUseError, SpecdashError
+from specdash.core.start_check import Drafting
+from specdash.llama.start_failure_kinds import MOST_GENERAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from specdash.backend.launch import Plan
+    from specdash.backend.start_check import StartWatch
 
 SWAP_SIGNAL = signal.SIGUSR1
 SWAP_GRACE_S = 1.0
@@ -59,6 +63,8 @@ class Session:
         self.echo = Echo(sys.stderr.fileno())
         self.tail = Tail()
         self.record: Path | None = None
+        self.watch: StartWatch | None = None
+        """Looks whether the engine that has just started speculates; None while none has."""
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
@@ -118,11 +124,29 @@ class Session:
                 self._drain(pipe)
                 return
             self._plan_is_made()
-            if self.record is None and self.next is None and is_listening(self.plan.settings):
-                self.record = write_run_record(self.plan, self.child.pid)
+            self._started()
+
+    def _started(self) -> None:
+        """Leave a record once the engine listens, and write into it what is found out about its start."""
+        if self.next is not None or self.first_signal is not None:
+            return
+        if self.record is None:
+            if is_listening(self.plan.settings):
+                self.record = write_run_record(self.plan, self.child.pid, pending())
+                self.watch = watch_start(self.plan, self.tail)
+            return
+        while self.watch is not None and (check := self.watch.take()) is not None:
+            self.record = write_run_record(self.plan, self.child.pid, check)
+            if not check.pending and check.drafting is not Drafting.OFF:
+                self._say(line(check))
+        if self.watch is not None and self.watch.done:
+            self.watch = None
+            self.tail.starting = False
 
     def _wait(self) -> float:
         wait = _IDLE_S if self.record is not None or self.next is not None else _PROBE_S
+        if self.watch is not None:
+            wait = min(wait, _PLAN_POLL_S)
         if self.planning is not None:
             wait = min(wait, _PLAN_POLL_S)
         if self.deadline is not None:
@@ -175,6 +199,7 @@ class Session:
                 self._send(signal.SIGTERM, SECOND_SIGNAL_WAIT_S)
 
     def _send(self, number: int, grace: float) -> None:
+        self._unwatch()
         self.child.signal(signal.SIGTERM if number == signal.SIGHUP else number)
         self.signals_sent += 1
         self.deadline = time.monotonic() + (grace if self.signals_sent == 1 else SECOND_SIGNAL_WAIT_S)
@@ -230,8 +255,14 @@ class Session:
             self.asked_again = False
             self._swap_wanted()
 
+    def _unwatch(self) -> None:
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
+
     def _clear_away(self) -> int:
         """Reap the engine and take its record back; its exit code."""
+        self._unwatch()
         code = self.child.finish()
         if self.record is not None:
             self.record.unlink(missing_ok=True)
@@ -245,7 +276,13 @@ class Session:
             return ExitCode.OK
         if any(_COULD_NOT_BIND in line for line in self.tail.lines):
             raise PortInUseError(f"port {self.plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
+        # Only now: its tables take time that a start does not have.
+        from specdash.llama.start_failures import explain
+
         said = "; ".join(self.tail.errors()) or "it printed nothing"
+        cause = explain(self.tail.texts(), code)
+        if cause is not None and cause.id != MOST_GENERAL:
+            said = f"{said}; cause: {cause.because}; {cause.fix}"
         raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {said} (log: {self.plan.log})")
 
 

@@ -5,47 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from specdash.backend import model_files
+from specdash.backend.promise import Promise, promise_of
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS, settings_from_env
 from specdash.core.errors import SpecdashError
-from specdash.core.paths import proxy_records_dir, run_records_dir, state_dir
+from specdash.core.paths import proxy_records_dir, run_records_dir
 from specdash.core.run_record import ProxyRecord, RunRecord
 from specdash.llama.gguf import GgufError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.backend.settings import BackendSettings
     from specdash.control.services import ManagedService, ServiceStatus
     from specdash.core.speculation import SpecType
+    from specdash.core.start_check import StartCheck
 
 _START_TIME = 19
 """Place of `starttime` in /proc/PID/stat after the name, see proc(5)."""
 _DEFAULT_URL = "http://127.0.0.1:8080"
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What a backend env says of the server it makes. `speculates` is None where that cannot be told."""
-
-    url: str
-    key: str | None = field(repr=False, default=None)
-    speculates: bool | None = None
-    log: str | None = None
-    no_probe: str | None = None
-    """Why the server cannot be asked for a completion, None when it can."""
-    router: bool = False
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What a question needs."""
-        return {"authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> Promise:
@@ -57,44 +40,12 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
     except SpecdashError:
         host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
         return Promise(f"http://{host}:{port}" if port.isdigit() else _DEFAULT_URL, router=router)
-    default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
-    router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
-    return Promise(
-        url=settings.url,
-        key=_key(settings),
-        speculates=bool(settings.spec_types),
-        log=str(Path(settings.log_file or default_log).expanduser().absolute()),
-        no_probe=_no_probe(settings, values, router=router),
-        router=router,
-    )
+    return promise_of(settings, base)
 
 
 def _detect(path: str) -> SpecType | None:
     with contextlib.suppress(SpecdashError, GgufError):
         return model_files.detect(path)
-    return None
-
-
-def _key(settings: BackendSettings) -> str | None:
-    secret = settings.secrets.get("api-key")
-    if secret is not None:
-        return secret.get_secret_value().split(",")[0].strip() or None
-    file = settings.text("api-key-file")
-    if file is not None:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            lines = (line.strip() for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines())
-            return next((line for line in lines if line and not line.startswith("#")), None)
-    return None
-
-
-def _no_probe(settings: BackendSettings, values: Mapping[str, str], *, router: bool) -> str | None:
-    if router:
-        return "a router serves models by name"
-    if settings.value("embeddings"):
-        return "it serves embeddings only"
-    reranks = values.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
-    if reranks or "--reranking" in settings.extra_args or "--rerank" in settings.extra_args:
-        return "it reranks only"
     return None
 
 
@@ -153,6 +104,11 @@ def recorded_engine(service: ManagedService, env: Mapping[str, str], main_pid: i
         return None
     best = max(found, key=lambda one: one.pid_started)
     return Engine(best.pid, best.pid_started, best.url, best.env_digest, best.log, best.runner_pid, recorded=True)
+
+
+def engine_check(pid: int, env: Mapping[str, str]) -> StartCheck | None:
+    """What the runner of this engine found out about its start; None where it left no record, or has not looked."""
+    return next((one.start_check for one in _run_records(env) if one.pid == pid), None)
 
 
 def running_engine(

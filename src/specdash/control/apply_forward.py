@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.control import faults, verify
+from specdash.control.apply_engine import engine_check
 from specdash.control.apply_logs import about_speculation
 from specdash.control.apply_services import bring_proxy, in_force, start_backend
 from specdash.control.apply_steps import StepFailedError
@@ -152,7 +153,8 @@ def _backend(work: Work, edit: JournalEdit) -> None:
     with work.steps.step(Step.PROBE):
         work.note(step=Step.PROBE)
         try:
-            verdict = verify.probe(engine.url, promise, min(_PROBE_S, work.journal.health_timeout_s))
+            limit = min(_PROBE_S, work.journal.health_timeout_s)
+            verdict = verify.probe(engine.url, promise, limit, lambda: engine_check(engine.pid, work.env))
         except StepFailedError as error:
             raise StepFailedError(str(error), _last_words(passage)) from None
         if not engine.alive:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from specdash.backend.local_http import ask
 from specdash.control import faults, verify
 from specdash.control.apply_engine import listening_engine, recorded_proxy
-from specdash.control.apply_http import ask
 from specdash.control.apply_logs import last_lines, telling
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.apply_wait import LOOK_S, Passage, ReloadRefusedError, because, failure

@@ -19,7 +19,7 @@ from specdash.core.observations import Health, HealthStatus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.control.apply_engine import Promise
+    from specdash.backend.promise import Promise
     from specdash.control.apply_steps import Steps
     from specdash.control.services import ManagedService, ServiceStatus
 

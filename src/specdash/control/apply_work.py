@@ -18,7 +18,8 @@ from specdash.core.errors import NotWrittenError, ServiceError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.control.apply_engine import Engine, Promise
+    from specdash.backend.promise import Promise
+    from specdash.control.apply_engine import Engine
     from specdash.control.apply_steps import Steps
     from specdash.control.journal import Journal, JournalEdit
     from specdash.control.services import Deployment, ManagedService

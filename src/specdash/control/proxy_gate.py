@@ -12,9 +12,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specdash.backend.local_http import Reply, ask
 from specdash.collect.discover import place, recorded_key
 from specdash.control.apply_engine import live_proxies, same_process
-from specdash.control.apply_http import Reply, ask
 from specdash.control.journal import HeldProxy
 
 if TYPE_CHECKING:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdash.control.apply_http import Reply, ask
+from specdash.backend import server_check
+from specdash.backend.server_check import ANSWER_S, busy, health, healthy
 from specdash.control.apply_steps import StepFailedError
-from specdash.core.observations import Health, HealthStatus
-from specdash.llama.bodies import ParseError, error_message
-from specdash.llama.health import parse_health
-from specdash.llama.metrics import parse_metrics
-from specdash.llama.slots import parse_slots
 
 if TYPE_CHECKING:
-    from specdash.control.apply_engine import Promise
-    from specdash.core.observations import Slots
+    from collections.abc import Callable
 
-ANSWER_S = 5.0
-_HEALTH_S = 1.0
-_PROBE_PROMPT = "the speculative decoder drafts several tokens, the speculative decoder drafts several"
-_PROBE_TOKENS = 16
-_HARD_PROBE_TOKENS = 32
+    from specdash.backend.promise import Promise
+    from specdash.core.start_check import StartCheck
+
+__all__ = ["ANSWER_S", "Verdict", "busy", "check_speculation", "health", "healthy", "probe", "speculative"]
+
+_POLL_S = 0.02
+_RUNNER_S = 8.0
+"""The longest wait for the runner's own probe, which bounds itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +31,11 @@ class Verdict:
     warning: str | None = None
 
 
-def health(url: str) -> Health | None:
-    """GET /health; None when nothing answers, or something that is no llama-server."""
-    try:
-        reply = ask(url, "/health", timeout=_HEALTH_S)
-        return parse_health(reply.status, reply.body)
-    except (OSError, ParseError):
-        return None
-
-
-def healthy(url: str) -> bool:
-    """Whether /health says so."""
-    found = health(url)
-    return found is not None and found.status is HealthStatus.OK
-
-
 def speculative(url: str, promise: Promise) -> bool | None:
     """Whether every slot drafts; None where that cannot be seen, or looking would wake a sleeping server."""
-    if promise.router or _sleeps(url, promise):
+    if promise.router or server_check.sleeps(url, promise):
         return None
-    slots = _slots(url, promise)
+    slots = server_check.slots_of(url, promise)
     told = [] if isinstance(slots, str) else [slot.speculative for slot in slots.slots]
     return all(told) if told and None not in told else None
 
@@ -63,7 +45,7 @@ def check_speculation(url: str, promise: Promise) -> Verdict:
     wanted = promise.speculates
     if promise.router:
         return Verdict("a router: each of its models has settings of its own")
-    slots = _slots(url, promise)
+    slots = server_check.slots_of(url, promise)
     if isinstance(slots, str):
         return Verdict(slots, f"whether it speculates could not be checked: {slots}")
     told = [slot.speculative for slot in slots.slots]
@@ -78,92 +60,42 @@ def check_speculation(url: str, promise: Promise) -> Verdict:
     raise StepFailedError(f"it speculates although the settings ask for none ({len(wrong)} of {len(told)} slots draft)")
 
 
-def probe(url: str, promise: Promise, timeout: float) -> Verdict:
-    """Generate a few tokens, and a few more where no draft was rejected yet: some settings abort the server only then.
+def probe(
+    url: str, promise: Promise, timeout: float, runner: Callable[[], StartCheck | None] = lambda: None
+) -> Verdict:
+    """Generate a few tokens, and a few more where that has not shown everything yet (`server_check.probe`).
 
-    Raises `StepFailedError` when there is no proper answer.
+    `runner` gives the check that the server's runner made of this start, as far as it is: what its probe has shown
+    already is not asked again. Raises `StepFailedError` when there is no proper answer.
     """
     if promise.no_probe is not None:
         return Verdict(f"skipped: {promise.no_probe}")
-    began = time.monotonic()
-    first = _generate(url, promise, timeout, n_predict=_PROBE_TOKENS, temperature=0)
-    tokens = _tokens(first)
-    if promise.speculates and _rejected(first) == 0:
-        left = max(1.0, timeout - (time.monotonic() - began))
-        hard = _generate(
-            url, promise, left, n_predict=_HARD_PROBE_TOKENS, temperature=2.0, top_k=0, top_p=1.0, min_p=0.0, seed=1
-        )
-        tokens += _tokens(hard)
-    found = health(url)
-    if found is None or found.status is not HealthStatus.OK:
+    known = _by_runner(runner, timeout)
+    if known is not None and known.probe_tokens and not _lacks_a_rejection(promise, known):
+        tokens, seconds, who = known.probe_tokens, None, ", as its runner saw"
+    else:
+        found = server_check.probe(url, promise, timeout, patience=timeout)
+        if found.problem:
+            raise StepFailedError(found.problem)
+        tokens, seconds, who = found.tokens, found.seconds, ""
+    if not healthy(url):
         raise StepFailedError("it generated, and is not healthy any more")
-    return Verdict(f"{tokens} tokens in {time.monotonic() - began:.1f} s")
+    took = f" in {seconds:.1f} s" if seconds is not None else ""
+    return Verdict(f"{tokens} tokens{took}{who}")
 
 
-def busy(url: str, promise: Promise) -> int | None:
-    """Requests that the backend works on or has queued; None where it does not tell."""
-    with contextlib.suppress(OSError, ParseError):
-        reply = ask(url, "/metrics", headers=promise.headers, timeout=ANSWER_S)
-        if reply.status == 200:
-            counters = parse_metrics(reply.body)
-            if counters.requests_processing is not None:
-                return int(counters.requests_processing + (counters.requests_deferred or 0))
-    if promise.router or _sleeps(url, promise):
+def _by_runner(runner: Callable[[], StartCheck | None], timeout: float) -> StartCheck | None:
+    """The runner's check once its probe is through; None when there is no runner, or its probe shows nothing."""
+    deadline = time.monotonic() + min(timeout, _RUNNER_S)
+    known = runner()
+    while known is not None and known.pending and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        known = runner()
+    if known is None or known.pending or known.probe_problem:
         return None
-    slots = _slots(url, promise)
-    return None if isinstance(slots, str) else sum(slot.is_processing for slot in slots.slots)
+    return known
 
 
-def _slots(url: str, promise: Promise) -> Slots | str:
-    """The slots, or in words why there are none to be seen."""
-    try:
-        reply = ask(url, "/slots", headers=promise.headers, timeout=ANSWER_S)
-        if reply.status == 200:
-            return parse_slots(reply.body)
-    except (OSError, ParseError) as error:
-        return f"/slots: {error}"
-    return f"/slots answers HTTP {reply.status}"
-
-
-def _sleeps(url: str, promise: Promise) -> bool:
-    try:
-        props = ask(url, "/props", headers=promise.headers, timeout=ANSWER_S).json
-    except OSError:
-        return False
-    return isinstance(props, dict) and props.get("is_sleeping") is True
-
-
-def _generate(url: str, promise: Promise, timeout: float, **parameters: Any) -> dict[str, Any]:
-    body = {"prompt": _PROBE_PROMPT, "cache_prompt": False, "ignore_eos": True, "stream": False, **parameters}
-    try:
-        reply = ask(url, "/completion", headers=promise.headers, body=body, timeout=timeout)
-    except OSError as error:
-        words = "did not answer in time" if isinstance(error, TimeoutError) else f"broke off ({error})"
-        raise StepFailedError(f"a first completion {words}") from None
-    if reply.status != 200 or not isinstance(reply.json, dict):
-        raise StepFailedError(f"a first completion failed: {_complaint(reply)}")
-    found: dict[str, Any] = reply.json
-    if not _tokens(found):
-        raise StepFailedError("a first completion gave no tokens")
-    return found
-
-
-def _complaint(reply: Reply) -> str:
-    said = error_message(reply.body)
-    return f"HTTP {reply.status}{': ' if said else ''}{said}"
-
-
-def _tokens(answer: dict[str, Any]) -> int:
-    count = answer.get("tokens_predicted")
-    if isinstance(count, int):
-        return count
-    return 1 if answer.get("content") else 0
-
-
-def _rejected(answer: dict[str, Any]) -> int:
-    """Draft tokens that the target did not take; 0 when nothing was drafted."""
-    timings = answer.get("timings")
-    if not isinstance(timings, dict):
-        return 0
-    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
-    return drafted - accepted if isinstance(drafted, int) and isinstance(accepted, int) else 0
+def _lacks_a_rejection(promise: Promise, known: StartCheck) -> bool:
+    """Whether a draft model drafts and no token of it was rejected yet, which aborts the server with some settings."""
+    return server_check.drafts_with_a_model(promise) and known.probe_drafted == known.probe_accepted

@@ -107,8 +107,9 @@ class ProxyRecord:
 def _start_check(data: Any) -> StartCheck | None:
     """The check, None when there was none, or one of another version."""
     try:
-        return StartCheck(**{**data, "drafting": Drafting(data["drafting"])})
-    except (TypeError, ValueError, KeyError):
+        tasks = tuple(int(one) for one in data.get("probe_tasks", ()))
+        return StartCheck(**{**data, "drafting": Drafting(data["drafting"]), "probe_tasks": tasks})
+    except (TypeError, ValueError, KeyError, AttributeError):
         return None
 
 

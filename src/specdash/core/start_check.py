@@ -42,3 +42,9 @@ class StartCheck:
     """Tokens that the probe generated; None when there was no probe."""
     probe_drafted: int | None = None
     probe_accepted: int | None = None
+    probe_tasks: tuple[int, ...] = ()
+    """Numbers of the probe's tasks in the server's log, where they could be learnt: no request of a user's."""
+    probe_problem: str = ""
+    """Why the probe got no proper answer, or was not made; "" when it was answered."""
+    pending: bool = False
+    """The probe is still to come, or under way: another verdict follows."""

@@ -26,7 +26,9 @@ _LEAST_SHARE = 0.5
 """Of the shortest context's time: no empty context is faster."""
 _BUILD = re.compile(r"b\d+-")
 _HARMLESS = ("LLAMA_SPEC_", "LLAMA_DRAFT_", "LLAMA_LOG_", "LLAMA_API_KEY", "LLAMA_ARG_SPEC_")
-_HARMLESS_KEYS = frozenset({"LLAMA_ALIAS", "LLAMA_HOST", "LLAMA_PORT", "LLAMA_TRACE", "LLAMA_STOP_TIMEOUT"})
+_HARMLESS_KEYS = frozenset(
+    {"LLAMA_ALIAS", "LLAMA_HOST", "LLAMA_PORT", "LLAMA_TRACE", "LLAMA_STOP_TIMEOUT", "LLAMA_START_PROBE"}
+)
 
 
 @dataclass(frozen=True, slots=True)

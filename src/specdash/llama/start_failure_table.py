@@ -186,7 +186,7 @@ OTHERS: tuple[KnownFailure, ...] = (
         "{title} ({line})",
         "mend what the line names",
         (),
-        ("adapter_failed", "template_invalid", "http_server_failed", "threads_failed", "bad_argument"),
+        ("adapter_failed", "template_invalid", "http_server_failed", "threads_failed"),
     ),
     KnownFailure(
         "assertion",
