@@ -120,7 +120,9 @@ def _total(found: Estimate, room: Room) -> int:
 
 
 def without(settings: BackendSettings) -> BackendSettings:
-    """The settings as if the engine chose the context: for a caller that must not look at the memory."""
+    """The settings as if the engine chose the context, where it is not decided yet."""
+    if not wanted(settings):
+        return settings
     held = settings.parameters[_NAME]
     return settings.model_copy(
         update={"parameters": {**settings.parameters, _NAME: held.model_copy(update={"value": 0})}}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.backend.engine_facts import Capabilities, Lack
+    from specdash.backend.settings import DraftDetector
 
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
@@ -198,6 +199,18 @@ def plan_from_file(
     )
 
 
+def settings_of(
+    env: Mapping[str, str], base: Mapping[str, str], detect: DraftDetector | None = None
+) -> BackendSettings:
+    """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
+    return read_settings(
+        env,
+        detect=detect or model_files.detect,
+        look=model_files.look,
+        on_gpu=lambda one: bool(used_devices(one, find_engine(one, base), base)),
+    )
+
+
 def make_plan(
     env: Mapping[str, str],
     *,
@@ -212,19 +225,14 @@ def make_plan(
     Raises `InputError` for what cannot be meant and what the engine cannot do, and `EngineMissingError`.
     """
     merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
-    settings = read_settings(
-        merged,
-        detect=model_files.detect,
-        look=model_files.look,
-        on_gpu=lambda one: bool(used_devices(one, find_engine(one, base), base)),
-    )
+    settings = settings_of(merged, base)
     facts, draft = model_files.check(settings)
     if settings.port == 0:
         source = settings.parameters["port"].source
         settings = settings.with_value("port", free_port(settings.host), f"{source}, a free port")
     found = find_engine(settings, base)
     can = capabilities.probe(found, base)
-    lacks = capabilities.check(settings, can, devices.lacking(settings, found, base))
+    lacks = capabilities.check(auto_context.without(settings), can, devices.lacking(settings, found, base))
     if auto_context.wanted(settings):
         settings = auto_context.fitted(settings, facts, draft, room_of(settings, found, base, env_file))
     slowed = slowed_down(settings, facts)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend import model_files
+from specdash.backend.launch import settings_of
 from specdash.backend.promise import Promise, promise_of
-from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS, settings_from_env
+from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import proxy_records_dir, run_records_dir
 from specdash.core.run_record import ProxyRecord, RunRecord
@@ -36,7 +37,7 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
     router = any(values.get(key) for key in ROUTER_KEYS)
     try:
-        settings = settings_from_env({**values, **machine}, detect=_detect)
+        settings = settings_of({**values, **machine}, base, _detect)
     except SpecdashError:
         host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
         return Promise(f"http://{host}:{port}" if port.isdigit() else _DEFAULT_URL, router=router)

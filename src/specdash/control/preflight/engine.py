@@ -7,6 +7,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
+from specdash.backend import auto_context
 from specdash.backend.engines import BINARY, Engine, find_engine
 from specdash.backend.settings import MACHINE_KEYS
 from specdash.control.preflight.context import blamed, parted
@@ -26,7 +27,7 @@ def check(subject: Subject, out: Findings) -> None:
     """Add what is to be said of the engine."""
     if not subject.context.probe_engine:
         return
-    settings = subject.settings
+    settings = auto_context.without(subject.settings)
     try:
         engine = cached_engine(settings)
     except (SpecdashError, ValueError, OSError) as error:
