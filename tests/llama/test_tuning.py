@@ -1,0 +1,63 @@
+"""Base or instruct: what the file tells, and nothing that it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.llama.gguf import read_facts
+from specdash.llama.tuning import tuning_of
+from support.gguf_files import write_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHAT = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("values", "template", "verdict", "reason"),
+    [
+        ({"general.finetune": "Instruct"}, True, "instruct", "general.finetune is 'Instruct'"),
+        ({"general.finetune": "it"}, False, "instruct", "general.finetune is 'it'"),
+        ({"general.finetune": "Base"}, True, "base", "it has a chat template, as some base models do"),
+        ({"general.finetune": "pt"}, False, "base", "general.finetune is 'pt'"),
+        ({"general.name": "Qwen3 8B Base"}, True, "base", "general.name is 'Qwen3 8B Base'"),
+        ({"general.name": "Gemma 4 31b It"}, False, "instruct", "general.name is 'Gemma 4 31b It'"),
+        ({"general.name": "Meta-Llama-3-8B-Instruct"}, True, "instruct", "general.name is"),
+        (
+            {"general.finetune": "Coder-Instruct", "general.name": "Db Base"},
+            True,
+            "instruct",
+            "'Db Base', which says base",
+        ),
+        ({"general.finetune": "abliterated"}, True, "instruct", "it has a chat template"),
+        ({"general.name": "Llama 3 8B"}, False, "unknown", "it has no chat template"),
+        ({"general.name": "Databases for everyone"}, False, "unknown", "it has no chat template"),
+        ({"general.base_model.0.name": "Qwen3 8B Base"}, True, "instruct", "it has a chat template"),
+        ({"general.base_model.0.name": "Qwen3 8B Instruct"}, False, "unknown", "it has no chat template"),
+        ({}, True, "instruct", "it has a chat template"),
+        ({}, False, "unknown", "it has no chat template"),
+    ],
+)
+def test_names_decide_then_the_chat_template(
+    values: dict[str, Any], template: bool, verdict: str, reason: str, tmp_path: Path
+) -> None:
+    found = tuning_of(read_facts(write_model(tmp_path / "m.gguf", values=values, template=template)))
+    assert found.tuning == verdict
+    assert any(reason in one for one in found.because), found.because
+
+
+def test_chat_tokens_are_told_and_decide_nothing(tmp_path: Path) -> None:
+    found = tuning_of(read_facts(write_model(tmp_path / "m.gguf", tokens=CHAT)))
+    assert found.tuning == "unknown"
+    assert "its vocabulary has <|im_start|>, as base models of the family may have too" in found.because
+    longer = tuning_of(read_facts(write_model(tmp_path / "n.gguf", tokens=("<unk>", "x<|im_start|>", "</s>", "a"))))
+    assert not any("im_start" in one for one in longer.because)
+
+
+def test_the_name_of_the_file_is_told_and_decides_nothing(tmp_path: Path) -> None:
+    found = tuning_of(read_facts(write_model(tmp_path / "Llama-3-8B-Instruct.Q4_K_M.gguf")))
+    assert found.tuning == "unknown"
+    assert "the file's name says instruct, which anybody may write" in found.because
