@@ -1,0 +1,346 @@
+"""Does speculation work at all? What a few completions show, judged without I/O.
+
+Made of what went wrong in the field with a server that answered 200 all the while (llama.cpp fork PR #53): zero of 291
+draft tokens accepted because the drafter's logits were NaN on a cached prompt, on the second request of a slot, or on a
+prompt longer than one physical batch; a child that had died and was another one; a drafter that was never asked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LEVEL = 0.05
+"""Drafts whose first token is right, as a share: a drafter that works at all reaches it."""
+DOUBT = 0.001
+"""How improbable an outcome must be at that level before it fails."""
+LOW = 0.05
+"""Share of accepted draft tokens below which a drafter costs more than it gives, whatever it is."""
+_LEAST_TOKENS = 8
+_REPEATS = 8
+_UNREADABLE = 0.2
+_LONGEST_UNIT = 24
+_ROUNDING = 1e-5
+_PADS = re.compile(
+    r"(?:\s*(?:<(?:pad|unk|s|/s)\d*>|\[(?:PAD|UNK)\d*\]|<\|(?:endoftext|pad|im_end)\|>))+\s*\Z", re.IGNORECASE
+)
+
+
+class Kind(StrEnum):
+    """What a completion is for."""
+
+    IDENTICAL = "identical prompt"
+    DIFFERENT = "different prompt"
+    REPEATING = "repeating prompt"
+    LONG = "long prompt"
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    WARN = "WARN"
+    SKIP = "SKIP"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One chat completion. `error` says why there is no whole answer; the figures are the server's own."""
+
+    kind: Kind
+    streamed: bool
+    error: str | None = None
+    text: str = field(default="", repr=False)
+    reasoning: str = field(default="", repr=False)
+    tool_calls: int = 0
+    finish: str | None = None
+    prompt_tokens: int = 0
+    tokens: int = 0
+    cached: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    model: str | None = None
+    build: str | None = None
+    """`system_fingerprint`."""
+
+    @property
+    def drafts(self) -> int:
+        """How many drafts were verified, at most: each has a token, and each step adds one that was not drafted."""
+        return min(self.drafted, max(0, self.tokens - self.accepted))
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What tells one running server from another. None where it does not tell."""
+
+    build: str | None = None
+    model: str | None = None
+    started: str | None = None
+    """The moment of its start, in its own terms."""
+    process: tuple[int, float] | None = None
+    """Pid and start time of its process, on this machine."""
+    predicted: float | None = None
+    """Tokens generated since its start."""
+    task: int | None = None
+    """The highest number of a request in its slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An instance as it was seen before a completion, or after the last: `own` tokens of ours were generated since the
+    look before."""
+
+    instance: Instance
+    own: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What the server says of its slots, and what is expected of it. None is unknown."""
+
+    slots: int = 0
+    drafting: int | None = None
+    types: tuple[str, ...] = ()
+    expected: bool | None = None
+    because: str = ""
+    """What says that it is, or is not, expected."""
+
+    @property
+    def on(self) -> bool | None:
+        """Whether the slots can draft."""
+        return None if self.drafting is None else self.drafting > 0
+
+    @property
+    def by_repetition(self) -> bool:
+        """Whether only text that repeats can be drafted."""
+        return bool(self.types) and all(name.startswith("ngram") for name in self.types)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the result."""
+
+    name: str
+    status: Status
+    words: str
+    figures: dict[str, int | float | str | None] = field(default_factory=dict)
+
+
+def enough_drafts(level: float = LEVEL, doubt: float = DOUBT) -> int:
+    """After so many drafts, none of which was right even in its first token, a drafter of that level is ruled out."""
+    return math.ceil(math.log(doubt) / math.log(1.0 - level))
+
+
+def output_fault(text: str, tokens: int) -> str | None:
+    """What is wrong with a text that a model of sound numbers does not write; None when it looks like an answer."""
+    if not text.strip():
+        return "empty"
+    if _PADS.match(text):
+        return "padding only"
+    broken = sum(letter == "\ufffd" or (ord(letter) < 32 and letter not in "\t\n\r") for letter in text)
+    if broken > _UNREADABLE * len(text):
+        return "unreadable"
+    if tokens >= _LEAST_TOKENS and _one_token(text):
+        return "one token repeated"
+    return None
+
+
+def _one_token(text: str) -> bool:
+    """Whether the text is one short piece over and over."""
+    body = text.strip()
+    for size in range(1, min(_LONGEST_UNIT, len(body) // _REPEATS) + 1):
+        unit = body[:size]
+        if (unit * (len(body) // size + 1))[: len(body)] == body and len(unit.split()) <= 1:
+            return True
+    words = body.split()
+    return len(words) >= _REPEATS and len(set(words)) == 1
+
+
+def speculation(told: Speculation) -> Check:
+    """Whether the slots draft, against what is expected."""
+    figures: dict[str, int | float | str | None] = {"slots": told.slots, "drafting": told.drafting}
+    names = f" ({', '.join(told.types)})" if told.types else ""
+    because = f"; {told.because}" if told.because else ""
+    if told.drafting is None:
+        words, status = "the server does not tell whether its slots draft", Status.WARN
+    elif told.expected is False and told.on:
+        words, status = f"{told.drafting} of {told.slots} slots draft{names}, and none should{because}", Status.FAIL
+    elif told.drafting == told.slots and told.slots:
+        words, status = f"{told.drafting} of {told.slots} slots draft{names}{because}", Status.PASS
+    elif told.on:
+        words, status = f"only {told.drafting} of {told.slots} slots draft{names}", Status.FAIL
+    elif told.expected:
+        words, status = f"it runs without speculation, and should draft{because}", Status.FAIL
+    else:
+        words, status = f"it does not speculate{because or '; nothing says that it should'}", Status.PASS
+    return Check("speculation", status, words, figures)
+
+
+def answers(completions: Sequence[Completion]) -> Check:
+    """Whether every completion was answered whole."""
+    failed = [one for one in completions if one.error is not None]
+    good = [one.seconds for one in completions if one.error is None]
+    times = f", {min(good):.2g} to {max(good):.2g} s each" if good else ""
+    streamed = sum(one.streamed for one in completions)
+    words = f"{len(good)} of {len(completions)} completions answered, {streamed} of them streamed{times}"
+    if failed:
+        kinds = dict.fromkeys(f"{one.kind}{', streamed' if one.streamed else ''}: {one.error}" for one in failed)
+        words = f"{len(failed)} of {len(completions)} completions failed: {'; '.join(list(kinds)[:3])}"
+    figures: dict[str, int | float | str | None] = {"completions": len(completions), "failed": len(failed)}
+    return Check("answers", Status.FAIL if failed else Status.PASS, words, figures)
+
+
+def output(completions: Sequence[Completion]) -> Check:
+    """Whether the texts look like a model's. Reasoning and tool calls are signs of life as good as text."""
+    found: dict[str, int] = {}
+    whole = [one for one in completions if one.error is None]
+    for one in whole:
+        fault = output_fault(one.text + one.reasoning, one.tokens)
+        if fault is not None and not (fault == "empty" and one.tool_calls):
+            found[f"{fault} ({one.kind})"] = found.get(f"{fault} ({one.kind})", 0) + 1
+    count = sum(found.values())
+    figures: dict[str, int | float | str | None] = {"answers": len(whole), "faulty": count}
+    if not whole:
+        return Check("output", Status.SKIP, "no answer to look at", figures)
+    if found:
+        told = ", ".join(f"{number} {name}" for name, number in found.items())
+        return Check("output", Status.FAIL, f"{count} of {len(whole)} answers are no text: {told}", figures)
+    only = sum(not one.text.strip() and bool(one.reasoning.strip()) for one in whole)
+    reasoned = f"; {only} with reasoning alone so far" if only else ""
+    return Check("output", Status.PASS, f"{len(whole)} answers with text in them{reasoned}", figures)
+
+
+def drafter(completions: Sequence[Completion], told: Speculation) -> Check:
+    """Whether the drafter was asked at all."""
+    whole = [one for one in completions if one.error is None]
+    drafted, asked = sum(one.drafted for one in whole), sum(one.drafted > 0 for one in whole)
+    figures: dict[str, int | float | str | None] = {"drafted": drafted, "completions": asked}
+    if told.on is False and not drafted:
+        return Check("drafter", Status.SKIP, "it does not speculate", figures)
+    if not whole:
+        return Check("drafter", Status.SKIP, "no answer to look at", figures)
+    if drafted:
+        return Check("drafter", Status.PASS, f"{drafted:,} draft tokens in {asked} of {len(whole)} answers", figures)
+    if told.on is None:
+        return Check("drafter", Status.WARN, "nothing was drafted, and it does not tell whether it should be", figures)
+    if told.by_repetition and not any(one.kind in (Kind.REPEATING, Kind.IDENTICAL) for one in whole):
+        return Check("drafter", Status.WARN, "nothing was drafted, but nothing repeated either", figures)
+    why = ", not even where the text repeats" if told.by_repetition else ""
+    return Check("drafter", Status.FAIL, f"its slots draft, but no answer has a draft token{why}", figures)
+
+
+def acceptance(completions: Sequence[Completion]) -> Check:
+    """Whether any draft token was accepted, over enough drafts to tell."""
+    return _accepted("acceptance", [one for one in completions if one.error is None], LEVEL)
+
+
+def cache_path(completions: Sequence[Completion]) -> Check:
+    """The identical prompts after the first: whether they came from the cache, and drafts are as good there."""
+    same = [one for one in completions if one.kind is Kind.IDENTICAL and one.error is None]
+    cached = [one for one in same[1:] if one.cached]
+    texts = len({(one.text, one.reasoning) for one in same})
+    if len(same) < 2:
+        return Check("cache path", Status.SKIP, "no two identical prompts were answered")
+    if not cached:
+        return Check("cache path", Status.SKIP, f"none of {len(same)} identical prompts came from the cache")
+    others = [one for one in completions if one.error is None and one not in cached]
+    check = _accepted("cache path", cached, _level_of(others))
+    said = f"{len(same)} identical prompts, {len(cached)} of them cached, {texts} text{'s' if texts > 1 else ''}"
+    return Check(check.name, check.status, f"{said}; {check.words}", {**check.figures, "texts": texts})
+
+
+def long_prompt(completions: Sequence[Completion], batch: int, *, skipped: str = "") -> Check:
+    """The prompt that is longer than one physical batch."""
+    found = [one for one in completions if one.kind is Kind.LONG]
+    if not found:
+        return Check("long prompt", Status.SKIP, skipped or "none was sent")
+    whole = [one for one in found if one.error is None]
+    if not whole:
+        return Check("long prompt", Status.FAIL, f"longer than a batch of {batch}: {found[0].error}")
+    others = [one for one in completions if one.error is None and one.kind is not Kind.LONG]
+    check = _accepted("long prompt", whole, _level_of(others))
+    size = max(one.prompt_tokens for one in whole)
+    if size and size <= batch:
+        words = f"{size:,} tokens, which one batch of {batch:,} holds; {check.words}"
+        return Check(check.name, Status.WARN, words, check.figures)
+    return Check(
+        check.name, check.status, f"{size:,} tokens, more than a batch of {batch:,}; {check.words}", check.figures
+    )
+
+
+def instance(looks: Sequence[Look], completions: Sequence[Completion]) -> Check:
+    """Whether one and the same server with one and the same model answered throughout."""
+    found = (change for before, after in pairwise(looks) for change in _changes(before.instance, after))
+    changes = list(dict.fromkeys(found))
+    models = {one.model for one in completions if one.model}
+    builds = {one.build for one in completions if one.build}
+    if len(models) > 1:
+        changes.append("the answers name more than one model")
+    if len(builds) > 1:
+        changes.append("the answers name more than one build")
+    figures: dict[str, int | float | str | None] = {"looks": len(looks), "changes": len(changes)}
+    if changes:
+        return Check("instance", Status.FAIL, f"the server changed meanwhile: {'; '.join(changes)}", figures)
+    last = looks[-1].instance if looks else Instance()
+    seen = {
+        "build": last.build, "model": last.model, "start": last.started, "process": last.process,
+        "counters": last.predicted, "requests' numbers": last.task,
+    }  # fmt: skip
+    known = [name for name, value in seen.items() if value is not None]
+    if not known:
+        return Check("instance", Status.WARN, "the server tells nothing to know it again by", figures)
+    return Check("instance", Status.PASS, f"the same throughout, by {', '.join(known)}", figures)
+
+
+def _changes(before: Instance, look: Look) -> Iterable[str]:
+    after = look.instance
+    if None not in (before.build, after.build) and before.build != after.build:
+        yield f"build {before.build} became {after.build}"
+    if None not in (before.model, after.model) and before.model != after.model:
+        yield "it serves another model"
+    if None not in (before.started, after.started) and before.started != after.started:
+        yield "it was started anew"
+    if before.process is not None and after.process is not None and before.process != after.process:
+        yield f"process {before.process[0]} became {after.process[0]}"
+    if before.predicted is not None and after.predicted is not None:
+        slack = max(1.0, before.predicted * _ROUNDING)
+        if after.predicted < before.predicted - slack:
+            yield "its counters went back"
+        elif after.predicted - before.predicted < look.own - slack:
+            yield "its counters miss answers of ours"
+    if before.task is not None and (after.task is None or after.task < before.task):
+        yield "its numbering of requests began anew"
+
+
+def _level_of(others: Sequence[Completion]) -> float:
+    """A level to hold a group of answers to, from what the others reach: half of it, and at least `LEVEL`."""
+    drafted = sum(one.drafted for one in others)
+    return max(LEVEL, 0.5 * sum(one.accepted for one in others) / drafted) if drafted else LEVEL
+
+
+def _accepted(name: str, completions: Sequence[Completion], level: float) -> Check:
+    drafted, accepted = (sum(getattr(one, key) for one in completions) for key in ("drafted", "accepted"))
+    drafts = sum(one.drafts for one in completions)
+    figures: dict[str, int | float | str | None] = {"drafted": drafted, "accepted": accepted, "drafts": drafts}
+    if not drafted:
+        return Check(name, Status.SKIP, "nothing was drafted", figures)
+    share = f"{accepted:,} of {drafted:,} draft tokens accepted"
+    if accepted:
+        low = accepted < LOW * drafted
+        words = f"{share} ({accepted / drafted:.1%}{', too few to gain anything' if low else ''})"
+        return Check(name, Status.WARN if low else Status.PASS, words, figures)
+    least = enough_drafts(level)
+    if drafts < least:
+        return Check(name, Status.WARN, f"{share}, but only {drafts:,} drafts, and {least:,} would tell", figures)
+    odds = f"{(1.0 - level) ** drafts:.0e}" if drafts * -math.log10(1.0 - level) < 99 else "nothing"
+    words = f"{share} in {drafts:,} drafts; if {level:.0%} of drafts began well, the odds of that were {odds}"
+    return Check(name, Status.FAIL, words, figures)
