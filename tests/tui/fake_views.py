@@ -22,6 +22,7 @@ from specdash.insight.drafter_picture import (
     SpeculationViews,
 )
 from specdash.insight.picture import SpeculationPicture
+from specdash.insight.speedup_picture import SpeedUpPicture
 
 if TYPE_CHECKING:
     from specdash.insight.picture import Picture
@@ -177,7 +178,7 @@ def failed(picture: Picture) -> Picture:
     """Asked for, and not there."""
     views = SpeculationViews(FAILED, DrafterPicture(), ATTENTION, PREFIX)
     off = SpeculationPicture(active=False, types=("draft-simple",), problem=BECAUSE)
-    return replace(picture, views=views, backend=replace(picture.backend, speculation=off))
+    return replace(picture, views=views, backend=replace(picture.backend, speculation=off), speedup=SpeedUpPicture())
 
 
 def ready(picture: Picture) -> Picture:

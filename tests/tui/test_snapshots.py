@@ -127,3 +127,20 @@ def test_banner_of_a_notice(snap_compare: Callable[..., bool]) -> None:
 @pytest.mark.parametrize("scene", ["busy", "estimated"])
 def test_is_it_paying(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
     assert snap_compare(dashboard(scene), terminal_size=size, press=["z"])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["draft_simple", "checkpoints", "clamped", "failed", "routed", "unknown_views"])
+def test_speculation_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard(scene), terminal_size=size, press=["m"])
+
+
+def test_a_long_draft_in_full(snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(dashboard("ngrams"), terminal_size=(120, 36), press=["m", "z"])
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_overview_without_the_speculation_that_was_asked_for(
+    size: tuple[int, int], snap_compare: Callable[..., bool]
+) -> None:
+    assert snap_compare(dashboard("failed"), terminal_size=size)

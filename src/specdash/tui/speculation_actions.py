@@ -116,14 +116,13 @@ class SpeculationActions(TuneActions):
             return None
         if not self._may_change():
             return None
-        slot = screen.slot
-        if slot is None:
+        if not screen.knows_slots:
             self.notify("no slot is known yet: there is nothing to change", severity="warning")
             return None
         if screen.bring_slots():
             self.notify("choose the slot with ↑↓, then press the key again", timeout=4)
             return None
-        return slot
+        return screen.slot
 
     def _plan(self, action: str, slot: PrefixSlot, filename: str | None) -> None:
         """Look whether it can be done; a refusal is said, else it is asked whether to do it."""

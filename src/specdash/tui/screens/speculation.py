@@ -334,6 +334,11 @@ class SpeculationScreen(DashboardScreen):
         """The selected slot."""
         return self.board.slots.selected
 
+    @property
+    def knows_slots(self) -> bool:
+        """Whether there are slots to choose from."""
+        return self.board.slots in self.board.present()
+
     def bring_slots(self) -> bool:
         """Show the slots where they are not seen; whether that was needed."""
         if self.board.seen(self.board.slots):

@@ -56,7 +56,11 @@ class AcceptancePanel(Panel):
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The chart at the left, figures and per-position bars at the right; whether it pays beside or below them,
-        where there is room for more than a line."""
+        where there is room for more than a line. Where it runs without speculation, what to do instead."""
+        if view.picture.views.drafting.state is Drafting.FAILED:
+            self.chart.lines(view, width, height, None, "")
+            if self.chart.empty:
+                return _what_to_do(view, width, height)
         if height >= _ROOMY and speedup.is_told(view):
             below = speedup.detail_lines(view, width - 2, height - _UPPER_LEAST - 1)
             upper = self._upper(view, width, height - len(below) - 1, told=True)
@@ -91,10 +95,8 @@ class AcceptancePanel(Panel):
         if not lines or not self.chart.empty:
             return lines
         lines = list(lines)
-        reasons = _why_empty(view, width - 5, height - 1)
-        first = height // 2 - len(reasons) // 2
-        for y, reason in enumerate(reasons, max(first, 0)):
-            lines[y] = (lines[y][0], *reason)
+        reason = _why_empty(view)
+        lines[height // 2] = (lines[height // 2][0], (fit(reason, width - 5), "dim"))
         return lines
 
 
@@ -107,22 +109,22 @@ def _plain(measured: Measured, text: str) -> Span:
     return (text, "text" if measured.status is Status.KNOWN else "dim")
 
 
-def _why_empty(view: View, width: int, most: int) -> list[Line]:
-    """Why there is no curve, `width` cells wide; where it should speculate and does not, what to do.
+def _why_empty(view: View) -> str:
+    if view.picture.backend.speculation.active is False:
+        return "the server is not speculating"
+    return view.why(Source.METRICS, "nothing drafted in this window")
 
-    The cause is in the header, unless an alert's banner has its place there.
-    """
-    picture = view.picture
-    drafting = picture.views.drafting
-    if drafting.state is Drafting.FAILED:
-        texts = []
-        if drafting.because and picture.alerts.active and drafting.because not in picture.alerts.cause:
-            texts += [(part, "warn") for part in wrap(clean(drafting.because, 300), width, 2)]
-        texts += [(part, "text") for part in wrap(clean(drafting.fix, 300), width, 3)]
-        return [((fit(text, width), role),) for text, role in [*texts, ("m tells more", "dim")][:most]]
-    if picture.backend.speculation.active is False:
-        return [((fit("the server is not speculating", width), "dim"),)]
-    return [((fit(view.why(Source.METRICS, "nothing drafted in this window"), width), "dim"),)]
+
+def _what_to_do(view: View, width: int, height: int) -> list[Line]:
+    """The fix, below the cause unless that is in the header: an alert's banner has its place there."""
+    drafting, alerts = view.picture.views.drafting, view.picture.alerts
+    lines: list[Line] = []
+    if drafting.because and alerts.active and drafting.because not in alerts.cause:
+        lines += [(("  ", "text"), (part, "warn")) for part in wrap(clean(drafting.because, 300), width - 4, 2)]
+    for index, part in enumerate(wrap(clean(drafting.fix, 300), width - 8, 3)):
+        lines.append((("  do  " if index == 0 else "      ", "accent"), (part, "text bold")))
+    lines.append((("  m   ", "accent"), ("what it was to speculate with, and what works without", "dim")))
+    return ([BLANK, *lines] if height > len(lines) else lines)[:height]
 
 
 def speculation_lines(view: View, width: int, height: int) -> list[Line]:

@@ -59,8 +59,10 @@ class DrafterPanel(TextPart):
         if one.acceptance is not None:
             upper.append(_overall(one, width, ascii_only=ascii_only))
         usual = _usual_rows(one, width)
-        legend = _legend(one, width)[: 1 if height < PLENTY else None]
+        legend = _legend(one, width)
         verdict = sentences(clean(one.verdict, 400), width, 2, "text bold")
+        if height - len(upper) - len(legend) - len(verdict) < usual:
+            legend = legend[:1]
         room = height - len(upper) - len(legend) - len(verdict)
         if room < usual and len(verdict) > 1:
             verdict, room = sentences(clean(one.verdict, 400), width, 1, "text bold"), room + 1
@@ -170,7 +172,7 @@ def position_lines(one: DrafterPicture, width: int, height: int, *, ascii_only: 
                 pad = " " * (x * (cells + _GAP) - line_width(line))
                 line = (*line, (pad, "text"), *drawn[x * deep + y])
         lines.append(line)
-    if columns == 1 and height >= _THICK * deep and height < PLENTY and not ascii_only:
+    if columns == 1 and height >= _THICK * deep - 1 and height < PLENTY and not ascii_only:
         lines = [half for line in lines for half in (line, _unlabelled(line), BLANK)][:-1]
     return lines
 

@@ -1,0 +1,427 @@
+"""The speculation screen, driven by keys: does it speculate, with what, how well; and slots changed only when armed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.control.slots import SlotAction, SlotChange, SlotPlan
+from specdash.core.errors import RefusedError
+from specdash.core.start_check import Drafting
+from specdash.core.target import Target
+from specdash.insight.drafter_picture import DraftingPicture
+from specdash.tui import plot
+from specdash.tui.actions import Place
+from specdash.tui.app import Dashboard
+from specdash.tui.arming import Arming
+from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.screens.confirm import ConfirmScreen
+from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, SpeculationScreen, Want, arrange
+from specdash.tui.view import View
+from specdash.tui.widgets.drafter import binned, position_lines
+from specdash.tui.widgets.drafting import drafting_lines
+from tui.drawn import block, screen, text
+from tui.fake_console import FakeConsole
+from tui.fake_state import FakeState
+from tui.fake_views import BECAUSE, CLAMPED, FIX, NGRAM, SIMPLE
+from tui.test_tune_screen import press
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+SIZES = [
+    (80, 24),
+    pytest.param((120, 36), marks=pytest.mark.slow),
+    pytest.param((200, 50), marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(autouse=True)
+def charts() -> None:
+    """Charts are drawn from the first paint on."""
+    plot.load()
+
+
+@dataclass
+class FakeSlots:
+    """Remembers what it was asked; refuses to touch slot 0, which is busy."""
+
+    planned: list[tuple[str, int, str | None]] = field(default_factory=list)
+    done: list[tuple[str, int, str | None]] = field(default_factory=list)
+    names: tuple[str, ...] = ("monday.bin", "old.bin")
+
+    def files(self) -> tuple[str, ...]:
+        """The newest first."""
+        return self.names
+
+    def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
+        """As the real one words it."""
+        self.planned.append((action, slot, filename))
+        if slot == 0:
+            raise RefusedError(f"slot 0 is busy; wait until its request has ended, then {action} it")
+        question = f"{action} slot {slot} with {filename}?"
+        target = Target("http://127.0.0.1:8080")
+        return SlotPlan(target, SlotAction(action), slot, filename, 5120, question=question, warnings=("beware",))
+
+    def carry_out(self, plan: SlotPlan) -> SlotChange:
+        """At once."""
+        self.done.append((str(plan.action), plan.slot, plan.filename))
+        return SlotChange(plan.action, plan.slot, plan.filename, 5120, 1024**2)
+
+
+def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **options: object) -> Dashboard:
+    """A dashboard whose time stands still."""
+    given_options = {"clock": lambda: 10_000.0, "wall": lambda: 1_790_000_000.0, "theme": "night"} | options
+    return Dashboard(FakeState(scene), console=FakeConsole(), slots=slots, **given_options)  # type: ignore[arg-type]
+
+
+def opened(app: Dashboard) -> SpeculationScreen:
+    """The speculation screen, which is open."""
+    assert app.speculation is not None
+    return app.speculation
+
+
+def shown(app: Dashboard) -> str:
+    """Everything that the speculation screen shows."""
+    one = opened(app)
+    parts = [part for part in one.board.parts if part.display]
+    return "\n".join(block(part.lines) for part in (one.header, *parts, one.footer))
+
+
+def said(app: Dashboard) -> str:
+    """What the notifications say."""
+    return "\n".join(one.message for one in app._notifications)
+
+
+def place(app: Dashboard) -> Place:
+    """Of the screen that is looked at."""
+    return app.shown.place
+
+
+def view(scene: str) -> View:
+    """One refresh of a scene."""
+    state = FakeState(scene)
+    return View(state.picture(10_000.0, 1_790_000_000.0), state)
+
+
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [
+        ("draft_simple", "SPECULATING draft-simple"),
+        ("ready", "READY, nothing drafted yet"),
+        ("off", "OFF, as asked"),
+        ("failed", f"RUNNING WITHOUT SPECULATION because {BECAUSE}"),
+        ("unknown_views", "NOT KNOWN whether it speculates"),
+    ],
+)
+def test_the_state_is_the_first_thing_on_the_screen(scene: str, words: str) -> None:
+    for width, tall in ((80, False), (120, True), (200, True)):
+        lines = drafting_lines(view(scene), width, tall=tall)
+        bar = [line for line in lines if line and line[0][1].startswith("banner.")]
+        assert words in " ".join(block(bar).split())
+        assert all(len(text(line)) <= width for line in lines)
+
+
+def test_a_failure_is_a_warning_with_its_fix_and_off_as_asked_is_none() -> None:
+    failed, off = drafting_lines(view("failed"), 120, tall=False), drafting_lines(view("off"), 120, tall=False)
+    assert failed[0][0][1] == "banner.warn"
+    assert FIX in block(failed)
+    assert off[0][0][1] == "banner.dim"
+
+
+def test_a_chain_is_explained_type_by_type_in_the_engines_order() -> None:
+    lines = block(drafting_lines(view("ngrams"), 200, tall=True))
+    assert lines.index("1 ngram-mod") < lines.index("2 draft-mtp")
+    assert "Pays when" in lines
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_matters_is_seen_at_once_at_every_size(size: tuple[int, int]) -> None:
+    wanted = {
+        "draft_simple": (
+            "67.2 % accepted",
+            "break-even 31 %",
+            "Qwen3-0.6B for Qwen3-32B",
+            "77.6 % cached",
+            "attention",
+        ),
+        "checkpoints": ("checkpoint + replay", "27 %", "5.44", "3.61", "613 in 1.20k steps"),
+        "clamped": ("drafts 7 of 16 asked, block 8", "DFlash, Qwen3-8B"),
+        "failed": ("RUNNING WITHOUT SPECULATION", "nothing drafts", "77.6 % cached"),
+        "routed": ("any = qwen3-coder-30b", "sleeping", "draft-mtp", "exit code 1"),
+    }
+    for scene, words in wanted.items():
+        app = dashboard(scene)
+        async with app.run_test(size=size) as pilot:
+            await press(pilot, "m")
+            for one in words:
+                assert one in shown(app), (scene, one)
+
+
+async def test_what_is_not_known_is_drawn_as_such_and_no_box_is_empty() -> None:
+    app = dashboard("unknown_views")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "m")
+        panels = [one for one in opened(app).board.panels if one.display]
+        assert {one.panel_title for one in panels} == {"Drafter", "Checkpoints", "Prefix cache"}
+        assert all(one.size.height == 1 and "--" in text(one.lines[0]) for one in panels)
+
+
+async def test_the_failure_is_told_once_on_each_screen() -> None:
+    app = dashboard("failed")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert screen(app).count("RUNNING WITHOUT SPECULATION") == 1
+        assert screen(app).count(BECAUSE) == 1
+        assert FIX.split(", ")[0] in screen(app)
+        await press(pilot, "m")
+        assert shown(app).count("RUNNING WITHOUT SPECULATION") == 1
+
+
+@pytest.mark.slow
+async def test_m_and_escape_leave_and_m_works_on_every_screen() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        for leave in ("m", "escape"):
+            await press(pilot, "m")
+            assert place(app) is Place.SPECULATION
+            await press(pilot, leave)
+            assert place(app) is Place.OVERVIEW
+        await press(pilot, "p", "m")
+        assert place(app) is Place.SPECULATION
+        await press(pilot, "i")
+        assert place(app) is Place.INCIDENTS
+        await press(pilot, "m")
+        assert place(app) is Place.SPECULATION
+        await press(pilot, "e", "m")
+        assert place(app) is Place.SPECULATION
+        assert app.tune is None
+        await press(pilot, "p")
+        assert place(app) is Place.PROXY
+        await press(pilot, "p")
+        assert place(app) is Place.OVERVIEW
+
+
+async def test_tab_brings_every_panel_and_z_gives_it_the_room() -> None:
+    app = dashboard("checkpoints")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "m")
+        one = opened(app)
+        seen = []
+        for _ in one.board.present():
+            assert one.panel.display
+            assert one.panel.size.height >= 2
+            seen.append(one.panel.panel_title)
+            await press(pilot, "tab")
+        assert len(set(seen)) == 6
+        assert one.panel.panel_title == seen[0]
+        await press(pilot, "shift+tab", "z")
+        assert one.panel.panel_title == seen[-1]
+        assert [panel.panel_title for panel in one.board.panels if panel.display] == [seen[-1]]
+        await press(pilot, "escape")
+        assert app.shown is one
+        assert sum(panel.display for panel in one.board.panels) > 1
+
+
+async def test_a_text_that_does_not_fit_is_scrolled() -> None:
+    app = dashboard("checkpoints")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "m", "tab")
+        assert "before drafts" not in shown(app)
+        await press(pilot, "G")
+        assert "before drafts" in shown(app)
+        await press(pilot, "g")
+        assert "before drafts" not in shown(app)
+
+
+async def test_slots_are_not_changed_unless_armed() -> None:
+    slots = FakeSlots()
+    app = dashboard(slots=slots)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "m")
+        for key in ("S", "R", "X"):
+            await press(pilot, key)
+            assert "press A to arm first" in said(app)
+            app.clear_notifications()
+        assert not slots.planned
+        assert app.shown.prompt is None
+
+
+async def test_a_locked_dashboard_and_one_in_the_past_change_no_slot() -> None:
+    slots = FakeSlots()
+    app = dashboard(slots=slots, arming=Arming(locked=True))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "m", "A", "X")
+        assert "stays read-only" in said(app)
+        assert not slots.planned
+
+
+async def choose(pilot: Pilot[None], app: Dashboard, slot: int) -> None:
+    """Open the screen, arm, and select a slot."""
+    await press(pilot, "m", "A")
+    opened(app).board.bring(opened(app).board.slots)
+    await pilot.pause()
+    await press(pilot, *["down"] * slot)
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+async def test_a_slot_is_erased_after_a_question_that_names_it(size: tuple[int, int]) -> None:
+    slots = FakeSlots()
+    app = dashboard(slots=slots)
+    async with app.run_test(size=size) as pilot:
+        await choose(pilot, app, 1)
+        await press(pilot, "X")
+        assert isinstance(app.screen, ConfirmScreen)
+        page = block(app.screen.page.lines)
+        assert "erase slot 1" in page
+        assert "beware" in page
+        await press(pilot, "escape")
+        assert not slots.done
+        await press(pilot, "X", "enter")
+        assert slots.done == [("erase", 1, None)]
+        assert "slot 1 erased: 5120 tokens" in said(app)
+
+
+async def test_a_slot_is_saved_and_restored_with_the_named_file() -> None:
+    slots = FakeSlots()
+    app = dashboard(slots=slots)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await choose(pilot, app, 1)
+        await press(pilot, "S", "enter")
+        assert isinstance(app.screen, ConfirmScreen)
+        assert "save slot 1 with slot-1.bin" in block(app.screen.page.lines)
+        await press(pilot, "enter", "R")
+        prompt = opened(app).prompt
+        assert prompt is not None
+        assert prompt.value == "monday.bin"
+        await press(pilot, "enter", "enter")
+        assert slots.done == [("save", 1, "slot-1.bin"), ("restore", 1, "monday.bin")]
+
+
+async def test_a_refusal_is_told_and_nothing_is_done() -> None:
+    slots = FakeSlots()
+    app = dashboard(slots=slots)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await choose(pilot, app, 0)
+        await press(pilot, "X")
+        assert "slot 0 is busy" in said(app)
+        assert app.screen is opened(app)
+        assert not slots.done
+
+
+async def test_a_slot_that_is_not_seen_is_shown_before_it_is_changed() -> None:
+    slots = FakeSlots()
+    app = dashboard("checkpoints", slots=slots)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "m", "A", "X")
+        assert not slots.planned
+        assert opened(app).panel is opened(app).board.slots
+        assert "similarity" in shown(app)
+
+
+async def test_an_arming_that_ran_out_before_the_answer_changes_nothing() -> None:
+    slots, now = FakeSlots(), [10_000.0]
+    app = dashboard(slots=slots, clock=lambda: now[0])
+    async with app.run_test(size=(120, 36)) as pilot:
+        await choose(pilot, app, 1)
+        await press(pilot, "X")
+        now[0] += 3_600.0
+        await press(pilot, "enter")
+        assert not slots.done
+        assert "press A to arm first" in said(app)
+
+
+async def test_without_colours_and_unicode_it_is_still_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = dashboard("clamped", theme="terminal", ascii_only=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "m")
+        for part in opened(app).board.parts:
+            for y in range(part.size.height):
+                assert part.render_line(y).text.isascii()
+
+
+async def test_the_theme_is_that_of_the_other_screens() -> None:
+    app = dashboard()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "m", "t")
+        assert all(part.palette.name == app.theme for part in opened(app).board.parts)
+
+
+async def test_a_terminal_that_shrinks_and_grows_finds_its_panels_again() -> None:
+    app = dashboard("routed")
+    async with app.run_test(size=(200, 50)) as pilot:
+        await press(pilot, "m")
+        before = shown(app)
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        await pilot.pause()
+        assert "more:" in shown(app)
+        await pilot.resize_terminal(200, 50)
+        await pilot.pause()
+        await pilot.pause()
+        assert shown(app) == before
+
+
+WANTS = st.lists(st.tuples(st.integers(2, 9), st.integers(1, 30)), min_size=1, max_size=7).map(
+    lambda sizes: [Want(f"p{i}" if i < 6 else REQUESTS, least, most) for i, (least, most) in enumerate(sizes)]
+)
+
+
+@given(st.integers(80, 300), st.integers(18, 120), st.integers(1, 8), WANTS, st.integers(0, 6))
+def test_parts_stay_on_the_board_and_never_overlap(
+    width: int, height: int, bar: int, wants: list[Want], first: int
+) -> None:
+    chosen = wants[first % len(wants)].id
+    places = arrange(width, height, bar, wants, chosen)
+    cells: set[tuple[int, int]] = set()
+    for place in places.values():
+        assert place.width > 0
+        assert place.height > 0
+        assert place.x + place.width <= width
+        assert place.y + place.height <= height
+        own = {(x, y) for x in range(place.x, place.x + place.width) for y in range(place.y, place.y + place.height)}
+        assert not own & cells
+        cells |= own
+    assert DRAFTING in places
+    assert chosen in places
+    assert (MORE in places) == any(want.id not in places for want in wants)
+    alone = arrange(width, height, bar, wants, chosen, chosen)
+    assert alone[chosen].height == height - bar
+
+
+@given(st.integers(28, 200), st.integers(1, 40), st.integers(1, 64))
+def test_every_position_has_a_bar_whatever_the_room(width: int, height: int, positions: int) -> None:
+    one = replace(NGRAM, per_position=tuple(0.9 * 0.99**i for i in range(positions)))
+    lines = position_lines(one, width, height, ascii_only=False)
+    assert 1 <= len(lines) <= height
+    assert all(len(text(line)) <= width for line in lines)
+    drawn = block(lines)
+    assert str(positions) in drawn
+
+
+def test_bins_are_means_and_a_published_curve_ends_where_it_was_published() -> None:
+    rows = binned(SIMPLE.per_position, SIMPLE.references[0], 4)
+    assert [name for name, _, _ in rows] == ["1-4", "5-8"]
+    assert rows[0][1] == pytest.approx((0.91 + 0.84 + 0.77 + 0.69) / 4)
+    assert rows[0][2] == pytest.approx((0.88 + 0.79 + 0.70 + 0.61) / 4)
+    assert rows[1][2] is None
+    assert binned(CLAMPED.per_position, CLAMPED.references[0], 1)[0][2] == 0.95
+
+
+def test_every_place_is_a_screen() -> None:
+    assert issubclass(SpeculationScreen, DashboardScreen)
+    assert SpeculationScreen().place is Place.SPECULATION
+
+
+def test_a_state_without_a_cause_is_still_a_sentence() -> None:
+    for state in Drafting:
+        one = view("draft_simple")
+        views = replace(one.picture.views, drafting=DraftingPicture(state))
+        lines = drafting_lines(replace(one, picture=replace(one.picture, views=views)), 80, tall=False)
+        assert "because" not in block(lines)
+        assert "None" not in block(lines)
