@@ -168,7 +168,11 @@ class TestCommandLines:
         assert server_arguments(["llama-server"], environment).url() == "http://[::1]:82"
         arguments = server_arguments(["llama-server", "--port", "83", "--spec-type", "none"], environment)
         assert arguments.port == 83
-        assert arguments.speculation == (("spec-type", "none"),)
+
+    def test_chains_of_types_add_up_as_llama_server_adds_them(self) -> None:
+        environment = {"LLAMA_ARG_SPEC_TYPE": "draft-mtp"}
+        command = ["llama-server", "--spec-type", "ngram-mod", "--spec_type", "none"]
+        assert server_arguments(command, environment).speculation == (("spec-type", "draft-mtp,ngram-mod,none"),)
 
     @pytest.mark.parametrize("port", ["x", "", "0", "-1", "123456"])
     def test_a_port_that_is_none_is_unknown(self, port: str) -> None:

@@ -82,10 +82,10 @@ def test_a_draft_model_that_stops_before_its_first_token(tmp_path: Path, target:
 
 def test_speculation_that_was_asked_for_and_is_not_there(tmp_path: Path, target: Path) -> None:
     with BreakableServer(tmp_path, *DRAFT_SIMPLE, model=target) as server, watched(server.target, OWN) as seen:
-        assert "requires a draft context" in seen.until_alert("speculation_off").summary
+        assert "draft-simple needs a draft model" in seen.until_alert("speculation_off").summary
         told = replace(server.target, log=None, parameters=(("spec-type", "draft-simple"),))
         with watched(told, OWN) as seen:
-            assert "although draft-simple was asked for" in seen.until_alert("speculation_off").summary
+            assert "draft-simple needs a draft model" in seen.until_alert("speculation_off").summary
         unasked = replace(server.target, parameters=(("spec-type", "none"),))
         with watched(unasked, OWN) as seen, server.working(1, 100, WORDS[0]):
             until(lambda: seen.picture().backend.requests_finished > 20)

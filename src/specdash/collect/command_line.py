@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY
-from specdash.core.parameters import Kind
+from specdash.core.command_flags import added, flags_of, speculation
+from specdash.core.parameter_catalogue import BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,8 @@ def server_arguments(
 ) -> ServerArguments:
     """What the arguments, and where they are silent the environment, say. A relative log path is taken from `cwd`."""
     given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
-    given.update(_flags(command[1:]))
+    for flag, (parameter, value) in flags_of(command[1:]).items():
+        given[flag] = (parameter, added(parameter, given.get(flag), value))
     values = {flag: value for flag, (_, value) in given.items()}
     log = values.get("--log-file")
     return ServerArguments(
@@ -65,37 +66,13 @@ def server_arguments(
         port=_port(values.get("--port")),
         log=str(PurePath(cwd or "/", log)) if log else None,
         needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
-        speculation=tuple((flag.lstrip("-"), value) for flag, value in values.items() if flag.startswith("--spec-")),
+        speculation=speculation(given),
     )
 
 
 def _by_native_key(key: str) -> Parameter | None:
     parameter = BY_KEY.get(key) if key.startswith("LLAMA_ARG_") else None
     return parameter if parameter is not None and parameter.flags else None
-
-
-def _flags(words: Sequence[str]) -> dict[str, tuple[Parameter, str]]:
-    found: dict[str, tuple[Parameter, str]] = {}
-    position = 0
-    while position < len(words):
-        word, equals, inline = words[position].partition("=")
-        position += 1
-        # llama-server reads underscores as dashes in long flags.
-        known = BY_FLAG.get(word.replace("_", "-") if word.startswith("--") else word)
-        if known is None:
-            continue
-        parameter, turned_on = known
-        if parameter.kind is Kind.SWITCH:
-            value = "" if turned_on else "off"
-        elif equals:
-            value = inline
-        elif position < len(words):
-            value = words[position]
-            position += 1
-        else:
-            break
-        found[parameter.flags[0]] = (parameter, value)
-    return found
 
 
 def _port(text: str | None) -> int | None:

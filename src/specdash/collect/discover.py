@@ -109,6 +109,7 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
             pid=record.pid,
             engine=record.engine,
             parameters=record.parameters,
+            start_check=record.start_check,
             origin=f"run record of process {record.pid}",
         )
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
 """What the proxy's watch knows of a target."""
-RECORD_FIELDS = ("pid", "engine", "parameters")
+RECORD_FIELDS = ("pid", "engine", "parameters", "start_check")
 """What the run record's watch knows of it."""
 STOP_S = 0.9
 """How long `stop` may take in all."""

@@ -1,4 +1,5 @@
-"""Watches the run record of one server: after an engine was swapped, another process runs with other parameters."""
+"""Watches the run record of one server: after an engine was swapped, another process runs with other parameters, and
+the record is written again when its start was checked."""
 
 from __future__ import annotations
 
@@ -34,14 +35,21 @@ class RecordWatch:
             changed = self._directory.stat().st_mtime_ns
         except OSError:
             return LOOK_S
-        if changed == self._seen:
+        check = self._target.start_check
+        if changed == self._seen and not (check is not None and check.pending):
             return LOOK_S
         found = discover.recorded_target(self._target.url, self._env)
         if found is None:
             # Between two engines there is none; the next one's comes with another change.
             return LOOK_S
         self._seen = changed
-        known = replace(self._target, pid=found.pid, engine=found.engine, parameters=found.parameters)
+        known = replace(
+            self._target,
+            pid=found.pid,
+            engine=found.engine,
+            parameters=found.parameters,
+            start_check=found.start_check,
+        )
         if known != self._target:
             self._target = known
             self._on_target(known)

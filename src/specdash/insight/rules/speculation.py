@@ -6,6 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.start_check import Drafting
+from specdash.insight.drafting import PROBLEM_CLASSES
 from specdash.insight.rules.collapse import compare, usable
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.rules.wording import percent
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from specdash.insight.samples import RequestSample
 
 NO_SPECULATION: Fix = (("LLAMA_SPEC_TYPE", "none"),)
-PROBLEMS = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "draft_load_failed")
 _CLOCKS_S = 2.0
 COMPARED = 256
 """The newest requests; older ones are another day's work."""
@@ -119,26 +120,14 @@ def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 def speculation_off(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """It was asked for, and the server runs without."""
     del limits
-    if scene.picture.backend.speculation.active is not False:
+    found = scene.picture.views.drafting
+    if found.state is not Drafting.FAILED:
         return
-    wanted = parameter(scene, "spec-type")
-    if wanted is not None and "none" in wanted.split(","):
-        return
-    said = of_late(scene, PROBLEMS, float("inf"), of_this_server=True)
-    draft = parameter(scene, "spec-draft-model")
-    if wanted is None and not said and draft is None:
-        return
-    if said:
-        why = f"the log says: {min(said, key=lambda one: one.last_age_s).sample}"
-    elif wanted is None:
-        why = "a draft model is given, and no LLAMA_SPEC_TYPE that uses it"
-    else:
-        why = "the log does not say why"
+    wanted, draft = parameter(scene, "spec-type"), parameter(scene, "spec-draft-model")
+    said = of_late(scene, PROBLEM_CLASSES, float("inf"), of_this_server=True)
     yield Symptom(
-        f"the server runs without speculation although {wanted or 'a draft model'} was asked for; {why}"
-        if wanted is not None or draft is not None
-        else f"the server runs without speculation; {why}",
-        (("asked for", wanted or "--"), ("active", "no"), *((one.title, one.sample) for one in said)),
+        f"the server runs without speculation because {found.because}",
+        (("asked for", wanted or "--"), ("to do", found.fix or "--"), *((one.title, one.sample) for one in said)),
         fix=(("LLAMA_SPEC_TYPE", "draft-simple"),) if wanted is None and draft is not None and not said else (),
     )
 
