@@ -1,4 +1,4 @@
-"""`specdash doctor`: what is reachable, and which server flag would light which panel."""
+"""`specdash doctor`: what is reachable, which server flag would light which panel, and whether the GPU is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from specdash.core.errors import ExitCode
 if TYPE_CHECKING:
     import argparse
 
+    from specdash.backend.gpu_checkup import EngineCheck, GpuCheckup
     from specdash.collect.checkup import Checkup, LogCheck
+    from specdash.collect.gpu_driver import Driver
     from specdash.collect.proxy_checkup import ProxyCheck
 
 SCHEMA = 1
@@ -29,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit 0 when a llama-server answers, else 4."""
+    from specdash.backend.gpu_checkup import check_engines
     from specdash.collect.api_key import key_file_warning
     from specdash.collect.checkup import check
 
@@ -36,11 +39,15 @@ def run(args: argparse.Namespace) -> int:
     warning = key_file_warning(settings["api_key_file"].value)
     checkup = check(one_target(settings))
     warnings = [warning] if warning is not None else []
-    print(json.dumps(to_json(checkup, warnings), indent=1) if args.json else to_text(checkup, warnings))
+    engines = check_engines(checkup.driver)
+    if args.json:
+        print(json.dumps(to_json(checkup, engines, warnings), indent=1))
+    else:
+        print(to_text(checkup, engines, warnings))
     return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
 
 
-def to_json(checkup: Checkup, warnings: list[str]) -> dict[str, Any]:
+def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> dict[str, Any]:
     """The findings as JSON; unknown values are null."""
     log = checkup.log
     return {
@@ -68,7 +75,10 @@ def to_json(checkup: Checkup, warnings: list[str]) -> dict[str, Any]:
             "verbosity": log.verbosity,
             "llama_trace": log.traced_steps,
         },
-        "gpu": {"count": checkup.gpus, "unavailable": checkup.gpu_failure},
+        "gpu": _gpu_json(checkup.driver),
+        "engines": [_engine_json(one) for one in engines.engines],
+        "engine_problem": engines.problem,
+        "install": [{"what": one.what, "command": one.command, "needs": one.needs} for one in engines.install],
         "process": {"unavailable": checkup.process_failure},
         "proxy": asdict(checkup.proxy) if checkup.proxy is not None else None,
         "missing": [
@@ -79,7 +89,7 @@ def to_json(checkup: Checkup, warnings: list[str]) -> dict[str, Any]:
     }
 
 
-def to_text(checkup: Checkup, warnings: list[str]) -> str:
+def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
     """The findings for people."""
     target = checkup.target
     lines = [f"server   {target.url} ({target.origin})"]
@@ -87,7 +97,8 @@ def to_text(checkup: Checkup, warnings: list[str]) -> str:
         latency = "" if endpoint.latency_s is None else f"{endpoint.latency_s * 1000:.1f} ms"
         lines.append(f"  {endpoint.path:<9}{endpoint.state:<20}{latency:>9}  {endpoint.detail}".rstrip())
     lines.append(f"log      {_log_words(checkup.log)}")
-    lines.append(f"gpu      {checkup.gpu_failure or f'{checkup.gpus} seen by NVML'}")
+    lines += _gpu_lines(checkup.driver)
+    lines += _engine_lines(engines)
     lines.append(f"process  {checkup.process_failure or 'visible'}")
     lines.append(f"proxy    {_proxy_words(checkup.proxy)}")
     lines += [f"warning  {warning}" for warning in warnings]
@@ -95,7 +106,71 @@ def to_text(checkup: Checkup, warnings: list[str]) -> str:
         lines += ["", "To see more:"]
     for remedy in checkup.remedies:
         lines += [f"  {remedy.missing}: {remedy.switch}", f"      lights: {', '.join(remedy.lights)}"]
+    lines += _install_lines(checkup.driver, engines)
     return "\n".join(lines)
+
+
+def _gpu_json(driver: Driver) -> dict[str, Any]:
+    return {
+        "count": len(driver.gpus),
+        "unavailable": driver.detail or None,
+        "absence": str(driver.absence) if driver.absence is not None else None,
+        "driver": driver.version,
+        "cuda": ".".join(map(str, driver.cuda)) if driver.cuda is not None else None,
+        "devices": [
+            {
+                "index": one.index,
+                "name": one.name,
+                "memory_bytes": one.memory_bytes,
+                "compute": ".".join(map(str, one.compute)) if one.compute is not None else None,
+            }
+            for one in driver.gpus
+        ],
+    }
+
+
+def _engine_json(one: EngineCheck) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "version": one.version,
+        "path": one.path,
+        "chosen": one.chosen,
+        "reason": one.reason,
+        "cuda_build": one.build.cuda,
+        "other_accelerators": list(one.build.others),
+        "evidence": one.build.evidence,
+        "devices": None if one.devices is None else [asdict(device) for device in one.devices],
+        "uses_gpu": one.usable,
+        "verdict": one.verdict,
+    }
+
+
+def _gpu_lines(driver: Driver) -> list[str]:
+    if not driver.gpus:
+        known = f" (driver {driver.version})" if driver.version is not None else ""
+        return [f"gpu      {driver.detail}{known}"]
+    cuda = f", CUDA {'.'.join(map(str, driver.cuda))}" if driver.cuda is not None else ""
+    lines = [f"gpu      {driver.gpus[0].words}; driver {driver.version or 'of unknown version'}{cuda}"]
+    return lines + [f"         {one.words}" for one in driver.gpus[1:]]
+
+
+def _engine_lines(engines: GpuCheckup) -> list[str]:
+    lines = [] if engines.problem is None else [f"engine   {engines.problem}"]
+    for one in engines.engines:
+        lines += [f"engine   {one.kind} {one.version} ({one.reason})", f"         {one.verdict}"]
+    return lines
+
+
+def _install_lines(driver: Driver, engines: GpuCheckup) -> list[str]:
+    """How to get an engine that uses the GPU, where the chosen one does not."""
+    chosen = next((one for one in engines.engines if one.chosen), None)
+    if chosen is not None and chosen.usable:
+        return []
+    where = "To use the GPU" if driver.gpus else "To use a GPU, on a machine that has one"
+    lines = ["", f"{where}, either of:"]
+    for one in engines.install:
+        lines += [f"  {one.what} (needs {one.needs})", f"      {one.command}"]
+    return lines
 
 
 def _proxy_words(proxy: ProxyCheck | None) -> str:

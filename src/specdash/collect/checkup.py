@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.gpu import GpuCollector
+from specdash.collect.gpu_driver import Driver, look
 from specdash.collect.proxy_checkup import ProxyCheck, check_proxy
 from specdash.collect.tail import LogTail
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
@@ -118,8 +118,7 @@ class Checkup:
     target: Target
     endpoints: tuple[EndpointCheck, ...]
     log: LogCheck
-    gpus: int
-    gpu_failure: str | None
+    driver: Driver
     process_failure: str | None
     remedies: tuple[Remedy, ...]
     proxy: ProxyCheck | None = None
@@ -137,11 +136,11 @@ def check(target: Target) -> Checkup:
     """Look at the server's endpoints, its log, its process and the GPUs, once. Bounded by the endpoints' deadlines."""
     endpoints = asyncio.run(_check_endpoints(target))
     log = check_log(target.log)
-    gpus, gpu_failure = _check_gpu()
+    driver = look()
     process_failure = _check_process(target)
-    missing = _missing(target, endpoints, log, gpu_failure, process_failure)
+    missing = _missing(target, endpoints, log, driver, process_failure)
     remedies = tuple(REMEDIES[name] for name in missing)
-    return Checkup(target, endpoints, log, gpus, gpu_failure, process_failure, remedies, check_proxy(target))
+    return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target))
 
 
 def check_log(path: str | None) -> LogCheck:
@@ -218,15 +217,6 @@ def _detail_of(value: object) -> str:
     return ""
 
 
-def _check_gpu() -> tuple[int, str | None]:
-    readings: list[Reading[Any]] = []
-    GpuCollector(readings.append).step(1.0)
-    reading = readings[-1]
-    if reading.value is None:
-        return 0, reading.failure.detail if reading.failure is not None else "unknown"
-    return len(reading.value.gpus), None
-
-
 def _check_process(target: Target) -> str | None:
     from specdash.collect.host import HostCollector
     from specdash.core.readings import Source
@@ -241,7 +231,7 @@ def _missing(
     target: Target,
     endpoints: tuple[EndpointCheck, ...],
     log: LogCheck,
-    gpu_failure: str | None,
+    driver: Driver,
     process_failure: str | None,
 ) -> list[str]:
     from specdash.collect.processes import local_port
@@ -261,7 +251,7 @@ def _missing(
         "trace": log.failure is None and not log.traced_steps,
         "verbosity": log.failure is None and log.verbosity is not None and log.verbosity < 4,
         "host": not here,
-        "gpu": here and gpu_failure is not None,
+        "gpu": here and not driver.gpus,
         "process": here and reached and process_failure is not None,
     }
     return [name for name, is_missing in findings.items() if is_missing]
