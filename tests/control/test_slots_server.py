@@ -1,0 +1,165 @@
+"""Slots of the real engines: saved, erased and restored, and what these engines do that specdash refuses beforehand."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.main import main
+from specdash.control import slots
+from specdash.core.errors import ExitCode, RefusedError
+from specdash.core.target import Target
+from support.engines import RunningBackend, engine_env, running_backend
+from support.tiny_models import write_llama, write_mamba
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROMPT = "the speculative decoder drafts several tokens with a small model"
+BOTH = [
+    pytest.param("llama-server", marks=pytest.mark.llama_server),
+    pytest.param("xllamacpp", marks=pytest.mark.engine),
+]
+
+
+def post(url: str, path: str, body: Any) -> Any:
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+
+
+def complete(url: str, slot: int) -> Any:
+    """The timings of one completion in that slot."""
+    body = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "id_slot": slot}
+    return post(url, "/completion", body)["timings"]
+
+
+def backend(engine: str, tmp_path: Path, model: Path, **more: str) -> Any:
+    directory = tmp_path / "saved"
+    directory.mkdir(exist_ok=True)
+    settings = {"LLAMA_MODEL": str(model), "LLAMA_CTX_SIZE": "2048", "LLAMA_PARALLEL": "2"}
+    env = {**engine_env(engine), **settings, "LLAMA_SLOT_SAVE_PATH": str(directory), **more}
+    return running_backend(env, tmp_path / "run")
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningBackend]:
+    with backend(request.param, tmp_path, write_llama(tmp_path / "m.gguf", layers=2)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("running", BOTH, indirect=True)
+def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBackend, tmp_path: Path) -> None:
+    target = Target(running.url)
+    cold = complete(running.url, 0)
+    saved = slots.save(target, 0, "talk.bin")
+    file = tmp_path / "saved" / "talk.bin"
+    assert (saved.path, saved.bytes) == (str(file), file.stat().st_size)
+    assert [one.name for one in file.parent.iterdir()] == ["talk.bin"]
+    assert slots.erase(target, 0).tokens == saved.tokens
+    assert slots.list_slots(target).slots[0].tokens == 0
+    assert slots.restore(target, 1, "talk.bin").tokens == saved.tokens
+    warm = complete(running.url, 1)
+    assert (cold["cache_n"], warm["prompt_n"]) == (0, 1)
+    assert warm["cache_n"] == cold["prompt_n"] - 1
+
+
+@pytest.mark.parametrize("running", BOTH, indirect=True)
+def test_the_engine_itself_takes_a_slot_number_modulo_their_count(running: RunningBackend) -> None:
+    complete(running.url, 1)
+    assert post(running.url, "/slots/7?action=erase", {})["n_erased"] > 0
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_recurrent_memory_is_saved_and_restored_and_a_file_of_another_model_is_refused(
+    engine: str, tmp_path: Path
+) -> None:
+    with backend(engine, tmp_path, write_llama(tmp_path / "llama.gguf")) as other:
+        complete(other.url, 0)
+        slots.save(Target(other.url), 0, "llama.bin")
+    with backend(engine, tmp_path, write_mamba(tmp_path / "mamba.gguf")) as running:
+        target = Target(running.url)
+        complete(running.url, 0)
+        tokens = slots.save(target, 0, "mamba.bin").tokens
+        slots.erase(target, 0)
+        assert slots.restore(target, 0, "mamba.bin").tokens == tokens
+        with pytest.raises(RefusedError, match=r"llama\.gguf"):
+            slots.restore(target, 0, "llama.bin")
+        assert running.get("/health")["status"] == "ok"
+
+
+@pytest.mark.llama_server
+def test_the_engine_itself_aborts_on_a_recurrent_file_that_was_cut_off(tmp_path: Path) -> None:
+    with backend("llama-server", tmp_path, write_mamba(tmp_path / "mamba.gguf")) as running:
+        complete(running.url, 0)
+        slots.save(Target(running.url), 0, "whole.bin")
+        file = tmp_path / "saved" / "whole.bin"
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) // 2])
+        with pytest.raises(RefusedError, match="bytes that were saved"):
+            slots.restore(Target(running.url), 0, "whole.bin")
+        assert running.get("/health")["status"] == "ok"
+        with pytest.raises((OSError, urllib.error.URLError)):
+            post(running.url, "/slots/0?action=restore", {"filename": "whole.bin"})
+
+
+@pytest.mark.llama_server
+def test_a_sleeping_server_is_listed_and_goes_on_sleeping(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "m.gguf")
+    more = {"LLAMA_EXTRA_ARGS": "--sleep-idle-seconds 1"}
+    with backend("llama-server", tmp_path, model, **more) as running:
+        complete(running.url, 0)
+        while not running.get("/props")["is_sleeping"]:
+            assert running.process.poll() is None
+        for _ in range(3):
+            assert slots.list_slots(Target(running.url)).asleep
+        assert running.get("/props")["is_sleeping"] is True
+
+
+@pytest.mark.llama_server
+def test_a_busy_slot_is_refused_and_the_answer_goes_on(tmp_path: Path) -> None:
+    with backend("llama-server", tmp_path, write_llama(tmp_path / "m.gguf"), LLAMA_CTX_SIZE="65536") as running:
+        body = {"prompt": PROMPT, "n_predict": 30000, "stream": True, "id_slot": 0, "ignore_eos": True}
+        request = urllib.request.Request(running.url + "/completion", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            answer.readline()
+            with pytest.raises(RefusedError, match="busy"):
+                slots.erase(Target(running.url), 0)
+            assert answer.readline() is not None
+
+
+@pytest.mark.llama_server
+class TestCommand:
+    def test_without_a_terminal_a_change_wants_yes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with backend("llama-server", tmp_path, write_llama(tmp_path / "m.gguf")) as running:
+            complete(running.url, 0)
+            at = ("--url", running.url)
+            assert main(["slots", "erase", "0", *at]) == ExitCode.USAGE
+            assert "--yes" in capsys.readouterr().err
+            assert main(["slots", "save", "0", "a.bin", "--dry-run", *at]) == ExitCode.OK
+            assert capsys.readouterr().out.startswith("Save slot 0")
+            assert list((tmp_path / "saved").iterdir()) == []
+            assert main(["slots", "save", "0", "a.bin", "--yes", "--json", *at]) == ExitCode.OK
+            assert json.loads(capsys.readouterr().out)["tokens"] > 0
+            assert main(["slots", "--json", *at]) == ExitCode.OK
+            listed = json.loads(capsys.readouterr().out)
+            assert [one["filename"] for one in listed["files"]] == ["a.bin"]
+            assert main(["slots", *at, "restore", "1", "a.bin", "-y"]) == ExitCode.OK
+            assert "restored from" in capsys.readouterr().out
+            assert main(["slots", "erase", "5", "-y", *at]) == ExitCode.USAGE
+            assert "2 slots, 0 to 1" in capsys.readouterr().err
+
+    def test_a_server_without_the_flag_is_refused_with_its_name(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        env = {**engine_env("llama-server"), "LLAMA_MODEL": str(write_llama(tmp_path / "m.gguf"))}
+        with running_backend({**env, "LLAMA_CTX_SIZE": "2048"}, tmp_path / "run") as running:
+            assert main(["slots", "erase", "0", "-y", "--url", running.url]) == ExitCode.REFUSED
+            assert "LLAMA_SLOT_SAVE_PATH" in capsys.readouterr().err
+            assert main(["slots", "--url", running.url]) == ExitCode.OK
+            assert "not seen from here" in capsys.readouterr().out
