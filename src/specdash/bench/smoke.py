@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -279,8 +278,7 @@ def long_prompt(completions: Sequence[Completion], batch: int, *, skipped: str =
 
 def instance(looks: Sequence[Look], completions: Sequence[Completion]) -> Check:
     """Whether one and the same server with one and the same model answered throughout."""
-    found = (change for before, after in pairwise(looks) for change in _changes(before.instance, after))
-    changes = list(dict.fromkeys(found))
+    changes = _all_changes(looks)
     models = {one.model for one in completions if one.model}
     builds = {one.build for one in completions if one.build}
     if len(models) > 1:
@@ -301,8 +299,19 @@ def instance(looks: Sequence[Look], completions: Sequence[Completion]) -> Check:
     return Check("instance", Status.PASS, f"the same throughout, by {', '.join(known)}", figures)
 
 
-def _changes(before: Instance, look: Look) -> Iterable[str]:
-    after = look.instance
+def _all_changes(looks: Sequence[Look]) -> list[str]:
+    """Every change, each look against the last one that told the same thing."""
+    known, own, found = Instance(), 0, dict[str, None]()
+    for look in looks:
+        own += look.own
+        found.update(dict.fromkeys(_changes(known, look.instance, own)))
+        told = {name: value for name, value in asdict(look.instance).items() if value is not None}
+        own = own if look.instance.predicted is None else 0
+        known = replace(known, **told)
+    return list(found)
+
+
+def _changes(before: Instance, after: Instance, own: int) -> Iterable[str]:
     if None not in (before.build, after.build) and before.build != after.build:
         yield f"build {before.build} became {after.build}"
     if None not in (before.model, after.model) and before.model != after.model:
@@ -315,9 +324,9 @@ def _changes(before: Instance, look: Look) -> Iterable[str]:
         slack = max(1.0, before.predicted * _ROUNDING)
         if after.predicted < before.predicted - slack:
             yield "its counters went back"
-        elif after.predicted - before.predicted < look.own - slack:
+        elif after.predicted - before.predicted < own - slack:
             yield "its counters miss answers of ours"
-    if before.task is not None and (after.task is None or after.task < before.task):
+    if before.task is not None and after.task is not None and after.task < before.task:
         yield "its numbering of requests began anew"
 
 

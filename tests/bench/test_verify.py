@@ -1,0 +1,202 @@
+"""Whether answers are the same, and whether where they are not rounding decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.bench.verify import (
+    EPSILON,
+    Answer,
+    Report,
+    Run,
+    Side,
+    Verdict,
+    Way,
+    Weights,
+    advice,
+    against_itself,
+    cause,
+    first_difference,
+    judge,
+    weighed,
+    worst,
+)
+
+LENGTH = 40
+VOCABULARY = 7
+
+
+@dataclass
+class Model:
+    """A greedy model of made-up logits: at a tied place two tokens are worth the same, or nearly so."""
+
+    tied: frozenset[int] = frozenset()
+    asked: list[int] = field(default_factory=list)
+
+    def best(self, prefix: tuple[int, ...]) -> int:
+        return (sum(prefix) * 3 + len(prefix)) % VOCABULARY
+
+    def other(self, prefix: tuple[int, ...]) -> int:
+        return (self.best(prefix) + 1) % VOCABULARY
+
+    def logprob(self, prefix: tuple[int, ...], token: int) -> float | None:
+        if token == self.best(prefix):
+            return -0.7
+        if token == self.other(prefix):
+            return -0.7 - (EPSILON / 2 if len(prefix) in self.tied else 5.0)
+        return None
+
+    def weigh(self, prefix: tuple[int, ...], expected: int, got: int) -> Weights:
+        self.asked.append(len(prefix))
+        return Weights(self.logprob(prefix, expected), self.logprob(prefix, got), self.best(prefix))
+
+    def resume(self, prefix: tuple[int, ...], left: int) -> tuple[int, ...]:
+        text = prefix
+        for _ in range(left):
+            text = (*text, self.best(text))
+        return text[len(prefix) :]
+
+    def answer(self, flips: frozenset[int] = frozenset(), *, wrong: int | None = None) -> Answer:
+        """Its greedy answer, with the other token at the tied places `flips`, and a token of no worth at `wrong`."""
+        text: tuple[int, ...] = ()
+        for at in range(LENGTH):
+            token = self.other(text) if at in flips else self.best(text)
+            text = (*text, (self.best(text) + 3) % VOCABULARY if at == wrong else token)
+        return Answer(text)
+
+
+def run_of(answer: Answer, *, side: Side = Side.CANDIDATE, way: Way = Way.SEQUENTIAL, prompt: int = 0) -> Run:
+    return Run(side, way, 1, prompt, answer, Verdict.UNDECIDED, LENGTH)
+
+
+def judged(model: Model, answer: Answer, *, followed: int = LENGTH) -> Run:
+    return judge(
+        run_of(answer), model.answer(), weigh=model.weigh, resume=model.resume, candidate=None, followed=followed
+    )
+
+
+places = st.frozensets(st.integers(0, LENGTH - 1), max_size=8)
+
+
+@given(places)
+def test_an_answer_that_left_the_baselines_at_near_ties_alone_is_a_batch_shape_effect(flips: frozenset[int]) -> None:
+    model = Model(flips)
+    run = judged(model, model.answer(flips))
+    assert run.verdict is (Verdict.BATCH_SHAPE if flips else Verdict.IDENTICAL)
+    assert [one.at for one in run.differences] == sorted(flips)
+    assert run.checked == LENGTH
+    assert run.matched == min(flips, default=LENGTH)
+
+
+@given(places, st.integers(0, LENGTH - 1))
+def test_one_wrong_token_is_found_where_it_is_also_behind_near_ties(flips: frozenset[int], wrong: int) -> None:
+    model = Model(flips)
+    run = judged(model, model.answer(flips, wrong=wrong))
+    assert run.verdict is Verdict.DAMAGED
+    assert run.differences[-1].at == wrong
+    assert run.telling == run.differences[-1]
+    assert [one.at for one in run.differences[:-1]] == sorted(at for at in flips if at < wrong)
+    assert run.checked == wrong + 1
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
+def test_the_first_difference_is_where_the_common_beginning_ends(one: list[int], other: list[int]) -> None:
+    at = first_difference(one, other)
+    assert (at is None) is (one == other)
+    if at is not None:
+        assert one[:at] == other[:at]
+        assert one[at : at + 1] != other[at : at + 1]
+
+
+@given(st.lists(st.integers(0, 6), max_size=LENGTH).map(tuple), places)
+def test_an_answer_that_ends_early_is_damage_whatever_it_says(tokens: tuple[int, ...], tied: frozenset[int]) -> None:
+    model = Model(tied)
+    run = judged(model, Answer(tokens))
+    assert (run.verdict is Verdict.IDENTICAL) is (tokens == model.answer().tokens)
+    if len(tokens) < LENGTH and not any(one.expected is not None and not one.near_tie for one in run.differences[:-1]):
+        assert run.verdict is Verdict.DAMAGED
+
+
+def test_near_ties_are_followed_only_so_far_and_the_run_says_how_far() -> None:
+    flips = frozenset(range(0, 20, 2))
+    model = Model(flips)
+    run = judged(model, model.answer(flips), followed=3)
+    assert run.verdict is Verdict.BATCH_SHAPE
+    assert len(run.differences) == 4
+    assert run.checked == run.differences[-1].at + 1 < LENGTH
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "near"),
+    [
+        (Weights(-0.7, -0.75), None, True),
+        (Weights(-0.75, -0.7), None, True),
+        (Weights(-0.7, -0.75), Weights(-0.74, -0.7, 5), True),
+        (Weights(-0.7, -0.75), Weights(-6.0, -0.01, 5), False),
+        (Weights(-0.7, -0.75), Weights(None, -0.01, 5), False),
+        (Weights(-0.7, -0.9), None, False),
+        (Weights(-0.1, None), None, False),
+        (None, Weights(-0.7, -0.7, 5), False),
+    ],
+)
+def test_a_near_tie_is_one_in_the_eyes_of_both(baseline: Weights | None, candidate: Weights | None, near: bool) -> None:
+    model = Model()
+    one = judged(model, model.answer(wrong=3)).differences[0]
+    assert weighed(one, baseline, candidate, EPSILON).near_tie is near
+
+
+def test_a_text_that_the_baseline_gives_another_way_is_no_damage() -> None:
+    model = Model(frozenset({4}))
+    other = replace(run_of(model.answer(frozenset({4})), side=Side.BASELINE, way=Way.PARALLEL))
+    other = replace(other, verdict=Verdict.BATCH_SHAPE)
+    run = against_itself(judged(Model(), other.answer), [other])
+    assert run.verdict is Verdict.BATCH_SHAPE
+    assert run.as_baseline is Way.PARALLEL
+    assert "in parallel" in cause(run)
+
+
+def test_where_the_baseline_is_not_reproducible_nothing_is_claimed() -> None:
+    model = Model()
+    broken = replace(run_of(model.answer(wrong=2), side=Side.BASELINE), verdict=Verdict.DAMAGED)
+    run = judged(model, model.answer(wrong=9))
+    assert against_itself(run, [broken]).verdict is Verdict.UNDECIDED
+    assert against_itself(run, [replace(broken, prompt=1)]).verdict is Verdict.DAMAGED
+    same = judged(model, model.answer())
+    assert against_itself(same, [broken]).verdict is Verdict.IDENTICAL
+
+
+def test_the_cause_tells_drafting_from_another_model() -> None:
+    model = Model()
+    run = judged(model, model.answer(wrong=3))
+    one = run.differences[-1]
+    assert one.expected is not None
+    drafting = replace(run, differences=(replace(one, candidate_first=one.expected),))
+    assert "its drafting is at fault" in cause(drafting)
+    assert "another model" in cause(replace(run, differences=(replace(one, candidate_first=one.got),)))
+    assert "ended early" in cause(replace(run, differences=(replace(one, got=None),)))
+    assert cause(judged(model, model.answer())) == ""
+
+
+def test_the_report_has_the_worst_verdict_and_advice_where_something_was_not_tested() -> None:
+    model = Model(frozenset({4}))
+    assert worst([]) is None
+    report = Report()
+    assert report.verdict is None
+    report.runs.append(judged(model, model.answer()))
+    assert report.verdict is Verdict.IDENTICAL
+    assert any("drafted nothing" in line for line in advice(report, slots=2, speculates=True))
+    assert not advice(report, slots=2, speculates=False)
+    assert any("one slot" in line for line in advice(report, slots=1, speculates=False))
+    full = replace(model.answer(), drafted=8, accepted=8)
+    report.runs.append(judged(model, full))
+    assert any("no draft token was rejected" in line for line in advice(report, slots=2, speculates=True))
+    shaken = replace(judged(model, model.answer(frozenset({4}))), way=Way.PARALLEL)
+    report.runs.append(shaken)
+    assert report.verdict is Verdict.BATCH_SHAPE
+    assert any("--no-kv-unified" in line for line in advice(report, slots=2, speculates=True))
+    report.runs.append(judged(model, model.answer(wrong=1)))
+    assert report.verdict is Verdict.DAMAGED
