@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from specdash.core.observations import Slots
     from specdash.core.proxy_events import RequestEvent
+    from specdash.insight.proxy import ProxyState
     from specdash.insight.requests import LoggedRequest
     from specdash.insight.state import TargetState
 
@@ -64,7 +65,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         cached_share=_share(sums.cached, sums.processed) if sums is not None else None,
         lifetime_share=_lifetime_share(state),
         requests=tuple(requests),
-        sessions=_sessions(state.proxy.finished),
+        sessions=_sessions(state.proxy),
         slots=_slots(state, requests),
         ttft_warm_s=median(warm) if warm else None,
         ttft_cold_s=median(cold) if cold else None,
@@ -210,8 +211,17 @@ def _ttfts(requests: Sequence[PrefixRequest]) -> tuple[list[float], list[float]]
     return [one.ttft_s or 0.0 for one in warm], [one.ttft_s or 0.0 for one in cold]
 
 
-def _sessions(finished: Iterable[RequestEvent]) -> tuple[PrefixSession, ...]:
-    """The sessions, the most recent first."""
+def _sessions(proxy: ProxyState) -> tuple[PrefixSession, ...]:
+    """The sessions, the most recent first. Events come seldom, looks often."""
+    newest = proxy.finished[-1] if proxy.finished else None
+    if newest is None:
+        return ()
+    if proxy.prefix_sessions is None or proxy.prefix_sessions[0] is not newest:
+        proxy.prefix_sessions = newest, _of_sessions(proxy.finished)
+    return proxy.prefix_sessions[1]
+
+
+def _of_sessions(finished: Iterable[RequestEvent]) -> tuple[PrefixSession, ...]:
     by_session: dict[str, list[PrefixRequest]] = {}
     for event in finished:
         if event.session and event.prompt_tokens is not None and event.cached_tokens is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_status import ProxyEvents, ProxyStatus
     from specdash.core.target import Target
+    from specdash.insight.drafter_picture import PrefixSession
 
 KEPT_REQUESTS = 500
 KEPT_ACTIONS = 500
@@ -76,6 +77,8 @@ class ProxyState:
     def __init__(self) -> None:
         self.finished: deque[RequestEvent] = deque(maxlen=KEPT_REQUESTS)
         self.actions: deque[GuardrailEvent] = deque(maxlen=KEPT_ACTIONS)
+        self.prefix_sessions: tuple[RequestEvent, tuple[PrefixSession, ...]] | None = None
+        """What `prefix_cache` made of `finished` when this event was the newest."""
         self.lost = self.unread = 0
         self._live: ProxyStatus | None = None
         self._read: Counter[str] = Counter()
