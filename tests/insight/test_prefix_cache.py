@@ -26,11 +26,11 @@ from specdash.core.log_facts import (
 from specdash.core.observations import Counters, Slot, Slots
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ProxyEvents
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.target import Target
 from specdash.insight.drafter_picture import PrefixCachePicture
 from specdash.insight.prefix_cache import KEPT, KEPT_SESSIONS, derive
-from specdash.insight.prefix_verdict import NOTHING_TELLS, percent, verdict_on
+from specdash.insight.prefix_verdict import NO_COUNTERS, percent, verdict_on
 from specdash.insight.state import TargetState
 
 NOW, WALL, WINDOW_S = 1000.0, 1_800_000_000.0, 300.0
@@ -117,7 +117,14 @@ class TestSums:
         server.apply(Reading.known(Source.METRICS, NOW, Counters(prompt_tokens=100.0)))
         found = look(server)
         assert (found.cached, found.cached_share, found.lifetime_share) == (None, None, None)
-        assert found.verdict == NOTHING_TELLS
+        assert NO_COUNTERS in found.verdict
+        assert "--log" in found.verdict
+
+    def test_a_server_whose_metrics_fail_is_not_said_to_count_nothing(self) -> None:
+        server = state()
+        server.apply(Reading[Counters].unknown(Source.METRICS, NOW, FailureKind.DISABLED, "start it with --metrics"))
+        assert "/metrics: " in look(server).verdict
+        assert "start it with --metrics" in look(server).verdict
 
     @given(st.lists(st.tuples(st.integers(1, 9999), st.floats(0, 1)), min_size=1, max_size=KEPT))
     def test_log_and_truth_agree_whatever_came(self, prompts: list[tuple[int, float]]) -> None:
@@ -246,6 +253,10 @@ class TestVerdict:
         [
             (replace(GOOD, ttft_warm_s=0.4, ttft_cold_s=2.1), "83 % of prompt tokens came from the cache; warm TTFT"),
             (replace(GOOD, saved_s=12.0), "83 % of prompt tokens came from the cache, which saved 12.0 s of prefill"),
+            (
+                replace(GOOD, ttft_warm_s=3.0, ttft_cold_s=2.1, saved_s=12.0),
+                "83 % of prompt tokens came from the cache, wh",
+            ),
             (replace(LITTLE, similarity=0.12), "prompts change near their beginning: similarity 0.12; only 10 %"),
             (replace(LITTLE, size_mib=8190.0, limit_mib=8192.0, evicted=3), "cache full: 8190 of 8192 MiB, 3 prompts"),
             (replace(LITTLE, evicted=1), "cache too small: 1 prompt was dropped"),
@@ -258,7 +269,7 @@ class TestVerdict:
         ],
     )
     def test_the_most_telling_cause_is_said(self, found: PrefixCachePicture, words: str) -> None:
-        assert verdict_on(found, WINDOW_S, told=True).verdict.startswith(words)
+        assert verdict_on(found, WINDOW_S).verdict.startswith(words)
 
     @given(st.floats(0, 1))
     def test_a_share_is_nothing_or_all_only_where_it_is(self, share: float) -> None:

@@ -267,7 +267,11 @@ def run(
         told = messages(plan.calls[index].turns, tool_chars, nonce, flat=plan.flat)
         return server.chat(told, max_tokens, cached=cached, with_tools=not plan.flat)
 
-    ask(0, _nonce(), cached=False)
+    warm_up = ask(0, _nonce(), cached=False)
+    if warm_up.error is not None:
+        pairs[0] = replace(pairs[0], off=warm_up)
+        on_pair(pairs[0])
+        return tuple(pairs)
     warm = _nonce()
     for side in ("off", "on"):
         for index, pair in enumerate(pairs):

@@ -15,7 +15,7 @@ from specdash.core.readings import Source
 from specdash.insight.acceptance import resolution
 from specdash.insight.counter_log import delta
 from specdash.insight.drafter_picture import PrefixCachePicture, PrefixRequest, PrefixSession, PrefixSlot
-from specdash.insight.prefix_verdict import verdict_on
+from specdash.insight.prefix_verdict import NO_COUNTERS, verdict_on
 from specdash.insight.proxy_picture import ended_at
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         prefill_rate=rate,
         unknown=_unknown(state),
     )
-    return verdict_on(found, window_s, told=_is_told(state))
+    return verdict_on(found, window_s, _untold(state))
 
 
 def _requests(state: TargetState, now: float, wall: float) -> list[PrefixRequest]:
@@ -277,11 +277,15 @@ def _prefill_rate(state: TargetState) -> float | None:
     return None
 
 
-def _is_told(state: TargetState) -> bool:
-    """Whether anything tells what is cached, once there are prompts."""
+def _untold(state: TargetState) -> str:
+    """Why nothing tells what is cached; empty where something does, once there are prompts."""
+    if Source.LOG in state.last_known or Source.PROXY_EVENTS in state.last_known:
+        return ""
     last = state.counters.last
-    counted = last is not None and last.counters.prompt_tokens_cached is not None
-    return counted or Source.LOG in state.last_known or Source.PROXY_EVENTS in state.last_known
+    if last is not None:
+        return "" if last.counters.prompt_tokens_cached is not None else NO_COUNTERS
+    latest = state.latest.get(Source.METRICS)
+    return f"/metrics: {latest.failure or 'no answer yet'}" if latest is not None else "/metrics was not asked yet"
 
 
 def _unknown(state: TargetState) -> str:

@@ -12,15 +12,16 @@ WELL = 0.5
 """From this share of cached tokens on there is nothing to explain."""
 FULL = 0.95
 LOW_SIMILARITY = 0.5
-NOTHING_TELLS = (
-    "not known how much of the prompts was cached: start llama-server with --metrics (builds since August 2026 count "
-    "it), or name its log with --log"
-)
+NO_COUNTERS = "/metrics does not count it (builds since August 2026 do)"
 
 
-def verdict_on(found: PrefixCachePicture, window_s: float, *, told: bool) -> PrefixCachePicture:
-    """The same with its verdict. `told`: somebody tells what is cached, even if there was no prompt yet."""
-    return replace(found, verdict=_verdict(found, window_s) if told else NOTHING_TELLS)
+def verdict_on(found: PrefixCachePicture, window_s: float, untold: str = "") -> PrefixCachePicture:
+    """The same with its verdict. `untold` is why nothing tells what is cached; empty where something does, even if
+    there was no prompt yet."""
+    if untold:
+        words = f"not known how much of the prompts was cached: {untold}, and no log is read; name it with --log"
+        return replace(found, verdict=words)
+    return replace(found, verdict=_verdict(found, window_s))
 
 
 def _verdict(found: PrefixCachePicture, window_s: float) -> str:
@@ -53,8 +54,10 @@ def _why_little(found: PrefixCachePicture) -> str:
 
 def _ttft(found: PrefixCachePicture) -> str:
     word = "TTFT" if found.ttft_basis == "proxy" else "prompt time"
-    if found.ttft_warm_s is not None and found.ttft_cold_s is not None:
-        return f"; warm {word} {seconds(found.ttft_warm_s)} against {seconds(found.ttft_cold_s)} cold"
+    warm, cold = found.ttft_warm_s, found.ttft_cold_s
+    # Warm prompts may be so much longer that they take longer all the same: then this says nothing of the cache.
+    if warm is not None and cold is not None and warm < cold:
+        return f"; warm {word} {seconds(warm)} against {seconds(cold)} cold"
     if found.cached and found.saved_s is not None and found.saved_s >= 0.01:
         return f", which saved {seconds(found.saved_s)} of prefill"
     return ""
