@@ -11,6 +11,7 @@ from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import Estimate, Load, cells_of, estimate, heads_estimate, slots_of, snapshots_of
 from support import tiny_models as tiny
+from support.gguf_files import write_gemma3, write_wide
 from support.native_server import try_out
 
 if TYPE_CHECKING:
@@ -41,6 +42,26 @@ CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
         *("llama", None, "none"),
         {"N_PARALLEL": "1", "CTX_SIZE": "16384", "FLASH_ATTN": "off"},
     ),
+    "quantised caches of four slots": (
+        *("llama", None, "none"),
+        {"N_PARALLEL": "4", "CTX_SIZE": "8192", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"},
+    ),
+    "caches of 32-bit floats": (
+        *("wide", None, "none"),
+        {"N_PARALLEL": "1", "CTX_SIZE": "8192", "CACHE_TYPE_K": "f32", "CACHE_TYPE_V": "f32"},
+    ),
+    "queries wider than the embedding": (
+        *("wide", None, "none"),
+        {"N_PARALLEL": "4", "CTX_SIZE": "8192", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"},
+    ),
+    "sliding windows": ("gemma3", None, "none", {"N_PARALLEL": "4", "CTX_SIZE": "16384"}),
+    "sliding windows over one cache": ("gemma3", None, "none", {"N_PARALLEL": "-1", "CTX_SIZE": "8192"}),
+    "sliding windows at full length": (
+        "gemma3",
+        None,
+        "none",
+        {"N_PARALLEL": "2", "CTX_SIZE": "8192", "SWA_FULL": "1"},
+    ),
     "the demo's models": ("demo", "demo-draft", "draft-simple", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
 }
 
@@ -56,6 +77,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "qwen35": tiny.write_qwen35(folder / "qwen35.gguf", heads_too=True),
         "dflash": tiny.write_dflash(folder / "dflash.gguf"),
         "eagle3": tiny.write_eagle3(folder / "eagle3.gguf"),
+        "gemma3": write_gemma3(folder / "gemma3.gguf"),
+        "wide": write_wide(folder / "wide.gguf"),
         "demo": bundled_model(TARGET_MODEL),
         "demo-draft": bundled_model(DRAFT_MODEL),
     }
@@ -69,7 +92,17 @@ def _estimates(model: Path, draft: Path | None, kind: str, settings: dict[str, s
     key_type, value_type = settings.get("CACHE_TYPE_K", "f16"), settings.get("CACHE_TYPE_V", "f16")
     own_heads = kind == "draft-mtp"
     snapshots = snapshots_of(facts.architecture, [kind], 3)
-    load = Load(cells, slots, key_type, value_type, flash_attention=flash, heads=own_heads, snapshots=snapshots)
+    full = "SWA_FULL" in settings
+    load = Load(
+        cells,
+        slots,
+        key_type,
+        value_type,
+        flash_attention=flash,
+        full_window=full,
+        heads=own_heads,
+        snapshots=snapshots,
+    )
     parts = [estimate(facts, load)]
     plain = Load(cells, slots, flash_attention=flash)
     if own_heads:

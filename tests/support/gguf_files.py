@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
+from support.tiny_models.automaton import TOKENS, WIDTH, Model, feed_forward_block, successors
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -109,6 +111,48 @@ def write_control_vector(path: Path) -> Path:
 def write_vocabulary(path: Path) -> Path:
     """A tokenizer without weights."""
     return write_gguf(path, "llama", {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]})
+
+
+def write_gemma3(path: Path, *, layers: int = 6, window: int = 512) -> Path:
+    """A model that runs, with a sliding window in five of six layers."""
+    heads, size = 4, WIDTH // 4
+    model = Model(path, "gemma3", layers, 2 * WIDTH, heads, len(TOKENS))
+    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        model.number(key, size)
+    model.number("attention.head_count_kv", 2)
+    model.number("attention.sliding_window", window)
+    model.automaton(successors())
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        feed_forward_block(model, block, 2 * WIDTH)
+        for norm in ("post_attention_norm", "post_ffw_norm"):
+            model.tensor(f"{block}{norm}.weight", np.ones(WIDTH))
+        for norm in ("attn_q_norm", "attn_k_norm"):
+            model.tensor(f"{block}{norm}.weight", np.ones(size))
+        model.noise(f"{block}attn_q.weight", WIDTH, WIDTH)
+        for part in "kv":
+            model.noise(f"{block}attn_{part}.weight", 2 * size, WIDTH)
+        model.tensor(f"{block}attn_output.weight", np.zeros((WIDTH, WIDTH)))
+    model.close()
+    return path
+
+
+def write_wide(path: Path, *, layers: int = 4, size: int = 512) -> Path:
+    """A plain model that runs, with little weight and much cache: a step of 256 tokens is megabytes."""
+    heads = 4
+    model = Model(path, "llama", layers, 2 * WIDTH, heads, len(TOKENS))
+    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        model.number(key, size)
+    model.number("attention.head_count_kv", heads)
+    model.automaton(successors())
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        feed_forward_block(model, block, 2 * WIDTH)
+        for part in "qkv":
+            model.noise(f"{block}attn_{part}.weight", heads * size, WIDTH)
+        model.tensor(f"{block}attn_output.weight", np.zeros((WIDTH, heads * size)))
+    model.close()
+    return path
 
 
 def header(

@@ -16,7 +16,7 @@ from specdash.backend.launch import free_port
 from support.engines import llama_server_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 _START_S = 30.0
@@ -41,13 +41,7 @@ class Outcome:
 
 def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
     """Start llama-server with the settings, ask one completion, and stop it."""
-    port = free_port("127.0.0.1")
-    log = directory / "native.log"
-    env = {**os.environ, "LLAMA_ARG_HOST": "127.0.0.1", "LLAMA_ARG_PORT": str(port), **settings}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [llama_server_binary(), "--no-warmup"], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+    process, port, log = _start(settings, directory)
     try:
         started = _wait(process, port)
         speculative, drafted, answered = False, 0, False
@@ -61,6 +55,27 @@ def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
         process.kill()
         process.wait(10)
     return Outcome(started, speculative, answered, drafted, log.read_text(encoding="utf-8", errors="replace"))
+
+
+def bodies(settings: Mapping[str, str], directory: Path, paths: Iterable[str]) -> dict[str, Any]:
+    """What llama-server with the settings answers at these paths; nothing where it does not start."""
+    process, port, _ = _start(settings, directory)
+    try:
+        return {path: _get(port, path) for path in paths} if _wait(process, port) else {}
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _start(settings: Mapping[str, str], directory: Path) -> tuple[subprocess.Popen[bytes], int, Path]:
+    port = free_port("127.0.0.1")
+    log = directory / "native.log"
+    env = {**os.environ, "LLAMA_ARG_HOST": "127.0.0.1", "LLAMA_ARG_PORT": str(port), **settings}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [llama_server_binary(), "--no-warmup"], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    return process, port, log
 
 
 def _wait(process: subprocess.Popen[bytes], port: int) -> bool:

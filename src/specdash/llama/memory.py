@@ -2,9 +2,10 @@
 
 Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
 (`Shape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest of the
-feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding; scores, keys and values
-where flash attention is off) and the recurrent step (8 x its width), plus the attention mask. GPU overhead is what a
-CUDA context takes before the first byte of a model; it varies with driver and GPU.
+feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys and
+values take where they are wider; scores, keys and values where flash attention is off; copies of a cache of 32-bit
+floats where it is on) and the recurrent step (8 x its width), plus the attention mask. GPU overhead is what a CUDA
+context takes before the first byte of a model; it varies with driver and GPU.
 """
 
 from __future__ import annotations
@@ -247,12 +248,18 @@ def _offloaded(count: int, load: Load) -> list[bool]:
 def _cache(layer: Layer, load: Load) -> int:
     if not layer.key:
         return 0
-    cells = load.cells
-    if layer.window is not None and not load.full_window:
-        together = layer.window * (load.slots.sequences if load.slots.unified else 1) + load.batch
-        cells = math.ceil(min(cells, together) / CELLS_STEP) * CELLS_STEP
     streams = 1 if load.slots.unified else load.slots.sequences
-    return cells * streams * (row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value))
+    return (
+        _cells(layer, load) * streams * (row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value))
+    )
+
+
+def _cells(layer: Layer, load: Load) -> int:
+    """Length of one cache of a layer in tokens."""
+    if layer.window is None or load.full_window:
+        return load.cells
+    reach = layer.window * (load.slots.sequences if load.slots.unified else 1) + load.batch
+    return math.ceil(min(load.cells, reach) / CELLS_STEP) * CELLS_STEP
 
 
 def _state(layer: Layer, load: Load) -> int:
@@ -294,11 +301,22 @@ def _weights(facts: GgufFacts, shape: Shape, load: Load) -> tuple[int, int]:
 def _compute(model: str, shape: Shape, load: Load, vocabulary: int, *, on_gpu: bool) -> Part:
     streams = 1 if load.slots.unified else load.slots.sequences
     attends = any(layer.key for layer in (*shape.layers, *shape.heads))
-    # The tokens of a batch are spread over the streams, and look at the cells of their own stream only.
-    seen = load.cells * math.ceil(load.batch / streams) * streams if attends else 0
+    # The tokens of a batch are spread over the streams, and look at the cells of their own stream only; sliding windows
+    # have a cache and a mask of their own.
+    kinds = {layer.window: _cells(layer, load) for layer in (*shape.layers, *shape.heads) if layer.key}
+    seen = sum(kinds.values()) * math.ceil(load.batch / streams) * streams
     mask = seen * (2 if load.flash_attention else 4)
     groups = max((layer.key + layer.value for layer in shape.layers), default=0)
-    attention = 6 * shape.width * load.batch * 4
+    queries = shape.attention_heads * shape.head_key
+    keys = max((layer.key for layer in shape.layers), default=0)
+    contents = max((layer.value for layer in shape.layers), default=0)
+    projected = max(6 * shape.width, 2 * shape.width + int(2.2 * queries) + keys + contents)
+    attention = projected * load.batch * 4
+    if attends and load.flash_attention:
+        # Flash attention reads 16-bit floats: a cache of 32-bit ones is copied, a layer at a time.
+        copied = keys * (load.key_type == "f32") + contents * (load.value_type == "f32")
+        copies = load.cells * streams * 2 * copied
+        attention = max(attention, copies + (2 * shape.width + int(2.2 * queries)) * load.batch * 4 * bool(copies))
     if attends and not load.flash_attention:
         attention += groups * load.batch * 4 + shape.attention_heads * load.cells * load.batch * 4
     step = (3 * shape.feed_forward + 5 * shape.width) * load.batch * 4

@@ -1,0 +1,229 @@
+"""What is said of a file against the real llama-server and its libraries."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.demo import TARGET_MODEL, bundled_model
+from specdash.llama.architectures import DIFFUSION, KNOWN
+from specdash.llama.gguf import GgufError, read_facts
+from specdash.llama.gguf_types import FILE_TYPES, REMOVED_TYPES, TENSOR_TYPES
+from specdash.llama.memory import Load, fit_context, slots_of, together
+from specdash.llama.model_facts import describe
+from specdash.llama.model_shape import HYBRID, RECURRENT, STATE_ROLLBACK
+from support import gguf_files as files
+from support import tiny_models as tiny
+from support.engines import llama_server_binary
+from support.native_server import bodies, try_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
+COMMON = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "1", "LLAMA_ARG_FIT": "off"}
+
+
+def _library(name: str) -> Any:
+    path = Path(llama_server_binary()).resolve().parent / name
+    if not path.exists():
+        pytest.skip(f"the engine has no {name} beside it")
+    return ctypes.CDLL(str(path))
+
+
+def test_architectures_and_their_memory_are_those_of_the_library() -> None:
+    library = _library("libllama.so")
+    try:
+        name_of = library._Z13llm_arch_name8llm_arch
+        judges = [
+            getattr(library, symbol)
+            for symbol in (
+                "_Z21llm_arch_is_recurrentRK8llm_arch",
+                "_Z18llm_arch_is_hybridRK8llm_arch",
+                "_Z29llm_arch_supports_rs_rollbackRK8llm_arch",
+                "_Z21llm_arch_is_diffusionRK8llm_arch",
+            )
+        ]
+    except AttributeError:
+        pytest.skip("another build: these functions have other names")
+    name_of.restype = ctypes.c_char_p
+    found: dict[str, list[bool]] = {}
+    for number in range(1000):
+        name = name_of(number)
+        if name is None or name == b"(unknown)":
+            break
+        for judge in judges:
+            judge.restype = ctypes.c_bool
+        found[name.decode()] = [bool(judge(ctypes.byref(ctypes.c_int(number)))) for judge in judges]
+    assert set(found) - {"clip"} == KNOWN
+    told = [{name for name, row in found.items() if row[at]} for at in range(4)]
+    assert told == [set(RECURRENT), set(HYBRID), set(STATE_ROLLBACK), set(DIFFUSION)]
+
+
+def test_tensor_types_are_those_of_the_library() -> None:
+    library = _library("libggml-base.so")
+    library.ggml_type_name.restype = ctypes.c_char_p
+    library.ggml_blck_size.restype = ctypes.c_int64
+    library.ggml_type_size.restype = ctypes.c_size_t
+    for kind, known in TENSOR_TYPES.items():
+        assert library.ggml_type_name(kind).decode().upper() == known.name.upper()
+        assert (library.ggml_blck_size(kind), library.ggml_type_size(kind)) == (known.per_block, known.block_bytes)
+    assert all(library.ggml_blck_size(kind) == 0 for kind in REMOVED_TYPES)
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "llama": lambda path: tiny.write_llama(path, layers=3),
+    "mamba": tiny.write_mamba,
+    "lfm2": tiny.write_lfm2,
+    "heads": lambda path: tiny.write_qwen35(path, heads_too=True),
+    "gemma3": files.write_gemma3,
+    "demo": lambda _: bundled_model(TARGET_MODEL),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_said_of_a_model_is_what_the_server_says(name: str, tmp_path: Path) -> None:
+    path = MODELS[name](tmp_path / "m.gguf")
+    answers = bodies({**COMMON, "LLAMA_ARG_MODEL": str(path)}, tmp_path, ("/props", "/v1/models"))
+    found = describe(read_facts(path))
+    meta = answers["/v1/models"]["data"][0]["meta"]
+    assert (found.parameters, found.size) == (meta["n_params"], meta["size"])
+    assert (found.vocabulary, found.context, found.width) == (meta["n_vocab"], meta["n_ctx_train"], meta["n_embd"])
+    assert found.chat_template == bool(answers["/props"]["chat_template"])
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 10, 15, 17, 18, 21, 22, 26, 29, 30, 31, 32, 38, 39, 40, 41])
+def test_a_file_type_is_what_the_server_calls_it(number: int, tmp_path: Path) -> None:
+    path = tiny.write_llama(tmp_path / "m.gguf")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"general.file_type") + len(b"general.file_type") + 4
+    data[at : at + 4] = number.to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+    answers = bodies({**COMMON, "LLAMA_ARG_MODEL": str(path)}, tmp_path, ("/props",))
+    theirs = answers["/props"]["model_ftype"]
+    words = {"Small": "S", "Medium": "M", "Large": "L", "MoE": "MOE", "all": ""}
+    parts = [words.get(part, part) for part in theirs.split() if part not in ("-", "bpw", "mix")]
+    ours = FILE_TYPES[number][0]
+    assert ours in ("_".join(filter(None, parts)), parts[0], parts[-1]), theirs
+
+
+REFUSED: dict[str, Callable[[Path], Path]] = {
+    "a projector": files.write_projector,
+    "an adapter": files.write_adapter,
+    "an importance matrix": files.write_imatrix,
+    "a control vector": files.write_control_vector,
+    "a vocabulary": files.write_vocabulary,
+    "a draft alone": tiny.write_dspark,
+    "an EAGLE-3 head alone": tiny.write_eagle3,
+    "an architecture of nobody": lambda path: files.write_model(path, architecture="llama9"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_server_runs_nothing_that_is_called_no_model(name: str, tmp_path: Path) -> None:
+    path = REFUSED[name](tmp_path / "m.gguf")
+    outcome = try_out({**COMMON, "LLAMA_ARG_MODEL": str(path)}, tmp_path)
+    assert not outcome.answered, outcome.log[-1500:]
+    found = describe(read_facts(path))
+    assert found.refusal is not None or not found.known_architecture
+
+
+def _changed(path: Path, change: Callable[[bytearray], None]) -> Path:
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(bytes(data))
+    return path
+
+
+def _second_offset(data: bytearray) -> None:
+    # The description of output_norm.weight ends with its offset; eight bytes more make a gap.
+    at = data.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8 + 4
+    data[at : at + 8] = (int.from_bytes(data[at : at + 8], "little") + 32).to_bytes(8, "little")
+
+
+def _empty_key(data: bytearray) -> None:
+    at = data.index(b"general.name") - 8
+    data[at : at + 8] = bytes(8)
+
+
+def _twice(data: bytearray) -> None:
+    at = data.index(b"llama.feed_forward_length")
+    data[at : at + 25] = b"llama.embedding_length\0\0\0"
+    data[at : at + 25] = b"tokenizer.ggml.tokens\0\0\0\0"
+
+
+def _removed_type(data: bytearray) -> None:
+    at = data.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8
+    data[at : at + 4] = (31).to_bytes(4, "little")
+
+
+def _version(number: int, order: str = "little") -> Callable[[bytearray], None]:
+    def change(data: bytearray) -> None:
+        data[4:8] = number.to_bytes(4, order)  # type: ignore[arg-type]  # the order is one of two words
+
+    return change
+
+
+def _cut(data: bytearray) -> None:
+    del data[-2000:]
+
+
+DAMAGED = {
+    "a gap before a tensor": _second_offset,
+    "a key without a name": _empty_key,
+    "a type that was removed": _removed_type,
+    "version 1": _version(1),
+    "version 4": _version(4),
+    "the other byte order": _version(3, "big"),
+    "cut": _cut,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_the_server_refuses_every_file_that_is_called_damaged(name: str, tmp_path: Path) -> None:
+    path = _changed(tiny.write_llama(tmp_path / "m.gguf"), DAMAGED[name])
+    outcome = try_out({**COMMON, "LLAMA_ARG_MODEL": str(path)}, tmp_path)
+    assert not outcome.started, outcome.log[-1500:]
+    with pytest.raises(GgufError):
+        read_facts(path)
+
+
+def _limited(real: str, limit: int, directory: Path) -> Path:
+    """A llama-server that may have `limit` bytes of address space; 0: that tells how many it had."""
+    script = directory / "limited-llama-server"
+    script.write_text(f'#!/bin/sh\nulimit -v {limit // 1024}\nexec "{real}" "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def test_the_largest_context_that_fits_starts_and_a_step_more_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = files.write_wide(tmp_path / "wide.gguf", layers=8)
+    facts, real = read_facts(path), llama_server_binary()
+    load = Load(256, slots_of(1))
+    least = together(facts, load)
+    assert least is not None
+    step = 256 * 8 * 4 * 512 * 2 * 2
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    more = {"THREADS": "1", "THREADS_HTTP": "1", "CACHE_RAM": "0"}
+    common = {**COMMON, "LLAMA_ARG_MODEL": str(path), **{f"LLAMA_ARG_{name}": text for name, text in more.items()}}
+
+    def starts(context: int, limit: int) -> bool:
+        monkeypatch.setenv("LLAMA_BIN", str(_limited(real, limit, tmp_path)))
+        return try_out({**common, "LLAMA_ARG_CTX_SIZE": str(context)}, tmp_path).answered
+
+    low, high = 0, 2**33
+    while high - low > step // 8:
+        middle = (low + high) // 2
+        low, high = (low, middle) if starts(256, middle) else (middle, high)
+    # What the process takes beside the model; now give it room for the model and 10.5 steps of context more.
+    free = least.host + step * 10 + step // 2
+    fits = fit_context(facts, load, int(free / 0.9), headroom=0.9)
+    assert fits == 256 * 11
+    limit = high + free - least.host
+    assert starts(fits, limit)
+    assert not starts(fits + 256, limit)
