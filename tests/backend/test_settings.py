@@ -91,6 +91,19 @@ def test_spec_types_in_extra_args_replace_the_key_instead_of_being_appended() ->
     assert args[args.index("--spec-type") + 1] == "ngram-simple,ngram-mod"
 
 
+def test_eagle3_samples_off_the_device_where_slots_could_draft_at_once() -> None:
+    eagle3 = {"LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_SPEC_TYPE": "draft-eagle3"}
+    several = settings(**eagle3, LLAMA_PARALLEL="2")
+    assert several.value("spec-draft-backend-sampling") is False
+    assert several.parameters["spec-draft-backend-sampling"].source.startswith("default")
+    assert several.warnings == ()
+    assert "spec-draft-backend-sampling" not in settings(**eagle3).parameters
+    assert "spec-draft-backend-sampling" not in settings(LLAMA_SPEC_TYPE="draft-mtp", LLAMA_PARALLEL="2").parameters
+    wanted = settings(**eagle3, LLAMA_PARALLEL="2", LLAMA_EXTRA_ARGS="--spec-draft-backend-sampling")
+    assert wanted.value("spec-draft-backend-sampling") is True
+    assert "drafts of one of them" in wanted.warnings[0]
+
+
 def test_an_unset_minimum_never_exceeds_the_maximum() -> None:
     config = settings(LLAMA_SPEC_TYPE="ngram-mod", LLAMA_DRAFT_MAX="12")
     assert value(config, "spec-ngram-mod-n-min") == (12, "default 48, lowered to LLAMA_DRAFT_MAX")

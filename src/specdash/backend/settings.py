@@ -27,6 +27,8 @@ ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
+_DEVICE_SAMPLING = "spec-draft-backend-sampling"
+
 DraftDetector = Callable[[str], SpecType | None]
 
 
@@ -146,6 +148,7 @@ class _Reader:
         types, spec_source = self._speculation()
         self._draft_knobs(types)
         self._check_lengths(types)
+        self._keep_slots_apart(types)
         self._warn_of_dark_panels()
         native, environment = self._others()
         return BackendSettings(
@@ -308,6 +311,20 @@ class _Reader:
             raise InputError(
                 f"{_named(shortest)} is above {_named(longest)}: {one.name} would discard every draft; "
                 "lower the minimum or raise the maximum"
+            )
+
+    def _keep_slots_apart(self, types: tuple[SpecType, ...]) -> None:
+        mixing = [one.name for one in types if one.mixes_slots]
+        if not mixing or self._held("parallel").value == 1:
+            return
+        sampling = self._held(_DEVICE_SAMPLING)
+        if sampling.source == DEFAULT:
+            source = f"{DEFAULT}, off for {mixing[0]} with several slots"
+            self.assigned[_DEVICE_SAMPLING] = Assigned(value=False, source=source)
+        elif sampling.value:
+            self.warnings.append(
+                f"{sampling.source} samples drafts on the device: with {mixing[0]}, slots that draft at once get the "
+                "drafts of one of them; remove it, or set LLAMA_PARALLEL=1"
             )
 
     def _held(self, name: str) -> Assigned:

@@ -75,6 +75,8 @@ class SpecType:
     """How many of the target's layers its draft reads; 0: as many as the draft says, None: none."""
     block_margin: int | None = None
     """Where drafts are blocks: how many tokens a draft is shorter than the block the draft was trained on."""
+    mixes_slots: bool = False
+    """With backend sampling, which is on by default, slots that draft at once all get the last one's draft (b11549)."""
     parameters: str = ""
     """What the names of the engine parameters begin with that only this type reads."""
     log_classes: tuple[str, ...] = ()
@@ -174,6 +176,7 @@ SPEC_TYPES: tuple[SpecType, ...] = (
         keeps_states=True,
         draft_architectures=("eagle3",),
         reads_layers=3,
+        mixes_slots=True,
     ),
     _drafted(
         "draft-mtp",
