@@ -44,6 +44,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
     host = _fresh(state, Source.HOST, now)
     applies = state.experiments.marks(now, wall)
     alerts = state.alerts.picture()
+    paying = speedup.derive(state, now, wall, window_s)
     return Picture(
         at=now,
         wall=wall,
@@ -55,8 +56,8 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
         experiment=state.experiments.card(applies, now, wall),
-        speedup=speedup.derive(state, now, wall, window_s),
-        views=views.derive(state, now, wall, window_s),
+        speedup=paying,
+        views=views.derive(state, now, wall, window_s, paying),
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),
     )

@@ -32,7 +32,20 @@ class ReferenceCurve:
     name: str
     source: str
     per_position: tuple[float, ...]
+    """Empty where only means were published."""
     mean_accepted_length: float | None = None
+    acceptance: float | None = None
+    distance: float | None = None
+    """Root mean square difference to the drafter's own shares, over the positions that both have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionBin:
+    """Neighbouring positions and their mean share: what a chart of 64 positions can show."""
+
+    first: int
+    last: int
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +66,28 @@ class DrafterPicture:
     """Share of verification steps whose token at position i was accepted: of the window, else since the start."""
     per_position_basis: str = ""
     """`window` or `lifetime`."""
+    of_chain: bool = False
+    """The figures are of all types of a chain together: the server does not tell them apart."""
+    bins: tuple[PositionBin, ...] = ()
+    """The positions one by one up to 16 of them, else in bins that double."""
+    steps: float | None = None
+    """Verification steps that they rest on."""
     references: tuple[ReferenceCurve, ...] = ()
     """Published curves of the same type, the nearest first."""
     acceptance: float | None = None
     """Accepted over drafted tokens, on the same basis."""
     mean_accepted_length: float | None = None
     break_even_length: float | None = None
-    """Tokens per step at which speculation costs what it gains, at this draft length."""
+    """Tokens per decode call, replays counted, at which speculation costs what it gains, at this draft length: what
+    `effective_length` is to be compared with."""
     break_even_acceptance: float | None = None
     break_even_basis: str = ""
     """What the cost of a step rests on: `measured`, or the assumption in words."""
     best_length: int | None = None
-    """Draft length at which these positions and costs would give the most tokens per second; None where unknown."""
+    """Draft length, up to the present one, at which these positions and costs would give the most tokens per second;
+    None where unknown."""
+    best_gain: float | None = None
+    """How much faster than the present length that would be: 0.08 is 8 %."""
     verdict: str = ""
     """One sentence."""
 
@@ -81,8 +104,33 @@ class CheckpointCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """What replays cost over some time. See `CheckpointsPicture`."""
+
+    basis: str = ""
+    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
+    lines at the end of the latest requests; "" for none of them. Only a trace tells replays apart."""
+    steps: int = 0
+    """Verification steps, replays not counted."""
+    replays: int = 0
+    """Decodes that were a replay after a restore; without a trace the most that there can have been."""
+    replayed_tokens: int | None = None
+    """Tokens that they decoded for a second time; None where only a trace would tell."""
+    lost_s: float | None = None
+    """Decode time that went into replays: by the log's time stamps, else the mean time of a decode call each, which is
+    too much."""
+    lost_share: float | None = None
+    """The same as a share of decode time."""
+    mean_accepted_length: float | None = None
+    """As the server prints it: replays not counted."""
+    effective_length: float | None = None
+    """Tokens per decode call, replays counted: the honest gain."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointsPicture:
-    """How rejected tokens are taken back, and what that costs: over the window where not said otherwise."""
+    """How rejected tokens are taken back, and what that costs: over the window where not said otherwise, and since the
+    server's start where the window has no step."""
 
     memory: MemoryKind | None = None
     rollback: Rollback | None = None
@@ -93,20 +141,20 @@ class CheckpointsPicture:
     speculative: CheckpointCounts = CheckpointCounts()
     """Before drafts (verbosity 5)."""
     full_reprocessed: int = 0
-    """Prompts that were processed from the start again for want of a checkpoint."""
+    """Prompts that were processed from the start again for want of a checkpoint, by the server that writes the log."""
+    held: bool = False
+    """The figures are since the server's start, for the window has no step."""
+    basis: str = ""
+    """From what they are: see `ReplayFigures`, which has the meaning of all of them."""
     steps: int = 0
-    """Verification steps seen (LLAMA_TRACE=1), replays not counted."""
     replays: int = 0
-    """Steps that were a replay after a restore."""
     replayed_tokens: int | None = None
     lost_s: float | None = None
-    """Decode time that went into replays, estimated from the time of a step."""
     lost_share: float | None = None
-    """The same as a share of decode time."""
     mean_accepted_length: float | None = None
-    """As the server prints it: replays not counted."""
     effective_length: float | None = None
-    """Tokens per decode call, replays counted: the honest gain."""
+    lifetime: ReplayFigures = ReplayFigures()
+    """The same since the server's start."""
     verdict: str = ""
     """One sentence."""
 

@@ -22,11 +22,13 @@ from specdash.core.log_facts import (
 )
 from specdash.insight.acceptance import ExactWindow
 from specdash.insight.answer_progress import AnswerProgress
+from specdash.insight.checkpoint_tally import CheckpointTally
 from specdash.insight.counter_log import KEEP_S
 from specdash.insight.draft_statistics import DraftStatistics
 from specdash.insight.log_dates import at_reading, lives, newest
 from specdash.insight.prompt_cache_book import PromptCacheBook
 from specdash.insight.requests import LoggedRequest, RequestAssembler
+from specdash.insight.step_totals import StepTotals
 from specdash.insight.storms import StormBook
 
 if TYPE_CHECKING:
@@ -97,6 +99,10 @@ class LogView:
         self.live: Counter[str] = Counter()
         """What happened while we looked, the past of the log left out: see `LogPicture.live`."""
         self.events: dict[str, ServerEvent] = {}
+        self.implementations: dict[str, dict[str, str]] = {}
+        """What each speculative implementation said of its settings at the start, by type."""
+        self.step_totals = StepTotals()
+        self.checkpoint_tally = CheckpointTally()
         self.requests_exact = ExactWindow(KEEP_S)
         self.steps_exact = ExactWindow(LIVE_STEPS_S)
         self.slot_steps: dict[int, SlotSteps] = {}
@@ -176,12 +182,17 @@ class LogView:
         self.prompt_cache.clear()
         self.prefill.clear()
         self.events.clear()
+        self.implementations.clear()
+        self.step_totals.clear()
+        self.checkpoint_tally.clear()
         self.storms.new_server()
         self._task_of.clear()
 
     def _steps(self, at: float, steps: VerificationSteps) -> None:
         self.steps_exact.add(at, steps.generated, steps.accepted, steps.steps)
         live = self.slot_steps.get(steps.slot)
+        before = live.last_s if live is not None and live.task == steps.task else None
+        self.step_totals.note(at, steps, before)
         if live is None or live.task != steps.task:
             live = self.slot_steps[steps.slot] = SlotSteps(steps.task, first_s=steps.first_s)
         live.generated += steps.generated
@@ -203,10 +214,18 @@ class LogView:
             self.prefill[fact.slot] = fact
         elif isinstance(fact, CheckpointEvent):
             self.checkpoints[f"{fact.kind} {fact.action}"] += 1
+            self.checkpoint_tally.note(fact)
         elif isinstance(fact, ServerEvent):
-            self.events[fact.name] = fact
+            self._event(fact)
         elif isinstance(fact, TaskLaunched):
             self._task_of[fact.slot] = fact.task
+
+    def _event(self, event: ServerEvent) -> None:
+        self.events[event.name] = event
+        if event.name == "spec_implementation":
+            self.implementations.setdefault(event.get("type") or "", {})
+        elif event.name == "spec_parameters" and self.implementations:
+            self.implementations[next(reversed(self.implementations))].update(event.fields)
 
     def _note_live(self, fact: LogFact) -> None:
         if isinstance(fact, VerificationSteps):

@@ -23,6 +23,7 @@ from specdash.insight.speedup_model import (
     Range,
     break_even,
     compared,
+    draft_costs_of,
     effort_of,
     from_own_steps,
     leviathan,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.core.observations import Gpus, Props, Slots
+    from specdash.core.speculation import SpecType
     from specdash.insight.samples import RequestSample
     from specdash.insight.state import TargetState
 
@@ -176,8 +178,7 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     if known and reference is not None:
         picture = _measured(known, pool, reference)
     else:
-        gpus: Gpus | None = state.value(Source.GPU)
-        costs = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+        costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
         picture = _estimated(effort, share, pool, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
@@ -212,14 +213,14 @@ def _measured(pairs: Sequence[_Pair], pool: _Pool, reference: Reference) -> Spee
 
 
 def _estimated(
-    effort: Effort, share: float | None, pool: _Pool, why_not: str, costs: tuple[float, ...]
+    effort: Effort, share: float | None, pool: _Pool, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
     found = from_own_steps(pool.chosen)
     how = "from its own steps, of which some drafted less"
     if found is None:
-        found = leviathan(effort.length, effort.drafted_per_step, share, costs)
+        found = leviathan(effort.length, effort.drafted_per_step, share, *costs)
         how = "from tokens per step"
         how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
         how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
@@ -311,10 +312,19 @@ def _draft_share(state: TargetState, effort: Effort, cost: float | None, beside:
     """Share of decode time that went into drafting. All slots wait while one drafts."""
     if cost is not None and effort.seconds > 0 and beside is not None:
         return min(0.95, cost * effort.drafted * beside / effort.seconds)
-    types = [spec_type(name) for name in speculation.types_of(state) or ()]
-    known = [one for one in types if one is not None]
+    known = _known_types(state)
     # A look into a table of n-grams costs microseconds.
     return 0.0 if known and not any(one.reads_draft_model for one in known) else None
+
+
+def _known_types(state: TargetState) -> list[SpecType]:
+    return [one for name in speculation.types_of(state) or () if (one := spec_type(name)) is not None]
+
+
+def verify_costs_of(state: TargetState) -> tuple[float, ...]:
+    """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
+    gpus: Gpus | None = state.value(Source.GPU)
+    return VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> Effort | None:

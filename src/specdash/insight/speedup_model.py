@@ -16,6 +16,7 @@ from specdash.insight.bootstrap import Z_95, interval, ratio_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from specdash.core.speculation import SpecType
     from specdash.insight.samples import RequestSample
 
 VERIFY_COSTS = (0.0, 0.2, 0.8)
@@ -26,6 +27,9 @@ VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
 DRAFT_COSTS = (0.0, 0.1, 0.4)
 """What a draft model adds a token, likewise, where the log does not tell."""
+BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
+"""What a draft of one block costs, however long it is. Usual: what the published break-even of about 25 % at block size
+16 leaves (marksverdhei/llama.cpp#53), when verifying a token costs 0.2."""
 BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
 RESAMPLES = 800
@@ -34,6 +38,15 @@ _MOST_SHARE = 0.95
 _MICRO = 1e6
 _LEAST_SPREAD = 0.25
 _STEADY = 12
+
+
+def draft_costs_of(types: Sequence[SpecType], drafted_per_step: float) -> tuple[float, ...]:
+    """What a draft token may cost where the log does not tell, for drafts of that many tokens by such types."""
+    if types and not any(one.reads_draft_model for one in types):
+        return (0.0, 0.0, 0.0)
+    if any(one.block_margin is not None for one in types):
+        return tuple(cost / max(drafted_per_step, 1.0) for cost in BLOCK_DRAFT_COSTS)
+    return DRAFT_COSTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ from specdash.insight import checkpoints, drafter, drafting, prefix_cache, route
 from specdash.insight.drafter_picture import SpeculationViews
 
 if TYPE_CHECKING:
+    from specdash.insight.speedup_picture import SpeedUpPicture
     from specdash.insight.state import TargetState
 
 
-def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeculationViews:
-    """All of them. The caller holds the state's lock."""
+def derive(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:
+    """All of them. The caller holds the state's lock; `paying` is the speed-up of the same moment."""
     return SpeculationViews(
         drafting=drafting.derive(state, now, wall, window_s),
-        drafter=drafter.derive(state, now, wall, window_s),
+        drafter=drafter.derive(state, now, wall, window_s, paying),
         checkpoints=checkpoints.derive(state, now, wall, window_s),
         prefix_cache=prefix_cache.derive(state, now, wall, window_s),
         router=router.derive(state, now, wall, window_s),
