@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pynvml
 import pytest
 
 from specdash.cli.main import main
 from support.fault_server import FaultServer, free_port, says
+from support.faulty_nvml import FaultyNvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,3 +211,46 @@ def test_bad_words_about_the_proxy_are_one_line(
 ) -> None:
     assert main(["doctor", "--url", "http://127.0.0.1:9", *arguments]) == code
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:
+    monkeypatch.setattr("specdash.collect.gpu._import_nvml", lambda: nvml)
+
+
+def test_gpu_driver_and_engines_are_named_without_a_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FaultyNvml()
+    nvml.values.update({"nvmlSystemGetCudaDriverVersion": 12080, "nvmlDeviceGetCudaComputeCapability": (9, 0)})
+    with_nvml(monkeypatch, nvml)
+    code, found = report(capsys, "--url", f"127.0.0.1:{free_port()}")
+    assert code == 4
+    assert found["gpu"] == {
+        "count": 1,
+        "unavailable": None,
+        "absence": None,
+        "driver": "575.1",
+        "cuda": "12.8",
+        "devices": [{"index": 0, "name": "NVIDIA H200", "memory_bytes": 80 << 30, "compute": "9.0"}],
+    }
+    assert [one["chosen"] for one in found["engines"]].count(True) == 1
+    assert all(one["verdict"] and one["evidence"] for one in found["engines"])
+    assert "xorbitsai.github.io/xllamacpp/whl/cu128" in found["install"][0]["command"]
+    assert "-DCMAKE_CUDA_ARCHITECTURES=90" in found["install"][1]["command"]
+    assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
+    out = capsys.readouterr().out
+    assert "gpu      NVIDIA H200 (80.0 GiB, compute 9.0); driver 575.1, CUDA 12.8" in out
+
+
+def test_without_a_driver_the_reason_is_said_and_the_way_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FaultyNvml()
+    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    with_nvml(monkeypatch, nvml)
+    monkeypatch.setattr("specdash.collect.gpu_driver.PCI", Path("/nowhere"))
+    assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
+    out = capsys.readouterr().out
+    assert "gpu      the NVIDIA driver is installed and not loaded: " in out
+    assert "To use a GPU, on a machine that has one, either of:" in out
+    assert "pip install xllamacpp --force-reinstall --index-url" in out

@@ -1,0 +1,205 @@
+"""`auto` as a spec type and as a context: what it becomes, and that the reason and the arithmetic are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.backend import auto_context
+from specdash.backend.auto import choose, read_settings, slowed_down
+from specdash.backend.auto_context import Room
+from specdash.backend.loads import loads
+from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.core.errors import InputError
+from specdash.llama.gguf import GgufFacts, Tensor, read_facts
+from specdash.llama.memory import estimate
+from support import tiny_models
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIB = 1024**3
+MODEL = {"LLAMA_MODEL": "m.gguf"}
+
+
+@pytest.fixture(scope="module")
+def target(models: dict[str, Path]) -> GgufFacts:
+    return read_facts(models["target"])
+
+
+@pytest.fixture(scope="module")
+def draft(models: dict[str, Path]) -> GgufFacts:
+    return read_facts(models["draft"])
+
+
+def sized(facts: GgufFacts, parameters: int, *, heads: int | None = None) -> GgufFacts:
+    """The same model with so many parameters, and prediction layers."""
+    return replace(facts, tensors=(Tensor("all", parameters * 2, 1, (parameters,)),), nextn_layers=heads)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "on_gpu", "types"),
+    [
+        (2_000_000_000, True, ("draft-mtp",)),
+        (27_000_000_000, True, ("draft-mtp",)),
+        (27_000_000_000, False, ("ngram-mod", "draft-mtp")),
+        (1_999_999_999, True, ("ngram-mod",)),
+        (800_000_000, False, ("ngram-mod",)),
+    ],
+)
+def test_prediction_layers_draft_alone_on_a_gpu_chained_on_the_cpu_and_never_in_small_models(
+    target: GgufFacts, parameters: int, on_gpu: bool, types: tuple[str, ...]
+) -> None:
+    choice = choose(sized(target, parameters, heads=1), None, on_gpu)
+    assert choice.types == types
+    assert "1 prediction (nextn) layer and" in choice.because
+    assert ("under 2B its layers slow it down" in choice.because) == (parameters < 2_000_000_000)
+
+
+def test_a_model_without_such_layers_drafts_by_n_grams(target: GgufFacts) -> None:
+    choice = choose(target, None, on_gpu=True)
+    assert choice.types == ("ngram-mod",)
+    assert "no prediction (nextn) layers, and no draft model is given" in choice.because
+
+
+def test_a_model_that_is_not_here_drafts_by_n_grams() -> None:
+    assert choose(None, None, on_gpu=True).types == ("ngram-mod",)
+
+
+def test_a_draft_model_is_used_for_what_it_is(target: GgufFacts, draft: GgufFacts) -> None:
+    assert choose(target, draft, on_gpu=True).types == ("draft-simple",)
+    assert choose(target, replace(draft, nextn_layers=1), on_gpu=True).types == ("draft-mtp",)
+
+
+def test_a_draft_made_for_the_models_layers_names_its_type(tmp_path: Path) -> None:
+    target = read_facts(tiny_models.plain.write_llama(tmp_path / "t.gguf", layers=3))
+    eagle = read_facts(tiny_models.drafts.write_eagle3(tmp_path / "e.gguf"))
+    dflash = read_facts(tiny_models.drafts.write_dflash(tmp_path / "d.gguf"))
+    dspark = read_facts(tiny_models.drafts.write_dspark(tmp_path / "s.gguf"))
+    found = [choose(target, one, on_gpu=True) for one in (eagle, dflash, dspark)]
+    assert [one.types for one in found] == [("draft-eagle3",), ("draft-dflash",), ("draft-dspark",)], found
+
+
+def test_a_draft_of_another_vocabulary_is_left_out_with_the_reason(target: GgufFacts, draft: GgufFacts) -> None:
+    other = replace(draft, vocabulary_size=(draft.vocabulary_size or 0) + 500)
+    choice = choose(sized(target, 3_000_000_000, heads=1), other, on_gpu=True)
+    assert (choice.types, choice.uses_draft) == (("draft-mtp",), False)
+    assert "the draft cannot be used (its vocabulary has" in choice.because
+
+
+def read(env: dict[str, str], facts: dict[str, GgufFacts], *, on_gpu: bool = False) -> BackendSettings:
+    return read_settings({**MODEL, **env}, detect=None, look=facts.get, on_gpu=lambda _: on_gpu)
+
+
+def test_what_was_chosen_is_in_the_settings_with_the_reason(target: GgufFacts) -> None:
+    found = read(
+        {"LLAMA_SPEC_TYPE": "auto", "LLAMA_DRAFT_MAX": "12"},
+        {"m.gguf": sized(target, 3_000_000_000, heads=2)},
+    )
+    assert (found.spec_types, found.spec_source) == (("ngram-mod", "draft-mtp"), "LLAMA_SPEC_TYPE")
+    assert found.value("spec-draft-n-max") == found.value("spec-ngram-mod-n-max") == 12
+    (decision,) = found.decisions
+    assert (decision.name, decision.value) == ("spec-type", "ngram-mod,draft-mtp")
+    assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in decision.because
+
+
+def test_a_draft_that_is_left_out_is_not_loaded_beside_the_models_own_layers(
+    target: GgufFacts, draft: GgufFacts
+) -> None:
+    other = replace(draft, vocabulary_size=(draft.vocabulary_size or 0) + 500)
+    facts = {"m.gguf": sized(target, 3_000_000_000, heads=1), "d.gguf": other}
+    found = read({"LLAMA_SPEC_TYPE": "auto", "LLAMA_DRAFT_MODEL": "d.gguf"}, facts, on_gpu=True)
+    assert (found.spec_types, found.draft_model) == (("draft-mtp",), None)
+    assert found.warnings[0].startswith("LLAMA_DRAFT_MODEL is not loaded: LLAMA_SPEC_TYPE=auto does without")
+
+
+def test_a_draft_that_is_not_here_cannot_be_judged() -> None:
+    with pytest.raises(
+        InputError, match=r"LLAMA_SPEC_TYPE=auto: LLAMA_ARG_SPEC_DRAFT_HF_REPO is not here to be looked"
+    ):
+        read({"LLAMA_SPEC_TYPE": "auto", "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "a/b"}, {})
+
+
+def test_small_models_are_warned_of_where_the_operator_names_their_layers(target: GgufFacts) -> None:
+    small, large = sized(target, 800_000_000, heads=1), sized(target, 3_000_000_000, heads=1)
+    named = settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "draft-mtp"})
+    said = slowed_down(named, small)
+    assert said is not None
+    assert "0.8B parameters, and under 2B its prediction layers slow it down" in said
+    assert slowed_down(named, large) is None
+    assert slowed_down(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-mod"}), small) is None
+
+
+def context(facts: GgufFacts, room: Room, draft: GgufFacts | None = None, **env: str) -> BackendSettings:
+    wanted = settings_from_env({**MODEL, "LLAMA_CTX_SIZE": "auto", **env})
+    assert auto_context.wanted(wanted)
+    return auto_context.fitted(wanted, facts, draft, room)
+
+
+def test_the_context_that_fits_is_the_trained_one_where_there_is_room(target: GgufFacts) -> None:
+    found = context(target, Room(64 * GIB, 0, "main memory"))
+    assert found.value("ctx-size") == target.context_length
+    assert found.parameters["ctx-size"].source == "LLAMA_CTX_SIZE"
+    (decision,) = found.decisions
+    assert decision.steps[0] == "main memory: 64.0 GiB free, x 0.90 = 57.6 GiB may be used"
+    assert decision.steps[1].startswith("model weights ")
+    assert decision.steps[2].endswith(f"the model was trained on {target.context_length}")
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_no_larger_context_would_fit_into_what_there_is(target: GgufFacts, gpus: int) -> None:
+    room = Room(int(1024**2 * (50 + 400 * gpus) / 0.9), gpus, "CUDA0")
+    found = context(target, room)
+    size = int(found.value("ctx-size") or 0)
+    assert 0 < size < (target.context_length or 0)
+    allowed = room.free_bytes * 0.9 - gpus * 400 * 1024**2
+
+    def taken(tokens: int) -> int:
+        held = found.with_value("ctx-size", tokens, "test")
+        whole = estimate(target, loads(held, target, on_gpu=gpus > 0)[0])
+        assert whole is not None
+        return whole.gpu if gpus else whole.host
+
+    assert taken(size) <= allowed < taken(size + 256)
+
+
+def test_a_smaller_cache_type_and_fewer_slots_leave_more(target: GgufFacts) -> None:
+    room = Room(60 * 1024**2, 0, "main memory")
+    plain = int(context(target, room).value("ctx-size") or 0)
+    assert (
+        int(context(target, room, LLAMA_CACHE_TYPE_K="q8_0", LLAMA_CACHE_TYPE_V="q8_0").value("ctx-size") or 0) > plain
+    )
+    slots = context(target, room, LLAMA_PARALLEL="4")
+    assert int(slots.value("ctx-size") or 0) // 4 < plain
+    assert "in each of 4 slots" in slots.decisions[0].steps[2]
+
+
+def test_drafting_takes_its_share_and_prediction_layers_more(target: GgufFacts, draft: GgufFacts) -> None:
+    room = Room(60 * 1024**2, 0, "main memory")
+    plain = int(context(target, room).value("ctx-size") or 0)
+    with_draft = context(target, room, draft, LLAMA_DRAFT_MODEL="d.gguf", LLAMA_SPEC_TYPE="draft-simple")
+    assert int(with_draft.value("ctx-size") or 0) < plain
+    assert "draft KV cache" in with_draft.decisions[0].steps[1]
+    mtp = context(replace(target, nextn_layers=0), room, LLAMA_SPEC_TYPE="draft-mtp")
+    assert "x 0.85 (with MTP)" in mtp.decisions[0].steps[0]
+
+
+def test_where_nothing_fits_the_arithmetic_says_why(target: GgufFacts) -> None:
+    with pytest.raises(
+        InputError, match=r"LLAMA_CTX_SIZE=auto: not even the smallest context fits \(CUDA0: 1.0 MiB free"
+    ):
+        context(target, Room(1024**2, 1, "CUDA0"))
+
+
+def test_a_model_that_is_not_here_has_no_context_to_reckon() -> None:
+    wanted = settings_from_env({"LLAMA_ARG_HF_REPO": "a/b", "LLAMA_CTX_SIZE": "auto"})
+    with pytest.raises(InputError, match=r"LLAMA_CTX_SIZE=auto: the model's file is not here"):
+        auto_context.fitted(wanted, None, None, Room(GIB, 0, "main memory"))
+
+
+def test_a_number_in_extra_args_wins_over_auto() -> None:
+    found = settings_from_env({**MODEL, "LLAMA_CTX_SIZE": "auto", "LLAMA_EXTRA_ARGS": "-c 512"})
+    assert not auto_context.wanted(found)
+    assert found.warnings == ("LLAMA_CTX_SIZE=auto is ignored: LLAMA_EXTRA_ARGS wins",)

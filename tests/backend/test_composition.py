@@ -1,0 +1,223 @@
+"""Whatever the env says, what is rendered cannot be wrong: one chain, no length of 0, no minimum above its maximum, no
+draft that nobody reads. Or it is refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.backend import binary, embedded
+from specdash.backend.choices import Choice
+from specdash.backend.engine_facts import Capabilities, from_help, parse_help
+from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.core.errors import InputError
+from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
+from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
+from support.help_engine import BUILDS, help_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODEL = {"LLAMA_MODEL": "m.gguf"}
+KNOWN = [None, *(from_help("llama-server", build, parse_help(help_text(build))) for build in BUILDS)]
+NAMES = [one.name for one in SPEC_TYPES]
+DRAFT_FLAGS = [*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags]
+LENGTHS = [
+    name
+    for one in SPEC_TYPES
+    for name in (one.max_parameter, one.min_parameter, one.floor_parameter)
+    if name is not None
+]
+
+chains = st.lists(st.sampled_from([*NAMES, "none", "draft", "mtp", "ngram_mod"]), min_size=1, max_size=3).map(",".join)
+numbers = st.integers(0, 70).map(str)
+arguments = st.lists(
+    st.one_of(
+        st.tuples(st.just("--spec-type"), chains),
+        st.tuples(st.sampled_from(DRAFT_FLAGS), st.just("d.gguf")),
+        st.tuples(st.sampled_from([f"--{name}" for name in LENGTHS]), numbers),
+        st.just(("--spec-default",)),
+    ),
+    max_size=4,
+).map(lambda words: shlex.join([word for pair in words for word in pair]))
+envs = st.fixed_dictionaries(
+    {},
+    optional={
+        "LLAMA_SPEC_TYPE": st.one_of(chains, st.just("auto")),
+        "LLAMA_ARG_SPEC_TYPE": chains,
+        "LLAMA_DRAFT_MODEL": st.just("d.gguf"),
+        "LLAMA_ARG_SPEC_DRAFT_MODEL": st.just("d.gguf"),
+        "LLAMA_ARG_SPEC_DRAFT_HF_REPO": st.just("who/what"),
+        "LLAMA_DRAFT_MAX": numbers,
+        "LLAMA_DRAFT_MIN": numbers,
+        "LLAMA_ARG_SPEC_DRAFT_N_MAX": numbers,
+        "LLAMA_ARG_SPEC_DRAFT_N_MIN": numbers,
+        "LLAMA_EXTRA_ARGS": arguments,
+    },
+)
+
+
+def _detect(_path: str) -> SpecType | None:
+    return None
+
+
+def _read(env: Mapping[str, str]) -> BackendSettings | None:
+    choice = Choice(("ngram-mod",), "so the test says", uses_draft=False)
+    try:
+        return settings_from_env({**MODEL, **env}, _detect, choice)
+    except InputError:
+        return None
+
+
+def _values(words: list[str]) -> dict[str, str]:
+    """The value of every parameter on a command line, the last one winning; flags of older builds by their own name."""
+    found: dict[str, str] = {}
+    for flag, value in zip(words, [*words[1:], ""], strict=True):
+        if flag.startswith("-"):
+            found[BY_FLAG[flag][0].name if flag in BY_FLAG else flag] = value
+    return found
+
+
+def _least_and_most(one: SpecType, values: Mapping[str, str], flags: frozenset[str] | None) -> tuple[int, int] | None:
+    least = one.min_parameter or one.floor_parameter
+    if one.max_parameter is None or least is None:
+        return None
+    if flags is not None and not {f"--{one.max_parameter}", f"--{least}"} <= flags:
+        return None  # an older build, whose flags have other names and defaults
+    return int(values.get(least, str(BY_NAME[least].default))), int(
+        values.get(one.max_parameter, str(BY_NAME[one.max_parameter].default))
+    )
+
+
+@pytest.mark.parametrize("capabilities", KNOWN, ids=lambda one: one.version if one is not None else "names of today")
+@settings(max_examples=40, deadline=None)
+@given(envs)
+def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
+    capabilities: Capabilities | None, env: dict[str, str]
+) -> None:
+    found = _read(env)
+    if found is None:
+        return
+    fitted = binary.fit(found, capabilities)
+    if any(lack.refused for lack in fitted.lacks):
+        return
+    words = fitted.arguments
+    assert words.count("--spec-type") <= 1
+    values = _values(words)
+    types = [one for name in found.spec_types if (one := spec_type(name)) is not None]
+    for one in types:
+        bounds = _least_and_most(one, values, None if capabilities is None else capabilities.flags)
+        if bounds is not None:
+            assert bounds[0] <= bounds[1], one.name
+            assert bounds[1] > 0
+    for length in ("spec-draft-n-max", "spec-ngram-mod-n-max", "--draft-max", *(n for n in LENGTHS if "size-m" in n)):
+        assert values.get(length, "1") != "0"
+    if any(flag in words for flag in DRAFT_FLAGS):
+        assert any(one.reads_draft_model for one in types)
+    if any(one.needs_draft_model for one in types):
+        assert any(flag in words for flag in DRAFT_FLAGS)
+    assert "none" not in values.get("spec-type", "").split(",")
+
+
+@settings(max_examples=40, deadline=None)
+@given(envs)
+def test_the_package_gets_the_same_as_the_binary(env: dict[str, str]) -> None:
+    found = _read(env)
+    if found is None:
+        return
+    assigned = {one.name: one.value for one in embedded.fit(found).assignments}
+    assert tuple(assigned.get("spec-type", ())) == found.spec_types
+    values = _values(binary.arguments(found))
+    for name in LENGTHS:
+        assert str(assigned.get(name, "")) == values.get(name, "")
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0: must be from 1"),
+        ({"LLAMA_ARG_SPEC_DRAFT_N_MAX": "0"}, "LLAMA_ARG_SPEC_DRAFT_N_MAX=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "LLAMA_EXTRA_ARGS=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec_draft_n_max 0"}, "LLAMA_EXTRA_ARGS=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-mod-n-max 0"}, "LLAMA_EXTRA_ARGS=0: must be from 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-map-k4v-size-m 0"}, "LLAMA_EXTRA_ARGS=0: must be from 1"),
+        ({"LLAMA_EXTRA_ARGS": "--draft-max 0"}, "llama.cpp removed --draft-max"),
+        ({"LLAMA_ARG_DRAFT_MAX": "0"}, "LLAMA_ARG_DRAFT_MAX=0: llama.cpp removed this variable"),
+    ],
+)
+def test_a_draft_length_of_0_is_refused_wherever_it_is_written(env: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        settings_from_env({**MODEL, **env})
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LLAMA_DRAFT_MODEL": "d.gguf"},
+        {"LLAMA_ARG_SPEC_DRAFT_MODEL": "d.gguf"},
+        {"LLAMA_EXTRA_ARGS": "-md d.gguf"},
+        {"LLAMA_EXTRA_ARGS": "--model_draft d.gguf"},
+        {"LLAMA_ARG_SPEC_DRAFT_HF_REPO": "who/what"},
+        {"LLAMA_EXTRA_ARGS": "-hfd who/what"},
+    ],
+)
+def test_a_draft_model_without_a_type_is_refused_wherever_it_is_written(env: dict[str, str]) -> None:
+    with pytest.raises(
+        InputError, match=r"the server would load the draft model and not speculate; set LLAMA_SPEC_TYPE"
+    ):
+        settings_from_env({**MODEL, **env}, _detect)
+
+
+def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
+    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-md d.gguf"}, lambda _: spec_type("dflash"))
+    assert (found.spec_types, found.spec_source) == (("draft-dflash",), "detected from LLAMA_EXTRA_ARGS")
+
+
+@pytest.mark.parametrize("name", ["LLAMA_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"])
+def test_a_draft_that_the_types_cannot_read_is_not_loaded_and_that_is_said(name: str) -> None:
+    found = settings_from_env({**MODEL, name: "d", "LLAMA_SPEC_TYPE": "ngram-mod"})
+    assert not any(word in DRAFT_FLAGS for word in binary.arguments(found))
+    (warning,) = found.warnings
+    assert warning.startswith(f"{name} is not loaded: LLAMA_SPEC_TYPE=ngram-mod drafts without a model")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-c 512 --ctx-size 1024", "-c 512 is ignored: --ctx-size 1024 after it wins"),
+        ("--jinja --no-jinja", "--jinja is ignored: --no-jinja after it wins"),
+        ("--spec-type ngram-mod --spec-type ngram-cache", "and so the chain is ngram-mod,ngram-cache"),
+        ("--spec-ngram-mod-n-max 12 --spec-default", "--spec-ngram-mod-n-max 12 is ignored: --spec-default 64"),
+    ],
+)
+def test_arguments_that_take_from_each_other_are_said(text: str, said: str) -> None:
+    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": text})
+    assert any(warning.startswith("LLAMA_EXTRA_ARGS") and said in warning for warning in found.warnings)
+
+
+def test_the_same_argument_twice_with_one_value_is_no_conflict() -> None:
+    assert settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-c 512 --ctx-size 512"}).warnings == ()
+
+
+def test_a_key_that_is_given_twice_tells_no_secret() -> None:
+    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--api-key hush --api-key tell"})
+    assert "hush" not in " ".join(found.warnings)
+
+
+def test_a_variable_of_llama_cpp_that_extra_args_override_is_said() -> None:
+    found = settings_from_env({**MODEL, "LLAMA_ARG_RPC": "a:1", "LLAMA_EXTRA_ARGS": "--rpc b:1"})
+    assert found.warnings == ("LLAMA_ARG_RPC=a:1 is ignored: LLAMA_EXTRA_ARGS wins",)
+
+
+def test_the_default_chain_is_spelled_out_and_joins_the_others() -> None:
+    found = settings_from_env(
+        {**MODEL, "LLAMA_DRAFT_MODEL": "d", "LLAMA_EXTRA_ARGS": "--spec-type draft --spec-default"}
+    )
+    assert found.spec_types == ("ngram-mod", "draft-simple")
+    assert [found.value(f"spec-ngram-mod-n-{word}") for word in ("match", "min", "max")] == [24, 48, 64]

@@ -1,0 +1,234 @@
+"""Keys about GPUs: read, rendered for both engines, and refused where the engine has no such device."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import xllamacpp
+
+from specdash.backend import binary, devices, embedded
+from specdash.backend.devices import Device, parse_devices
+from specdash.backend.embedded_facts import devices as package_devices
+from specdash.backend.engines import Engine
+from specdash.backend.gpu_build import build_of, may_use_gpu
+from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.core.errors import InputError
+from specdash.core.parameter_catalogue import BY_KEY, ENGINE
+from support.engines import llama_server_binary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdash.backend.engine_facts import Lack
+
+LISTED = """\
+ggml_cuda_init: found 2 CUDA devices:
+  Device 0: NVIDIA H200, compute capability 9.0, VMM: yes
+Available devices:
+  CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)
+  CUDA1: NVIDIA GeForce RTX 4090 (24564 MiB, 24100 MiB free)
+"""
+KEYS = {
+    "LLAMA_DEVICE": ("CUDA0,CUDA1", "--device CUDA0,CUDA1"),
+    "LLAMA_GPU_LAYERS": ("all", "--gpu-layers all"),
+    "LLAMA_N_GPU_LAYERS": ("20", "--gpu-layers 20"),
+    "LLAMA_FLASH_ATTN": ("on", "--flash-attn on"),
+    "LLAMA_CACHE_TYPE_K": ("q8_0", "--cache-type-k q8_0"),
+    "LLAMA_CACHE_TYPE_V": ("q8_0", "--cache-type-v q8_0"),
+    "LLAMA_TENSOR_SPLIT": ("3,1", "--tensor-split 3,1"),
+    "LLAMA_SPLIT_MODE": ("row", "--split-mode row"),
+    "LLAMA_MAIN_GPU": ("1", "--main-gpu 1"),
+    "LLAMA_DRAFT_DEVICE": ("CUDA1", "--spec-draft-device CUDA1"),
+    "LLAMA_DRAFT_GPU_LAYERS": ("all", "--spec-draft-ngl all"),
+    "LLAMA_DRAFT_CACHE_TYPE_K": ("q4_0", "--spec-draft-type-k q4_0"),
+    "LLAMA_DRAFT_CACHE_TYPE_V": ("q4_0", "--spec-draft-type-v q4_0"),
+}
+
+
+def settings(**env: str) -> BackendSettings:
+    return settings_from_env({"LLAMA_MODEL": "m.gguf", **env})
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_becomes_its_flag(key: str) -> None:
+    value, flag = KEYS[key]
+    assert flag in " ".join(binary.arguments(settings(**{key: value})))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if BY_KEY[key].attribute is not None and "DEVICE" not in key])
+def test_each_key_sets_its_attribute_of_the_package(key: str) -> None:
+    params = xllamacpp.CommonParams()
+    for one in embedded.assignments(settings(**{key: KEYS[key][0]})):
+        embedded.apply(xllamacpp, params, one.name, one.path, one.value)
+    if key == "LLAMA_TENSOR_SPLIT":
+        assert list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
+    if key == "LLAMA_MAIN_GPU":
+        assert params.main_gpu == 1
+
+
+def test_every_attribute_of_the_catalogue_is_one_of_the_package() -> None:
+    for parameter in ENGINE:
+        owner: object = xllamacpp.CommonParams()
+        for name in (parameter.attribute or "").split("."):
+            owner = getattr(owner, name) if name else owner
+
+
+def test_the_package_takes_no_device_and_says_what_to_use() -> None:
+    (lack,) = embedded.fit(settings(LLAMA_DEVICE="CUDA1")).lacks
+    assert lack.refused
+    assert lack.line == (
+        "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first GPU, "
+        "-1: the CPU), or LLAMA_BIN to a llama-server"
+    )
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LLAMA_TENSOR_SPLIT": "half"},
+        {"LLAMA_TENSOR_SPLIT": "3,,1"},
+        {"LLAMA_DEVICE": "CUDA0, CUDA1"},
+        {"LLAMA_FLASH_ATTN": "maybe"},
+        {"LLAMA_CACHE_TYPE_K": "q3_k"},
+        {"LLAMA_SPLIT_MODE": "rows"},
+        {"LLAMA_MAIN_GPU": "-1"},
+        {"LLAMA_N_GPU_LAYERS": "some"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_may_be_written(env: dict[str, str]) -> None:
+    with pytest.raises(InputError) as raised:
+        settings(**env)
+    (key,) = env
+    assert str(raised.value).startswith(f"{key}=")
+
+
+def test_switch_words_mean_on_and_off_where_the_engine_takes_those() -> None:
+    assert [settings(LLAMA_FLASH_ATTN=word).value("flash-attn") for word in ("1", "off", "auto")] == [
+        "on",
+        "off",
+        "auto",
+    ]
+
+
+def test_the_list_of_devices_is_read() -> None:
+    found = parse_devices(LISTED)
+    assert found is not None
+    assert [one.name for one in found] == ["CUDA0", "CUDA1"]
+    assert found[0] == Device("CUDA0", "NVIDIA H200", 143771 * 2**20, 143000 * 2**20)
+    assert parse_devices("Available devices:\n  (none)\n") == ()
+    assert parse_devices("error: invalid argument: --list-devices") is None
+
+
+def test_the_package_lists_what_is_no_cpu() -> None:
+    kinds = xllamacpp.ggml_backend_dev_type
+    rows = [
+        {"name": "CUDA0", "description": "NVIDIA H200", "memory_total": 9, "memory_free": 8, "type": kind}
+        for kind in (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_CPU)
+    ]
+    assert package_devices(rows) == [("CUDA0", "NVIDIA H200", 9, 8)]
+    assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str) -> tuple[Lack, ...]:
+    monkeypatch.setattr(devices, "list_devices", lambda *_: found)
+    engine = Engine("llama-server", "/opt/llama-server", "b11434", "named")
+    return devices.lacking(settings(**env), engine, {})
+
+
+TWO = parse_devices(LISTED)
+
+
+def test_a_device_that_the_engine_does_not_list_is_refused_with_those_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    (lack,) = lacking(monkeypatch, TWO, LLAMA_DEVICE="CUDA0,CUDA7")
+    assert (lack.refused, lack.key) == (True, "LLAMA_DEVICE")
+    assert lack.line == (
+        "LLAMA_DEVICE=CUDA0,CUDA7: llama-server b11434 lists no device CUDA7; use CUDA0 (NVIDIA H200) or CUDA1 (NVIDIA "
+        "GeForce RTX 4090), or 'none' for the CPU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"LLAMA_DRAFT_DEVICE": "CUDA2"}, "lists no device CUDA2"),
+        ({"LLAMA_EXTRA_ARGS": "-dev CUDA9"}, "LLAMA_EXTRA_ARGS --device CUDA9"),
+        ({"LLAMA_SPLIT_MODE": "none", "LLAMA_MAIN_GPU": "2"}, "has 2 GPUs to use; use 0 to 1"),
+        ({"LLAMA_SPLIT_MODE": "none", "LLAMA_MAIN_GPU": "1", "LLAMA_DEVICE": "cuda1"}, "has 1 GPU to use; use 0"),
+    ],
+)
+def test_what_names_a_gpu_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], said: str
+) -> None:
+    (lack,) = lacking(monkeypatch, TWO, **env)
+    assert lack.refused
+    assert said in lack.line
+
+
+def test_more_shares_than_gpus_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    (lack,) = lacking(monkeypatch, TWO, LLAMA_TENSOR_SPLIT="1,1,1")
+    assert not lack.refused
+    assert "has 3 shares: llama-server b11434 has 2 GPUs; give 2" in lack.line
+
+
+@pytest.mark.parametrize("found", [TWO, None])
+@pytest.mark.parametrize(
+    "env", [{"LLAMA_DEVICE": "none"}, {"LLAMA_DEVICE": "CUDA1"}, {"LLAMA_TENSOR_SPLIT": "1,3"}, {}]
+)
+def test_devices_that_are_there_or_not_known_are_let_through(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, env: dict[str, str]
+) -> None:
+    assert lacking(monkeypatch, found, **env) == ()
+
+
+def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
+    folder.mkdir()
+    program = folder / "llama-server"
+    program.write_bytes(b"ELF " + holding)
+    for name in libraries:
+        (folder / name).write_bytes(b"library")
+    return Engine("llama-server", str(program), "b1", "named")
+
+
+@pytest.mark.parametrize(
+    ("libraries", "holding", "cuda", "others"),
+    [
+        (("libggml-base.so", "libggml-cpu.so"), b"", False, ()),
+        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", True, ()),
+        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False, ("vulkan",)),
+        ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", True, ()),
+        ((), b"..ggml_backend_cpu_reg..", False, ()),
+        ((), b"a thin program", None, ()),
+    ],
+)
+def test_the_files_of_an_engine_tell_what_it_was_built_for(
+    tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cuda: bool | None, others: tuple[str, ...]
+) -> None:
+    engine = built(tmp_path / "bin", *libraries, holding=holding)
+    found = build_of(engine)
+    assert (found.cuda, found.others) == (cuda, others), found
+    assert may_use_gpu(engine) == (cuda is not False or bool(others))
+    assert found.evidence
+
+
+def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
+    engine = built(tmp_path / "bin", "libggml-cpu.so")
+    (lack,) = devices.lacking(settings(LLAMA_N_GPU_LAYERS="99"), engine, {})
+    assert not lack.refused
+    assert "LLAMA_N_GPU_LAYERS=99 has no effect: llama-server b1 was built for the CPU; `specdash doctor`" in lack.line
+    assert devices.lacking(settings(LLAMA_N_GPU_LAYERS="0"), engine, {}) == ()
+
+
+def test_the_installed_package_tells_what_it_was_built_for() -> None:
+    found = build_of(Engine("xllamacpp", sys.executable, "1", "asked"))
+    assert found.cuda is not None, found
+    assert "xllamacpp" in found.evidence
+
+
+@pytest.mark.llama_server
+def test_the_real_binary_lists_its_devices() -> None:
+    engine = Engine("llama-server", llama_server_binary(), "b1", "named")
+    found = devices._ask_binary(engine, {})
+    assert found is not None
+    assert bool(found) == (build_of(engine).cuda is True)
