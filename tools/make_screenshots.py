@@ -1,7 +1,8 @@
 """`make screenshots`: pictures of the real dashboard on the real demo, as SVG and PNG, at the three sizes that count.
 
-The demo runs for a minute first, so that every panel has something to show. Needs cairosvg (in the `dev` extra), the
-cairo library and DejaVu Sans Mono (Debian: libcairo2 fonts-dejavu-core).
+The demo runs for a minute first, so that every panel has something to show. The `checkpoints` picture is of a recurrent
+model of tests/support, because the demo's model has an attention memory. Needs cairosvg (in the `dev` extra), the cairo
+library and DejaVu Sans Mono (Debian: libcairo2 fonts-dejavu-core).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from specdash.cli.demo import (
     start_proxy,
     start_traffic,
 )
+from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.control.console import Console
 from specdash.control.supervisor import Supervisor
@@ -41,21 +43,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SIZES = ((80, 24), (120, 36), (200, 50))
-SCREENS = {"demo": (), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
+SCREENS = {"demo": (), "speculation": ("m",), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
 """Each picture's name, and the keys that lead to it."""
 INCIDENTS = {"banner": (), "incidents": ("i",)}
 """Those that are drawn while the engine is stopped."""
+CHECKPOINTS = {"checkpoints": ("m",)}
+"""Those of a recurrent model that speculates."""
+ALL = (*SCREENS, *INCIDENTS, *CHECKPOINTS)
 STOPPED_S = 15.0
 APPLIED = {"LLAMA_DRAFT_MAX": "6"}
 """What is applied after half of the traffic, so that there is a marker and a card to show."""
 WARM_UP_S = 75.0
 WINDOW_S = 60.0
 OUT = Path(__file__).resolve().parents[1] / "screenshots"
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
-async def shoot(state: TargetState, console: Console, width: int, height: int, keys: tuple[str, ...]) -> str:
-    """The dashboard at one size, as SVG."""
-    app = Dashboard(state, demo=True, theme="night", console=console)
+async def shoot(state: TargetState, console: Console | None, width: int, height: int, keys: tuple[str, ...]) -> str:
+    """The dashboard at one size, as SVG; without a console it is not the demo's."""
+    app = Dashboard(state, demo=console is not None, theme="night", console=console)
     app.window_s = WINDOW_S
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause(1.0)
@@ -70,6 +76,7 @@ def main() -> int:
     """Draw all pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--only", choices=ALL, action="append", help="draw these pictures, not all")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, help="seconds of traffic before the first picture")
     args = parser.parse_args()
     try:
@@ -81,6 +88,16 @@ def main() -> int:
         return 1
     args.out.mkdir(parents=True, exist_ok=True)
     plot.load()
+    wanted = frozenset(args.only or ALL)
+    if wanted & {*SCREENS, *INCIDENTS} and not demo_pictures(wanted, args.out, args.warm_up):
+        return 1
+    if wanted & {*CHECKPOINTS}:
+        checkpoint_pictures(args.out, args.warm_up)
+    return 0
+
+
+def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
+    """Those of the demo; False when the apply that is to be seen in them failed."""
     with private_directory() as directory, Supervisor() as supervisor:
         target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
         state = TargetState(target)
@@ -91,21 +108,53 @@ def main() -> int:
         with Hub(target, [state.apply], on_target=state.retarget, env=env):
             time.sleep(1.0)
             start_traffic(supervisor, target, None)
-            time.sleep(args.warm_up / 2)
+            time.sleep(warm_up / 2)
             running = console.start(console.plan(ChangeSet({Role.BACKEND: APPLIED})))
             running.join()
             if running.record is None or running.record.outcome is not Outcome.APPLIED:
                 print(f"the apply before the pictures failed: {running.record or running.error}", file=sys.stderr)
-                return 1
-            time.sleep(args.warm_up / 2)
-            draw(state, console, SCREENS, args.out)
-            with stopped_engine(state):
-                time.sleep(STOPPED_S)
-                draw(state, console, INCIDENTS, args.out)
-    return 0
+                return False
+            time.sleep(warm_up / 2)
+            draw(state, console, {name: keys for name, keys in SCREENS.items() if name in wanted}, out)
+            if wanted & {*INCIDENTS}:
+                with stopped_engine(state):
+                    time.sleep(STOPPED_S)
+                    draw(state, console, {name: keys for name, keys in INCIDENTS.items() if name in wanted}, out)
+    return True
 
 
-def draw(state: TargetState, console: Console, screens: Mapping[str, tuple[str, ...]], out: Path) -> None:
+def checkpoint_pictures(out: Path, warm_up: float) -> None:
+    """A recurrent model whose draft has every eighth word wrong: each rejection restores a checkpoint and replays."""
+    sys.path.insert(0, str(TESTS))
+    from support.engines import engine_env, running_backend
+    from support.tiny_models import SENTENCE, build
+
+    with private_directory() as directory:
+        models = build(directory)
+        env = engine_env("llama-server") | {
+            "LLAMA_MODEL": str(models["mamba"]),
+            "LLAMA_DRAFT_MODEL": str(models["draft"]),
+            "LLAMA_SPEC_TYPE": DRAFT_TYPE,
+            "LLAMA_DRAFT_MAX": "8",
+            "LLAMA_CTX_SIZE": "4096",
+            "LLAMA_PARALLEL": "1",
+            "LLAMA_LOG_VERBOSITY": "5",
+        }
+        with running_backend(env, directory / "run") as backend:
+            there = {**os.environ, "XDG_STATE_HOME": str(backend.state)}
+            target = target_for_url(backend.url, there)
+            state = TargetState(target)
+            with Hub(target, [state.apply], on_target=state.retarget, env=there):
+                until = time.monotonic() + warm_up
+                for turn in itertools.count():
+                    backend.complete(" ".join((SENTENCE * 2)[turn % 20 : turn % 20 + 8 + turn % 24]), 120)
+                    if time.monotonic() > until:
+                        break
+                time.sleep(2.0)
+                draw(state, None, CHECKPOINTS, out)
+
+
+def draw(state: TargetState, console: Console | None, screens: Mapping[str, tuple[str, ...]], out: Path) -> None:
     """These screens at all sizes, as SVG and PNG."""
     import cairosvg
 

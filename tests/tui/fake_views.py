@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.core.start_check import Drafting
+from specdash.insight.drafter import bins
 from specdash.insight.drafter_picture import (
     CheckpointCounts,
     CheckpointsPicture,
@@ -43,6 +44,7 @@ SIMPLE = DrafterPicture(
     break_even_acceptance=0.31,
     break_even_basis="measured",
     best_length=6,
+    best_gain=0.04,
     verdict="It pays: 67 % accepted against a break-even of 31 %; drafts of 6 would give a little more than 8.",
 )
 CLAMPED = replace(
@@ -59,6 +61,7 @@ CLAMPED = replace(
     acceptance=0.646,
     mean_accepted_length=5.52,
     best_length=7,
+    best_gain=0.0,
     break_even_basis="a step costs 1.2 times a decode",
     verdict="It pays, though below the published curve from position 4 on: the text is harder than theirs.",
 )
@@ -68,6 +71,7 @@ NGRAM = replace(
     asked_length=64,
     effective_length=64,
     per_position=tuple(0.97 * 0.955**i for i in range(64)),
+    bins=bins(tuple(0.97 * 0.955**i for i in range(64))),
     references=(),
     best_length=None,
     acceptance=0.31,
@@ -81,6 +85,7 @@ REPLAYS = CheckpointsPicture(
     context=CheckpointCounts(12, 3, 1, 0.096),
     speculative=CheckpointCounts(1204, 613, 0, 0.037),
     full_reprocessed=2,
+    basis="trace",
     steps=1204,
     replays=613,
     replayed_tokens=2911,

@@ -13,7 +13,7 @@ from specdash.control.slots import SlotAction, SlotChange, SlotPlan
 from specdash.core.errors import RefusedError
 from specdash.core.start_check import Drafting
 from specdash.core.target import Target
-from specdash.insight.drafter_picture import DraftingPicture
+from specdash.insight.drafter_picture import DrafterPicture, DraftingPicture, ReferenceCurve
 from specdash.tui import plot
 from specdash.tui.actions import Place
 from specdash.tui.app import Dashboard
@@ -22,7 +22,7 @@ from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.confirm import ConfirmScreen
 from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, SpeculationScreen, Want, arrange
 from specdash.tui.view import View
-from specdash.tui.widgets.drafter import binned, position_lines
+from specdash.tui.widgets.drafter import DrafterPanel, position_lines, rows_for
 from specdash.tui.widgets.drafting import drafting_lines
 from tui.drawn import block, screen, text
 from tui.fake_console import FakeConsole
@@ -32,6 +32,8 @@ from tui.test_tune_screen import press
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
+
+    from specdash.insight.picture import Picture
 
 SIZES = [
     (80, 24),
@@ -106,6 +108,11 @@ def view(scene: str) -> View:
     """One refresh of a scene."""
     state = FakeState(scene)
     return View(state.picture(10_000.0, 1_790_000_000.0), state)
+
+
+def with_drafter(picture: Picture, drafter: DrafterPicture) -> Picture:
+    """The picture with another drafter."""
+    return replace(picture, views=replace(picture.views, drafter=drafter))
 
 
 @pytest.mark.parametrize(
@@ -404,13 +411,25 @@ def test_every_position_has_a_bar_whatever_the_room(width: int, height: int, pos
     assert str(positions) in drawn
 
 
-def test_bins_are_means_and_a_published_curve_ends_where_it_was_published() -> None:
-    rows = binned(SIMPLE.per_position, SIMPLE.references[0], 4)
-    assert [name for name, _, _ in rows] == ["1-4", "5-8"]
-    assert rows[0][1] == pytest.approx((0.91 + 0.84 + 0.77 + 0.69) / 4)
-    assert rows[0][2] == pytest.approx((0.88 + 0.79 + 0.70 + 0.61) / 4)
-    assert rows[1][2] is None
-    assert binned(CLAMPED.per_position, CLAMPED.references[0], 1)[0][2] == 0.95
+def test_positions_that_do_not_fit_are_told_together_and_a_published_curve_ends_where_it_was_published() -> None:
+    rows = rows_for(SIMPLE, 4)
+    assert [name for name, _, _ in rows] == ["1-2", "3-4", "5-6", "7-8"]
+    assert rows[0][1] == pytest.approx((0.91 + 0.84) / 2)
+    assert rows[0][2] == pytest.approx((0.88 + 0.79) / 2)
+    assert rows[3][2] is None
+    assert rows_for(CLAMPED, 8)[0][2] == 0.95
+    assert [name for name, _, _ in rows_for(NGRAM, 16)][:5] == ["1", "2", "3", "4", "5-8"]
+
+
+def test_what_was_published_without_positions_is_named_and_not_drawn() -> None:
+    means = ReferenceCurve("EAGLE-3, coding", "a thread", (), None, 0.481)
+    one = view("draft_simple")
+    drafter = replace(SIMPLE, references=(means, SIMPLE.references[0]))
+    panel = DrafterPanel()
+    drawn = block(panel.content(replace(one, picture=with_drafter(one.picture, drafter)), 100, 40))
+    assert "published  Qwen3-0.6B for Qwen3-32B" in drawn
+    assert "EAGLE-3, coding  48 % accepted" in drawn
+    assert "88 %" in drawn
 
 
 def test_every_place_is_a_screen() -> None:

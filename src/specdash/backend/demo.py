@@ -34,8 +34,8 @@ def parse_spec_types(text: str) -> tuple[str, ...]:
     return types
 
 
-def env_text(*, port: int, log: Path, spec_types: tuple[str, ...], engine: str) -> str:
-    """The env file of the demo's backend."""
+def env_text(*, port: int, log: Path, spec_types: tuple[str, ...], engine: str, slots: Path | None = None) -> str:
+    """The env file of the demo's backend; `slots` is a directory that slots may be saved to."""
     values = {
         "LLAMA_ENGINE": engine,
         "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)),
@@ -51,6 +51,8 @@ def env_text(*, port: int, log: Path, spec_types: tuple[str, ...], engine: str) 
         "LLAMA_LOG_MAX_MIB": "64",
         "LLAMA_ARG_CACHE_RAM": "128",
     }
+    if slots is not None:
+        values["LLAMA_SLOT_SAVE_PATH"] = str(slots)
     if DRAFT_TYPE in spec_types:
         values["LLAMA_DRAFT_MODEL"] = str(bundled_model(DRAFT_MODEL))
         values["LLAMA_DRAFT_MAX"] = str(DRAFT_LENGTH)

@@ -129,7 +129,10 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
 
     log, env_file = directory / "llama-server.log", directory / BACKEND_ENV
     port = free_port("127.0.0.1")
-    env_file.write_text(demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine), encoding="utf-8")
+    slots = directory / "slots"
+    slots.mkdir(exist_ok=True)
+    text = demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine, slots=slots)
+    env_file.write_text(text, encoding="utf-8")
     plan = plan_from_file(str(env_file))
     print(f"specdash demo: starting {plan.engine.words} on {plan.settings.url}", file=sys.stderr)
     argv = (sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file))

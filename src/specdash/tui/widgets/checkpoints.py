@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.speculation import Rollback
 from specdash.tui.formatting import UNKNOWN, clean, compact, count, decimal, percent, seconds, size, window
+from specdash.tui.spans import line_width
 from specdash.tui.widgets.part import TextPart, marked_bar, sentences
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class CheckpointsPanel(TextPart):
             return (memory, (": states are kept, nothing is replayed", "dim"))
         if one.rollback is Rollback.CHECKPOINT:
             return (memory, (f": {one.rollback}", "warn bold" if (one.lost_share or 0) >= _DEAR else "text"))
-        return (memory,)
+        return (memory, (f": {clean(one.because, 200)}" if one.because else "", "dim"))
 
     def aside(self, view: View) -> Line:
         """The time lost."""
@@ -59,7 +60,7 @@ class CheckpointsPanel(TextPart):
         lines = sentences(clean(one.verdict, 400), width, 2, "text bold")
         if one.rollback is Rollback.CHECKPOINT:
             lines += _lengths(one, width, ascii_only=view.glyphs.ascii_only)
-            lines.append(_replays(one, view.picture.window_s))
+            lines.append(_replays(one, view.picture.window_s, width))
         lines += _table(one)
         if one.full_reprocessed:
             text = f"{count(one.full_reprocessed)} prompts processed from the start again, for want of a checkpoint"
@@ -90,19 +91,22 @@ def _lengths(one: CheckpointsPicture, width: int, *, ascii_only: bool) -> list[L
     return lines
 
 
-def _replays(one: CheckpointsPicture, window_s: float) -> Line:
-    """`replays 57 of 213 steps   412 tokens again   1.24 s lost in 5m`."""
-    if not one.steps and not one.replays:
-        return ((f"{'replays':<{_NAME}}", "dim"), (UNKNOWN, "dim"), ("  LLAMA_TRACE=1 tells of them", "dim"))
-    return (
-        (f"{'replays':<{_NAME}}", "dim"),
-        (compact(one.replays), "text bold"),
-        (f" in {compact(one.steps)} steps   ", "dim"),
-        (compact(one.replayed_tokens), "text"),
-        (" tokens again   ", "dim"),
-        (seconds(one.lost_s), "text bold"),
-        (f" lost in {window(window_s)}", "dim"),
+def _replays(one: CheckpointsPicture, window_s: float, width: int) -> Line:
+    """`replays 57 in 213 steps   412 tokens again   1.24 s lost in 5m`; from counters, the most there can have been."""
+    label: Span = (f"{'replays':<{_NAME}}", "dim")
+    if not one.basis:
+        return (label, (UNKNOWN, "dim"), ("  LLAMA_TRACE=1 tells of them", "dim"))
+    when = "since the start" if one.held else f"in {window(window_s)}"
+    line: Line = (
+        label,
+        (f"at most {compact(one.replays)}" if one.basis == "counters" else compact(one.replays), "text bold"),
+        (f" in {compact(one.steps)} steps", "dim"),
     )
+    lost: Line = (("   ", "dim"), (seconds(one.lost_s), "text bold"), (f" lost {when}", "dim"))
+    again: Line = (("   ", "dim"), (compact(one.replayed_tokens), "text"), (" tokens again", "dim"))
+    if one.replayed_tokens is None:
+        again = ()
+    return (*line, *again, *lost) if line_width((*line, *again, *lost)) <= width else (*line, *lost)
 
 
 def _table(one: CheckpointsPicture) -> list[Line]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specdash.insight.drafter_picture import DrafterPicture, ReferenceCurve
     from specdash.tui.view import View
 
+MEASURED = "measured"
 _COLUMN = 30
 _GAP = 3
 _WIDE_COLUMN = 52
@@ -20,6 +21,8 @@ _USUAL_ROWS = 16
 _ROOMY = 90
 _LEAST_BAR = 8
 _THICK = 3
+Row = tuple[str, float, float | None]
+"""Position or span of positions, counted from 1, the mean share, and the mean published one."""
 
 
 class DrafterPanel(TextPart):
@@ -45,7 +48,8 @@ class DrafterPanel(TextPart):
         if not one.per_position_basis or one.acceptance is None:
             return ()
         is_lifetime = one.per_position_basis == "lifetime"
-        return (("since the start" if is_lifetime else f"last {window(view.picture.window_s)}", "dim"),)
+        when = "since the start" if is_lifetime else f"last {window(view.picture.window_s)}"
+        return ((f"all types of the chain, {when}" if one.of_chain else when, "dim"),)
 
     def least(self, view: View) -> int:
         """See `Part`."""
@@ -60,16 +64,26 @@ class DrafterPanel(TextPart):
             upper.append(_overall(one, width, ascii_only=ascii_only))
         usual = _usual_rows(one, width)
         legend = _legend(one, width)
-        verdict = sentences(clean(one.verdict, 400), width, 2, "text bold")
+        verdict = sentences(clean(one.verdict, 400), width, 3, "text bold")
         if height - len(upper) - len(legend) - len(verdict) < usual:
             legend = legend[:1]
         room = height - len(upper) - len(legend) - len(verdict)
-        if room < usual and len(verdict) > 1:
-            verdict, room = sentences(clean(one.verdict, 400), width, 1, "text bold"), room + 1
+        while room < usual and len(verdict) > 1:
+            verdict, room = sentences(clean(one.verdict, 400), width, len(verdict) - 1, "text bold"), room + 1
+        basis = _basis(one, width)
+        if room >= usual + len(basis) and (height >= PLENTY or room > usual + len(basis) + 1):
+            verdict, room = [*verdict, *basis], room - len(basis)
         bars = position_lines(one, width, usual if height >= PLENTY else room, ascii_only=ascii_only)
         if bars and room >= len(bars) + 2 and height < PLENTY:
             bars = [BLANK, *bars, BLANK]
         return [*upper, *bars, *legend, *verdict]
+
+
+def _basis(one: DrafterPicture, width: int) -> list[Line]:
+    """What the break-even rests on, where it is not measured."""
+    if one.break_even_acceptance is None or one.break_even_basis in ("", MEASURED):
+        return []
+    return sentences(f"break-even: {clean(one.break_even_basis, 200)}", width, 2)
 
 
 def _usual_rows(one: DrafterPicture, width: int) -> int:
@@ -99,7 +113,9 @@ def length_lines(one: DrafterPicture, width: int) -> list[Line]:
         parts.append((("length ", "dim"), (decimal(one.mean_accepted_length), "text bold"), (" a step", "dim")))
     if one.best_length is not None:
         settled = one.best_length == one.effective_length
-        parts.append((("best length ", "dim"), (str(one.best_length), "good bold" if settled else "gain bold")))
+        gain = f" +{percent(one.best_gain)}" if one.best_gain and not settled else ""
+        told: Line = (("best length ", "dim"), (str(one.best_length), "good bold" if settled else "gain bold"))
+        parts.append((*told, (gain, "gain")))
     return _flow(parts, width)
 
 
@@ -124,7 +140,7 @@ def _clamp_lines(one: DrafterPicture, width: int) -> list[Line]:
 def _overall(one: DrafterPicture, width: int, *, ascii_only: bool) -> Line:
     """All drafted tokens together, with the break-even marked."""
     least = one.break_even_acceptance
-    basis = "" if one.break_even_basis == "measured" else " est."
+    basis = "" if one.break_even_basis == MEASURED else " est."
     tail = f"break-even {percent(least)}{basis}" if least is not None else ""
     room = max(width - 4 - 7 - len(tail) - 2, _LEAST_BAR)
     pays = least is None or one.acceptance is None or one.acceptance >= least
@@ -137,15 +153,24 @@ def _overall(one: DrafterPicture, width: int, *, ascii_only: bool) -> Line:
     )
 
 
+def drawn_reference(one: DrafterPicture) -> ReferenceCurve | None:
+    """The published curve that is marked beside the bars: the nearest that has positions."""
+    return next((curve for curve in one.references if curve.per_position), None)
+
+
 def _legend(one: DrafterPicture, width: int) -> list[Line]:
-    """Whose curve is marked beside the bars; further published ones by name."""
+    """Whose curve is marked beside the bars; then, in their order, what else was published."""
+    marked = drawn_reference(one)
+    ordered = sorted(one.references, key=lambda curve: curve is not marked)
     lines: list[Line] = []
-    for index, curve in enumerate(one.references):
-        length = f", length {decimal(curve.mean_accepted_length)}" if curve.mean_accepted_length is not None else ""
-        source = f" ({clean(curve.source, 80)})" if curve.source and curve.source != curve.name else ""
-        text = f"{clean(curve.name, 80)}{length}{source}"
-        lead = "┃ published: " if index == 0 and one.per_position else "  published: "
-        lines.append(((lead, "gain" if index == 0 else "dim"), (fit(text, max(width - 13, 8)).rstrip(), "dim")))
+    for curve in ordered:
+        figures = [f"length {decimal(curve.mean_accepted_length)}"] if curve.mean_accepted_length is not None else []
+        figures += [f"{percent(curve.acceptance)} accepted"] if curve.acceptance is not None else []
+        source = [f"({clean(curve.source, 80)})"] if curve.source else []
+        text = "  ".join([clean(curve.name, 80), *figures, *source])
+        is_marked = curve is marked and bool(one.per_position)
+        lead = ("┃ published  " if is_marked else "  published  ") if not lines else " " * 13
+        lines.append(((lead, "gain" if is_marked else "dim"), (fit(text, max(width - 13, 8)).rstrip(), "dim")))
     return lines
 
 
@@ -155,10 +180,7 @@ def position_lines(one: DrafterPicture, width: int, height: int, *, ascii_only: 
     if not shares or height < 1:
         return []
     most = _abreast(width)
-    size = 1
-    while -(-len(shares) // size) > height * most:
-        size *= 2
-    rows = binned(shares, one.references[0] if one.references else None, size)
+    rows = rows_for(one, height * most)
     columns = next((n for n in range(1, most + 1) if -(-len(rows) // n) <= height), most)
     cells = (width - _GAP * (columns - 1)) // columns
     deep = -(-len(rows) // columns)
@@ -190,13 +212,20 @@ def without_empty_tail(shares: tuple[float, ...]) -> tuple[float, ...]:
     return shares[:end]
 
 
-def binned(shares: tuple[float, ...], curve: ReferenceCurve | None, size: int) -> list[tuple[str, float, float | None]]:
-    """Position or span of positions, counted from 1, the mean share, and the mean published one."""
+def rows_for(one: DrafterPicture, most: int) -> list[Row]:
+    """Every position, where `most` rows hold them; else the picture's bins; else neighbours together."""
+    shares = without_empty_tail(one.per_position)
+    spans = [(at, at) for at in range(len(shares))]
+    if len(spans) > most and one.bins:
+        spans = [(bin_.first, min(bin_.last, len(shares) - 1)) for bin_ in one.bins if bin_.first < len(shares)]
+    while len(spans) > most:
+        spans = [(pair[0][0], pair[-1][1]) for pair in (spans[at : at + 2] for at in range(0, len(spans), 2))]
+    curve = drawn_reference(one)
     published = curve.per_position if curve is not None else ()
-    rows: list[tuple[str, float, float | None]] = []
-    for start in range(0, len(shares), size):
-        own, theirs = shares[start : start + size], published[start : start + size]
-        name = str(start + 1) if len(own) == 1 else f"{start + 1}-{start + len(own)}"
+    rows: list[Row] = []
+    for first, last in spans:
+        own, theirs = shares[first : last + 1], published[first : last + 1]
+        name = str(first + 1) if first == last else f"{first + 1}-{last + 1}"
         rows.append((name, sum(own) / len(own), sum(theirs) / len(theirs) if len(theirs) == len(own) else None))
     return rows
 

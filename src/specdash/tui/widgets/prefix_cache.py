@@ -62,9 +62,6 @@ class PrefixCachePanel(TextPart):
             lines.append(_first_token(one, view.picture.window_s, width))
         lines.append(_prompt_cache(one, width, ascii_only=ascii_only))
         lines += sentences(clean(one.verdict, 400), width, 2, "text bold")
-        if one.full_reprocessed:
-            text = f"{count(one.full_reprocessed)} prompts were read from their start for want of a checkpoint"
-            lines += sentences(text, width, 2, "warn")
         return lines + sentences(clean(one.unknown, 400), width, 2)
 
 
@@ -291,6 +288,8 @@ class RequestsTable(RowsPanel[PrefixRequest]):
         """What each request shows."""
         ascii_only = view.glyphs.ascii_only
         has_sessions = any(one.session for one in self.rows(view))
+        # Without the proxy nobody saw the first token arrive.
+        first = "read in" if view.picture.views.prefix_cache.ttft_basis == "prompt" else "ttft"
         wide = min(max(self.size.width - _OTHERS, _BAR), _BAR_MOST)
         columns: tuple[Column[PrefixRequest], ...] = (
             Column("ended", 5, lambda r: (age(r.ended_age_s), "dim"), rank=1),
@@ -302,7 +301,7 @@ class RequestsTable(RowsPanel[PrefixRequest]):
             Column("cached", 6, lambda r: _text(percent(r.cached_share), "prefill bold"), rank=0),
             Column("tokens", 6, lambda r: _text(compact(r.cached)), rank=7),
             Column("processed", 9, lambda r: _text(compact(r.processed)), rank=2),
-            Column("ttft", 8, lambda r: _text(seconds(r.ttft_s)), rank=0),
+            Column(first, 8, lambda r: _text(seconds(r.ttft_s)), rank=0),
             Column("similarity", 10, lambda r: _text(percent(r.similarity)), rank=5),
         )
         return columns if has_sessions else [one for one in columns if one.heading != "session"]
