@@ -12,7 +12,7 @@ from specdash.export.alerts_snapshot import alerts_json, alerts_rows, timeline_j
 from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 from specdash.export.speedup_snapshot import speedup_json, speedup_rows
-from specdash.export.views_snapshot import views_json
+from specdash.export.views_snapshot import drafting_rows, views_json, views_rows
 
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu
@@ -183,6 +183,7 @@ def to_text(picture: Picture) -> str:
         ("state", f"{backend.state.upper()}{'  ' + backend.reason if backend.reason else ''}"),
         ("server", f"{backend.url}  {backend.engine or '--'}"),
         ("model", backend.model or "--"),
+        *drafting_rows(picture),
         ("speculation", f"{active}  {','.join(speculation.types or ()) or '--'}  {speculation.problem}".rstrip()),
         (
             "acceptance",
@@ -198,6 +199,7 @@ def to_text(picture: Picture) -> str:
         ("warnings", ", ".join(f"{w.warning} {w.count}" for w in picture.log.warnings) or "none seen"),
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
     ]
+    rows += views_rows(picture)
     rows += speedup_rows(picture)
     rows += alerts_rows(picture)
     rows += proxy_rows(picture)

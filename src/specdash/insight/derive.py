@@ -39,8 +39,9 @@ LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.P
 """Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others. Logs never age."""
 
 
-def picture(state: TargetState, now: float, wall: float, window_s: float) -> Picture:
-    """Everything derived at monotonic time `now`. The caller holds the state's lock."""
+def picture(state: TargetState, now: float, wall: float, window_s: float, *, for_rules: bool = False) -> Picture:
+    """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. The caller holds the
+    state's lock."""
     host = _fresh(state, Source.HOST, now)
     applies = state.experiments.marks(now, wall)
     alerts = state.alerts.picture()
@@ -57,7 +58,9 @@ def picture(state: TargetState, now: float, wall: float, window_s: float) -> Pic
         applies=applies,
         experiment=state.experiments.card(applies, now, wall),
         speedup=paying,
-        views=views.derive(state, now, wall, window_s, paying),
+        views=(
+            views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
+        ),
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),
     )

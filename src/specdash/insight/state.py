@@ -234,7 +234,7 @@ class TargetState:
         """Judge the rules, and note a change of the server's state."""
         self._judged_at = at
         wall = at + self._wall_offset()
-        picture = derive.picture(self, at, wall, JUDGED_WINDOW_S)
+        picture = derive.picture(self, at, wall, JUDGED_WINDOW_S, for_rules=True)
         backend = picture.backend
         if backend.state is not self._state_seen:
             if self._state_seen is not None:

@@ -21,3 +21,8 @@ def derive(state: TargetState, now: float, wall: float, window_s: float, paying:
         prefix_cache=prefix_cache.derive(state, now, wall, window_s),
         router=router.derive(state, now, wall, window_s),
     )
+
+
+def judged(state: TargetState, now: float, wall: float, window_s: float) -> SpeculationViews:
+    """Only what the rules read. The caller holds the state's lock."""
+    return SpeculationViews(drafting=drafting.derive(state, now, wall, window_s))
