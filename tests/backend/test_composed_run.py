@@ -1,0 +1,127 @@
+"""What was composed runs on both engines, and what must be refused is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.cli.main import main
+from support import tiny_models
+from support.engines import engine_env, running_backend, write_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENGINES = [
+    pytest.param("xllamacpp", marks=pytest.mark.engine),
+    pytest.param("llama-server", marks=pytest.mark.llama_server),
+]
+PROMPT = "the speculative"
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("more")
+    return {"heads": tiny_models.write_qwen35(folder / "heads.gguf", heads_too=True)}
+
+
+def env(models: dict[str, Path], engine: str, **changes: str) -> dict[str, str]:
+    plain = {"LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "1024", "LLAMA_THREADS": "1"}
+    return {**plain, **engine_env(engine), **changes}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_auto_takes_the_draft_and_it_drafts(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
+    wanted = env(models, engine, LLAMA_SPEC_TYPE="auto", LLAMA_DRAFT_MODEL=str(models["draft"]), LLAMA_CTX_SIZE="auto")
+    with running_backend(wanted, tmp_path) as backend:
+        (slot,) = backend.get("/slots")
+        assert (slot["speculative"], slot["n_ctx"]) == (True, tiny_models.CONTEXT)
+        assert backend.complete(PROMPT, 40)["timings"]["draft_n"] > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_chain_from_every_source_with_old_names_is_one_chain_that_drafts(
+    models: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    arguments = "--spec-type ngram_mod --spec-type draft --spec-ngram-mod-n-max 12"
+    draft = {"LLAMA_DRAFT_MODEL": str(models["draft"]), "LLAMA_DRAFT_MAX": "6"}
+    wanted = env(models, engine, LLAMA_ARG_SPEC_TYPE="ngram-cache", LLAMA_EXTRA_ARGS=arguments, **draft)
+    with running_backend(wanted, tmp_path) as backend:
+        assert backend.complete(PROMPT, 40)["timings"]["draft_n"] > 0
+        types = backend.get("/slots")[0]["params"]["speculative.types"]
+        assert types.removeprefix("none,") in ("ngram-mod,draft-simple", "draft-simple,ngram-mod")
+        said = backend.stderr.read_text()
+        assert "LLAMA_ARG_SPEC_TYPE=ngram-cache is ignored: LLAMA_EXTRA_ARGS wins" in said
+        assert "names spec types twice" in said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_keys_about_gpus_do_no_harm_where_there_is_none(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
+    keys = {"LLAMA_FLASH_ATTN": "on", "LLAMA_CACHE_TYPE_K": "q8_0", "LLAMA_CACHE_TYPE_V": "q8_0"}
+    more_keys = {
+        "LLAMA_SPLIT_MODE": "layer",
+        "LLAMA_MAIN_GPU": "0",
+        "LLAMA_TENSOR_SPLIT": "1",
+        "LLAMA_N_GPU_LAYERS": "0",
+    }
+    with running_backend(env(models, engine, **keys, **more_keys), tmp_path) as backend:
+        assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
+
+
+@pytest.mark.llama_server
+def test_a_device_that_is_not_there_is_refused_and_none_is_the_cpu(
+    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_env(tmp_path / "b.env", env(models, "llama-server", LLAMA_DEVICE="CUDA99"))
+    assert main(["backend", "show", "--env-file", str(file)]) == 3
+    assert "LLAMA_DEVICE=CUDA99: llama-server" in (said := capsys.readouterr().err)
+    assert "lists no device CUDA99" in said
+    with running_backend(env(models, "llama-server", LLAMA_DEVICE="none"), tmp_path / "none") as backend:
+        assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"LLAMA_DRAFT_MAX": "0", "LLAMA_SPEC_TYPE": "ngram-mod"}, "LLAMA_DRAFT_MAX=0: must be from 1"),
+        ({"LLAMA_ARG_SPEC_DRAFT_N_MAX": "0"}, "LLAMA_ARG_SPEC_DRAFT_N_MAX=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "-md {draft}"}, "would load the draft model and not speculate"),
+        ({"LLAMA_SPEC_TYPE": "draft-mtp"}, "draft-mtp needs prediction (nextn) layers"),
+        ({"LLAMA_MODEL": "{heads}", "LLAMA_DRAFT_MODEL": "{draft}", "LLAMA_SPEC_TYPE": "draft-mtp"}, "has none"),
+        ({"LLAMA_DRAFT_MODEL": "{draft}", "LLAMA_SPEC_TYPE": "draft-dflash"}, "the server would abort"),
+        ({"LLAMA_DRAFT_MODEL": "{mamba}", "LLAMA_SPEC_TYPE": "draft-simple"}, "aborts the server"),
+    ],
+)
+def test_what_would_crash_or_not_speculate_is_refused(
+    models: dict[str, Path],
+    more: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    engine: str,
+    changes: dict[str, str],
+    said: str,
+) -> None:
+    files = {name: str(path) for name, path in {**models, **more}.items()}
+    values = {key: text.format(**files) for key, text in changes.items()}
+    file = write_env(tmp_path / "b.env", env(models, engine, **values))
+    assert main(["backend", "show", "--env-file", str(file)]) == 3
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_prediction_layers_of_a_small_model_are_obeyed_with_a_warning_and_not_chosen(
+    models: dict[str, Path], more: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    wanted = env(models, engine, LLAMA_MODEL=str(more["heads"]), LLAMA_SPEC_TYPE="draft-mtp")
+    with running_backend(wanted, tmp_path) as backend:
+        assert backend.get("/slots")[0]["speculative"] is True
+        assert "under 2B its prediction layers slow it down" in backend.stderr.read_text()
+    file = write_env(tmp_path / "b.env", {**wanted, "LLAMA_SPEC_TYPE": "auto", "LLAMA_PORT": "0"})
+    assert main(["backend", "show", "--json", "--env-file", str(file)]) == 0
+    (decided,) = json.loads(capsys.readouterr().out)["decided"]
+    assert decided["value"] == "ngram-mod"
+    assert "under 2B its layers slow it down" in decided["because"]
