@@ -181,22 +181,27 @@ def test_the_cause_tells_drafting_from_another_model() -> None:
     assert cause(judged(model, model.answer())) == ""
 
 
-def test_the_report_has_the_worst_verdict_and_advice_where_something_was_not_tested() -> None:
+def test_the_report_has_the_worst_verdict() -> None:
     model = Model(frozenset({4}))
+    answers = [model.answer(), model.answer(frozenset({4})), model.answer(wrong=1)]
+    found = [Report([judged(model, one) for one in answers[:count]]).verdict for count in range(4)]
+    assert found == [None, Verdict.IDENTICAL, Verdict.BATCH_SHAPE, Verdict.DAMAGED]
     assert worst([]) is None
-    report = Report()
-    assert report.verdict is None
-    report.runs.append(judged(model, model.answer()))
-    assert report.verdict is Verdict.IDENTICAL
-    assert any("drafted nothing" in line for line in advice(report, slots=2, speculates=True))
-    assert not advice(report, slots=2, speculates=False)
-    assert any("one slot" in line for line in advice(report, slots=1, speculates=False))
-    full = replace(model.answer(), drafted=8, accepted=8)
-    report.runs.append(judged(model, full))
-    assert any("no draft token was rejected" in line for line in advice(report, slots=2, speculates=True))
+
+
+def test_advice_says_what_was_not_put_to_the_test_and_how_to_get_reproducible_answers() -> None:
+    model = Model(frozenset({4}))
+    plain, full = model.answer(), replace(model.answer(), drafted=8, accepted=8)
     shaken = replace(judged(model, model.answer(frozenset({4}))), way=Way.PARALLEL)
-    report.runs.append(shaken)
-    assert report.verdict is Verdict.BATCH_SHAPE
-    assert any("--no-kv-unified" in line for line in advice(report, slots=2, speculates=True))
-    report.runs.append(judged(model, model.answer(wrong=1)))
-    assert report.verdict is Verdict.DAMAGED
+
+    def said(*runs: Run, slots: int = 2, speculates: bool = True) -> str:
+        return " ".join(advice(Report(list(runs)), slots=slots, speculates=speculates))
+
+    assert "drafted nothing" in said(judged(model, plain))
+    assert not said(judged(model, plain), speculates=False)
+    assert "one slot" in said(judged(model, plain), slots=1)
+    assert "no draft token was rejected" in said(judged(model, full))
+    assert not said(judged(model, replace(full, accepted=7)))
+    assert "--no-kv-unified" in said(shaken)
+    assert "LLAMA_FLASH_ATTN=off" not in said(shaken)
+    assert "LLAMA_FLASH_ATTN=off" in said(replace(shaken, way=Way.SEQUENTIAL))

@@ -85,6 +85,7 @@ class Smoke:
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
             timeout=httpx.Timeout(self.effort.limit_s, connect=_LOOK_S),
             trust_env=False,
+            verify=not self.url.startswith("http://"),
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 

@@ -107,6 +107,10 @@ class Verification:
                     self._settle(server)
             else:
                 self._settle(None)
+            if self._unasked():
+                self._told("starting the candidate again, to ask about a difference")
+                with candidate() as server:
+                    self._ask_late(server)
         except BaseException:
             self.report.stopped = True
             self._settle_cheaply()
@@ -201,6 +205,26 @@ class Verification:
                 self._told("asking the candidate about the differences")
                 text = (*self.tokens[index], *answer.tokens[:at])
                 self._opinions[key] = server.weights(text, expected[at], answer.tokens[at])
+
+    def _unasked(self) -> list[int]:
+        """Where in the report a real difference lies behind near ties, so that the candidate was not asked about it."""
+        return [
+            number
+            for number, run in enumerate(self.report.runs)
+            if run.side is Side.CANDIDATE and run.verdict is Verdict.DAMAGED and len(run.differences) > 1
+        ]
+
+    def _ask_late(self, server: Server) -> None:
+        for number in self._unasked():
+            run = self.report.runs[number]
+            one = run.differences[-1]
+            if one.expected is None or one.got is None:
+                continue
+            text = (*self.tokens[run.prompt], *run.answer.tokens[: one.at])
+            told = server.weights(text, one.expected, one.got)
+            late = replace(one, candidate_gap=told.gap, candidate_first=told.first)
+            self.report.runs[number] = replace(run, differences=(*run.differences[:-1], late))
+            self._note_texts(self.report.runs[number], server)
 
     def _settle(self, server: Server | None) -> None:
         """Judge everything; without a server where nothing differs."""

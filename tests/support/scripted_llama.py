@@ -1,0 +1,232 @@
+"""A server that answers as llama-server does, with tokens, drafts and faults as a test says.
+
+What it generates is an automaton: each token has one successor. After a tied token (`is_tied`) another one is as
+likely, up to 0.02 nats; a server with `flips` takes that one, as another batch shape would.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+VOCABULARY = 500
+TIE_GAP = 0.02
+WORDS = tuple("bread is baked from flour water salt and yeast in a hot oven until it is brown".split())  # noqa: SIM905
+
+
+def successor(token: int) -> int:
+    """What follows a token."""
+    return (token * 7 + 3) % VOCABULARY
+
+
+def alternative(token: int) -> int:
+    """What may follow as well, where it is tied."""
+    return (successor(token) + 1) % VOCABULARY
+
+
+def is_tied(token: int) -> bool:
+    """Whether both are nearly as likely."""
+    return token % 11 == 5
+
+
+@dataclass
+class Behaviour:
+    """What the server does. Numbers of requests count completions of either kind, from 1."""
+
+    speculative: bool | None = True
+    slots: int = 2
+    n_ctx: int = 8192
+    drafted: int = 90
+    """Draft tokens per 64 generated ones."""
+    accepted: int = 60
+    flips: bool = False
+    wrong_at: int | None = None
+    """Index of a generated token that is neither the successor nor likely."""
+    own_mind: bool = False
+    """It takes that wrong token for the likely one."""
+    text: str | None = None
+    """Instead of words; of the chat completions."""
+    cached_accepted: int | None = None
+    """Of 64, where the prompt was cached."""
+    fails_from: int | None = None
+    """From this request on, all fail with HTTP 500."""
+    hangs_from: int | None = None
+    restarts_at: int | None = None
+    """Before this request it becomes another instance."""
+    model: str = "scripted.gguf"
+    metrics: bool = True
+
+
+@dataclass
+class ScriptedLlama:
+    """Listens on 127.0.0.1 while it is entered."""
+
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    requests: int = 0
+    task: int = 0
+    predicted: int = 0
+    started: int = 1000
+    seen: set[str] = field(default_factory=set)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    closing: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> Self:
+        owner = self
+
+        class Handler(_Handler):
+            server_of: ScriptedLlama = owner
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def began(self) -> int:
+        """Count a completion; its number."""
+        with self.lock:
+            self.requests += 1
+            if self.requests == self.behaviour.restarts_at:
+                self.task, self.predicted, self.started = 0, 0, self.started + 777
+                self.seen.clear()
+            self.task += 1
+            return self.requests
+
+    def timings(self, tokens: int, *, cached: int = 0) -> dict[str, Any]:
+        """Figures of one answer of so many tokens."""
+        one, found = self.behaviour, {"cache_n": cached, "prompt_n": 20, "predicted_n": tokens, "predicted_ms": 1.0}
+        if one.speculative and one.drafted:
+            accepted = one.cached_accepted if cached and one.cached_accepted is not None else one.accepted
+            found["draft_n"] = one.drafted * tokens // 64
+            found["draft_n_accepted"] = accepted * tokens // 64
+        with self.lock:
+            self.predicted += tokens
+        return found
+
+    def generated(self, prompt: list[int], count: int) -> list[int]:
+        """The tokens after a prompt."""
+        text = list(prompt)
+        for index in range(count):
+            token = text[-1]
+            taken = alternative(token) if self.behaviour.flips and is_tied(token) and count > 1 else successor(token)
+            if index == self.behaviour.wrong_at and count > 1:
+                taken = (successor(token) + 50) % VOCABULARY
+            text.append(taken)
+        return text[len(prompt) :]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_of: ScriptedLlama
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        one, path = self.server_of.behaviour, self.path.partition("?")[0]
+        if path == "/health":
+            self._say({"status": "ok"})
+        elif path == "/props":
+            self._say({"model_path": f"/models/{one.model}", "build_info": "b1-scripted", "total_slots": one.slots})
+        elif path == "/slots":
+            slots = [{"id": index, "n_ctx": one.n_ctx, "is_processing": False} for index in range(one.slots)]
+            for slot in slots:
+                if one.speculative is not None:
+                    slot["speculative"] = one.speculative
+                if self.server_of.task:
+                    slot["id_task"] = self.server_of.task
+            self._say(slots)
+        elif path == "/metrics" and one.metrics:
+            name = "llamacpp:tokens_predicted_total"
+            lines = f"# TYPE {name} counter\n{name} {self.server_of.predicted}\n"
+            self._send(200, lines.encode(), "text/plain; version=0.0.4")
+        else:
+            self._say({"error": {"message": "File Not Found"}}, 404)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("content-length", "0"))) or b"{}")
+        path = self.path.partition("?")[0]
+        if path == "/tokenize":
+            self._say({"tokens": [ord(letter) % VOCABULARY for letter in body["content"]]})
+        elif path == "/detokenize":
+            self._say({"content": "".join(f" t{token}" for token in body["tokens"])})
+        elif path == "/apply-template":
+            self._say({"prompt": "".join(str(one["content"]) for one in body["messages"])})
+        else:
+            self._complete(path, body)
+
+    def _complete(self, path: str, body: dict[str, Any]) -> None:
+        server, one = self.server_of, self.server_of.behaviour
+        server.bodies.append(body)
+        number = server.began()
+        if one.fails_from is not None and number >= one.fails_from:
+            self._say({"error": {"message": "Compute error.", "code": 500}}, 500)
+        elif one.hangs_from is not None and number >= one.hangs_from:
+            server.closing.wait(30)
+            self.close_connection = True
+        elif path == "/completion":
+            self._say(self._tokens(body))
+        else:
+            self._chat(body)
+
+    def _tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompt, count = body["prompt"], body["n_predict"]
+        tokens = self.server_of.generated(prompt, count)
+        told = {"tokens": tokens, "timings": self.server_of.timings(count)}
+        if body.get("n_probs"):
+            last = prompt[-1]
+            gap = TIE_GAP if is_tied(last) else 8.0
+            worth = {successor(last): -0.7, alternative(last): -0.7 - gap}
+            if self.server_of.behaviour.own_mind:
+                tokens = [(successor(last) + 50) % VOCABULARY]
+                worth[tokens[0]] = -0.01
+            likely = [{"id": token, "logprob": logprob} for token, logprob in worth.items()]
+            told["completion_probabilities"] = [{"id": tokens[0], "top_logprobs": likely}]
+        return told
+
+    def _chat(self, body: dict[str, Any]) -> None:
+        server, prompt = self.server_of, json.dumps(body["messages"])
+        cached = 20 if prompt in server.seen else 0
+        server.seen.add(prompt)
+        count = body["max_tokens"]
+        words = server.behaviour.text
+        text = words if words is not None else " ".join(WORDS[index % len(WORDS)] for index in range(count))
+        figures = {
+            "model": server.behaviour.model,
+            "system_fingerprint": "b1-scripted",
+            "usage": {"prompt_tokens": len(prompt), "completion_tokens": count},
+            "timings": server.timings(count, cached=cached),
+        }
+        if not body.get("stream"):
+            choice = {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": text}}
+            self._say({"choices": [choice], **figures})
+            return
+        chunks: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "finish_reason": None, "delta": {"content": text}}]},
+            {"choices": [{"index": 0, "finish_reason": "length", "delta": {}}]},
+            {"choices": [], **figures},
+        ]
+        lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        self._send(200, lines.encode(), "text/event-stream")
+
+    def _say(self, value: Any, status: int = 200) -> None:
+        self._send(status, json.dumps(value).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Process-Start-Time-Unix", str(self.server_of.started))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Say nothing."""

@@ -1,0 +1,70 @@
+"""A tiny model with two equally likely successors after some words: rounding, so the shape of a batch, decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+
+from support.tiny_models import FIRST_WORD, SENTENCE, TOKEN_KINDS, TOKENS, WIDTH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOGIT = 20.0
+
+
+def write_tied(path: Path, *, every: int = 8) -> Path:
+    """A transformer that recites the sentence; after every `every`-th word it may as well jump seven words ahead.
+
+    Both logits are the same sum of other summands: what is added to the output rows is orthogonal to all words.
+    """
+    random, words = np.random.default_rng(3), len(SENTENCE)
+    embedding = np.random.default_rng(0).standard_normal((len(TOKENS), WIDTH))
+    embedding /= np.sqrt((embedding**2).mean(1, keepdims=True))
+    wanted = np.zeros((words, len(TOKENS)))
+    for word in range(words):
+        wanted[word, FIRST_WORD + (word + 1) % words] = LOGIT
+        if word % every == 0:
+            wanted[word, FIRST_WORD + (word + 7) % words] = LOGIT
+    spoken = slice(FIRST_WORD, FIRST_WORD + words)
+    basis = embedding[spoken].astype(np.float32).astype(np.float64)
+    head = (np.linalg.pinv(basis) @ wanted).T
+    directions, _ = np.linalg.qr(basis.T)
+    noise = random.standard_normal(head.shape) * 0.3
+    head[spoken] += (noise - (noise @ directions) @ directions.T)[spoken]
+    heads, feed_forward = 4, 2 * WIDTH
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for key, value in {
+        "context_length": 32768, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": feed_forward,
+        "attention.head_count": heads, "attention.head_count_kv": heads, "rope.dimension_count": WIDTH // heads,
+        "vocab_size": len(TOKENS),
+    }.items():  # fmt: skip
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(list(TOKENS))
+    writer.add_token_scores([-float(index) for index in range(len(TOKENS))])
+    writer.add_token_types(list(TOKEN_KINDS))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template("{% for m in messages %}{{m.role}}: {{m.content}}\n{% endfor %}assistant:")
+    zeros, ones = np.zeros, np.ones
+    tensors = {
+        "token_embd.weight": embedding, "output_norm.weight": ones(WIDTH), "output.weight": head,
+        "blk.0.attn_norm.weight": ones(WIDTH), "blk.0.ffn_norm.weight": ones(WIDTH),
+        **{f"blk.0.attn_{part}.weight": random.standard_normal((WIDTH, WIDTH)) * 0.2 for part in "qkv"},
+        "blk.0.attn_output.weight": zeros((WIDTH, WIDTH)),
+        "blk.0.ffn_gate.weight": random.standard_normal((feed_forward, WIDTH)) * 0.2,
+        "blk.0.ffn_up.weight": random.standard_normal((feed_forward, WIDTH)) * 0.2,
+        "blk.0.ffn_down.weight": zeros((WIDTH, feed_forward)),
+    }  # fmt: skip
+    for name, values in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
