@@ -172,7 +172,10 @@ class TestCommandLines:
     def test_chains_of_types_add_up_as_llama_server_adds_them(self) -> None:
         environment = {"LLAMA_ARG_SPEC_TYPE": "draft-mtp"}
         command = ["llama-server", "--spec-type", "ngram-mod", "--spec_type", "none"]
-        assert server_arguments(command, environment).speculation == (("spec-type", "draft-mtp,ngram-mod,none"),)
+        assert server_arguments(command, environment).speculation == (("spec-type", "draft-mtp,ngram-mod"),)
+        disabled = ["llama-server", "--spec-type", "ngram-mod,none"]
+        assert server_arguments(disabled).speculation == (("spec-type", "ngram-mod,none"),)
+        assert server_arguments(disabled, environment).speculation == (("spec-type", "draft-mtp"),)
 
     @pytest.mark.parametrize("port", ["x", "", "0", "-1", "123456"])
     def test_a_port_that_is_none_is_unknown(self, port: str) -> None:

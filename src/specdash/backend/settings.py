@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from specdash.backend import extra_args
 from specdash.backend.choices import Choice, Decision
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, REMOVED_KEYS
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, IGNORED_KEYS, REMOVED_KEYS
 from specdash.core.parameters import Kind, Parameter, Scalar
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
@@ -140,8 +140,10 @@ class _Reader:
 
     def settings(self) -> BackendSettings:
         for key, instead in REMOVED_KEYS.items():
-            if key in self.env:
+            if key in self.env and key not in IGNORED_KEYS:
                 raise InputError(f"{key}={self.env[key]}: llama.cpp removed this variable; use {instead}")
+            if (text := self.env.pop(key, None)) is not None:
+                self.warnings.append(f"{key}={text} has no effect: llama.cpp ignores it without a word; use {instead}")
         for parameter in ENGINE:
             self._assign(parameter)
         self._require_model()
@@ -193,7 +195,9 @@ class _Reader:
         elif parameter.secret:
             self.secrets[parameter.name] = SecretStr(found[0])
         else:
-            value = parameter.parse(*found)
+            text, source = found
+            named = f"{source} {parameter.flags[0]}" if source == extra_args.SOURCE else source
+            value = parameter.parse(text, named)
             if parameter.kind is Kind.PATH:
                 value = os.path.expanduser(str(value))  # noqa: PTH111 - the path stays as the user spelled it
             self.assigned[parameter.name] = Assigned(value=value, source=found[1])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.parameter_catalogue import BY_FLAG
 from specdash.core.parameters import Kind
+from specdash.core.speculation import NO_SPECULATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,8 +44,14 @@ def flags_of(words: Sequence[str]) -> dict[str, tuple[Parameter, str]]:
 
 
 def added(parameter: Parameter, before: tuple[Parameter, str] | None, value: str) -> str:
-    """The value of a flag that may have been given before: the last one counts, but chains of spec types add up."""
-    return f"{before[1]},{value}" if before is not None and parameter.name == "llama_spec_type" else value
+    """The value of a flag that may have been given before: the last one counts, but chains of spec types add up.
+
+    `none` disables the chain that it stands in, and no other.
+    """
+    if before is None or parameter.name != "llama_spec_type":
+        return value
+    chains = [one for one in (before[1], value) if NO_SPECULATION not in (part.strip() for part in one.split(","))]
+    return ",".join(chains) or NO_SPECULATION
 
 
 def speculation(given: Mapping[str, tuple[Parameter, str]]) -> tuple[tuple[str, str], ...]:

@@ -375,3 +375,5 @@ REMOVED_KEYS: dict[str, str] = {
     "LLAMA_ARG_DRAFT_P_MIN": "LLAMA_DRAFT_P_MIN",
 }
 """Variables that abort those builds, or that they ignore without a word, and the key to write instead."""
+IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
+"""Those of them that are ignored."""

@@ -242,9 +242,9 @@ ABORTS: tuple[KnownFailure, ...] = (
         "lookup_cache",
         "a lookup cache file that cannot be read",
         Ends.ABORT,
-        "the lookup cache {path} cannot be read",
+        "a lookup cache of ngram-cache cannot be read",
         "correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
-        (r"failed to open (?:static|dynamic) lookup cache: (?P<path>[^\[\n]*)",),
+        (r"failed to open (?:static|dynamic) lookup cache|Couldn't read (?:static|dynamic) lookup cache",),
         ("lookup_cache_failed",),
     ),
 )

@@ -17,6 +17,7 @@ from specdash.control.preflight import (
     restart,
     sizes,
     speculation,
+    synthetic,
     values,
 )
 from specdash.control.preflight.context import Findings
@@ -41,6 +42,7 @@ def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding
         subject = decisions.check(files.check(bare, out), out)
         models.check(subject, out)
         speculation.check(subject, out)
+        synthetic.check(subject, out)
         drafts.check(subject, out)
         sizes.check(subject, out)
         memory.check(subject, out)

@@ -15,7 +15,7 @@ from specdash.control.preflight.context import blamed, parted
 from specdash.control.preflight.engine import cached_engine
 from specdash.control.preflight.models import cached_facts
 from specdash.core.errors import InputError, SpecdashError
-from specdash.core.parameter_catalogue import BY_KEY, REMOVED_KEYS
+from specdash.core.parameter_catalogue import BY_KEY, IGNORED_KEYS, REMOVED_KEYS
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.speculation import KNOBS, SpecType, detected_type, spec_type
@@ -31,6 +31,8 @@ _PLACEHOLDER = "model.gguf"
 _SAID_ELSEWHERE = re.compile(r"has no effect|is not a known key|share one draft model")
 """Warnings of the settings that rules of their own say better."""
 _ALIKE = 0.85
+_CORRECT = "correct the value"
+_CHAIN_KEYS = (*BY_KEY["LLAMA_SPEC_TYPE"].keys, extra_args.SOURCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ def read(values: Mapping[str, str], context: PreflightContext, out: Findings) ->
             env[key] = context.base[key]
     dropped: set[str] = set()
     for key, instead in REMOVED_KEYS.items():
-        if key in env:
+        if key in IGNORED_KEYS and key in env:
+            said = f"{key}={env.pop(key)}: llama.cpp ignores it without a word"
+            out.warning("removed-key", said, key=key, fix=f"use {instead}")
+        elif key in env:
             out.error("removed-key", f"{key}={env.pop(key)}: llama.cpp removed it", key=key, fix=f"use {instead}")
             dropped.add(key)
     _unknown(env, out)
@@ -82,8 +87,8 @@ def _settings(env: dict[str, str], dropped: set[str], context: PreflightContext,
                 if key == extra_args.SOURCE and "No closing quotation" in said:
                     said = f"{key}: a quote is not closed"
                 env.pop(key, None)
-            if not ("would discard every draft" in said and dropped.intersection(KNOBS)):
-                out.error("settings", said, key=key or None, fix=fix)
+            if not _follows(said, dropped):
+                out.error("settings", said, key=key or None, fix=fix or _CORRECT)
             if not key or key in dropped:
                 return Read(None, frozenset(dropped))
             dropped.add(key)
@@ -92,6 +97,13 @@ def _settings(env: dict[str, str], dropped: set[str], context: PreflightContext,
             said, fix = parted(warning)
             out.warning("settings", said, key=blamed(said, env), fix=fix)
     return Read(settings, frozenset(dropped))
+
+
+def _follows(said: str, dropped: set[str]) -> bool:
+    """Whether a refusal only comes of a key that was left out for its own bad value."""
+    if "would discard every draft" in said:
+        return bool(dropped.intersection(KNOBS))
+    return "is set but LLAMA_SPEC_TYPE is not" in said and bool(dropped.intersection(_CHAIN_KEYS))
 
 
 def _detect(path: str) -> SpecType | None:
