@@ -192,9 +192,9 @@ def test_the_server_refuses_every_file_that_is_called_damaged(name: str, tmp_pat
 
 
 def _limited(real: str, limit: int, directory: Path) -> Path:
-    """A llama-server that may have `limit` bytes of address space; 0: that tells how many it had."""
+    """A llama-server that may have `limit` bytes of address space, and whose threads have small stacks in it."""
     script = directory / "limited-llama-server"
-    script.write_text(f'#!/bin/sh\nulimit -v {limit // 1024}\nexec "{real}" "$@"\n', encoding="utf-8")
+    script.write_text(f'#!/bin/sh\nulimit -s 2048; ulimit -v {limit // 1024}\nexec "{real}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
     return script
 
@@ -202,12 +202,12 @@ def _limited(real: str, limit: int, directory: Path) -> Path:
 def test_the_largest_context_that_fits_starts_and_a_step_more_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = files.write_wide(tmp_path / "wide.gguf", layers=8)
+    path = files.write_wide(tmp_path / "wide.gguf", layers=12)
     facts, real = read_facts(path), llama_server_binary()
-    load = Load(256, slots_of(1))
+    load = Load(1024, slots_of(1))
     least = together(facts, load)
     assert least is not None
-    step = 256 * 8 * 4 * 512 * 2 * 2
+    step = 256 * 12 * 4 * 512 * 2 * 2
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     more = {"THREADS": "1", "THREADS_HTTP": "1", "CACHE_RAM": "0"}
     common = {**COMMON, "LLAMA_ARG_MODEL": str(path), **{f"LLAMA_ARG_{name}": text for name, text in more.items()}}
@@ -219,11 +219,11 @@ def test_the_largest_context_that_fits_starts_and_a_step_more_does_not(
     low, high = 0, 2**33
     while high - low > step // 8:
         middle = (low + high) // 2
-        low, high = (low, middle) if starts(256, middle) else (middle, high)
-    # What the process takes beside the model; now give it room for the model and 10.5 steps of context more.
-    free = least.host + step * 10 + step // 2
+        low, high = (low, middle) if starts(1024, middle) else (middle, high)
+    # What the process takes beside the model; now give it room for the model and 7.5 steps of context more.
+    free = least.host + step * 7 + step // 2
     fits = fit_context(facts, load, int(free / 0.9), headroom=0.9)
-    assert fits == 256 * 11
+    assert fits == 1024 + 7 * 256
     limit = high + free - least.host
     assert starts(fits, limit)
     assert not starts(fits + 256, limit)

@@ -45,7 +45,8 @@ _KNOWN_PLAIN = frozenset(
     """.split()  # noqa: SIM905 - a list of 50 quoted words reads worse
 )
 """Architectures that attend to everything in every layer."""
-_MOST_LAYERS = 10_000
+_MOST_LAYERS = 512
+"""LLAMA_MAX_LAYERS: the engine loads no model with more."""
 _STATE_BYTES = 4
 """Recurrent states are kept as 32-bit floats."""
 
