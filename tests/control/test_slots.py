@@ -17,6 +17,7 @@ from specdash.control.slots import SlotAction
 from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
 from specdash.core.target import Target
 from support.fault_upstream import FaultUpstream
+from support.tiny_models import write_llama, write_mamba
 from support.upstream_script import Script, error, loading, unauthorised
 
 if TYPE_CHECKING:
@@ -227,13 +228,28 @@ class TestRestore:
             slots.plan(target, SlotAction.RESTORE, 0, "f")
 
     @pytest.mark.parametrize("size", [None, 128])
-    def test_of_a_file_that_somebody_else_wrote_it_says_that_nothing_is_known(
+    def test_a_file_that_somebody_else_wrote_is_refused_unless_it_may_be_unchecked(
         self, size: int | None, saved: SavedSlot, directory: Path, target: Target
     ) -> None:
         name = "f" if size else "theirs"
         (directory / name).write_bytes(b"qsgg" + b"x" * (size or 1))
-        (warning,) = slots.plan(target, SlotAction.RESTORE, 0, name).warnings
-        assert "not saved by specdash" in warning
+        with pytest.raises(RefusedError, match=r"not saved by specdash.*--unchecked"):
+            slots.plan(target, SlotAction.RESTORE, 0, name)
+        (warning,) = slots.plan(target, SlotAction.RESTORE, 0, name, unchecked=True).warnings
+        assert "llama.cpp can end" in warning
+
+    def test_with_attention_alone_it_is_a_warning(
+        self, directory: Path, server: FaultUpstream, target: Target, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        (directory / "theirs").write_bytes(b"qsgg")
+        model = write_llama(tmp_path_factory.mktemp("m") / "m.gguf")
+        server.routes["/props"] = props(model_path=str(model))
+        (warning,) = slots.plan(target, SlotAction.RESTORE, 0, "theirs").warnings
+        assert "the slot ends up empty" in warning
+        model = write_mamba(model.with_name("mamba.gguf"))
+        server.routes["/props"] = props(model_path=str(model))
+        with pytest.raises(RefusedError, match="--unchecked"):
+            slots.plan(target, SlotAction.RESTORE, 0, "theirs")
 
     def test_a_sleeping_server_is_woken_only_by_the_restore_itself(
         self, saved: SavedSlot, server: FaultUpstream, target: Target

@@ -40,6 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         one.add_argument("slot", metavar="SLOT", help="number of the slot, from 0")
         if name != "erase":
             one.add_argument("file", metavar="FILE", help="name of the file, without a directory")
+        if name == "restore":
+            one.add_argument(
+                "--unchecked", action="store_true", help="also a file of which nothing is known; it may end the server"
+            )
         one.add_argument("--yes", "-y", action="store_true", help="do not ask")
         one.add_argument("--dry-run", action="store_true", help="say what would be done; exit 7 when it is refused")
 
@@ -60,7 +64,13 @@ def _change(args: argparse.Namespace, target: Target) -> int:
     from specdash.cli.apply_view import confirm
     from specdash.control import slots
 
-    plan = slots.plan(target, slots.SlotAction(args.action), _number(args.slot), getattr(args, "file", None))
+    plan = slots.plan(
+        target,
+        slots.SlotAction(args.action),
+        _number(args.slot),
+        getattr(args, "file", None),
+        unchecked=getattr(args, "unchecked", False),
+    )
     for warning in plan.warnings:
         print(f"specdash: {warning}", file=sys.stderr)
     if args.dry_run:

@@ -30,6 +30,7 @@ _PART = ".specdash-part"
 _FLAG = BY_NAME["slot-save-path"]
 _LATER_S = 2.0
 _DANGER = "llama.cpp can end on a file that is cut off or of another model"
+_ONLY_EMPTIED = "if it is not, the slot ends up empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +121,22 @@ def check_restorable(
     model: str | None,
     context: int | None,
     env: Mapping[str, str] = os.environ,
+    *,
+    unchecked: bool = False,
 ) -> tuple[str, ...]:
-    """What is to be said before the file is restored. Raises `InputError` or `RefusedError` when it must not be."""
+    """What is to be said before the file is restored. Raises `InputError` or `RefusedError` when it must not be: also
+    when nothing is known of the file and the server may end on it, unless it may be `unchecked`."""
     key = (str(directory) if directory is not None else target.url, filename)
     record = next((one for one in reversed(read_saved(env)) if one.key == key), None)
     if directory is not None:
         record = _still_so(record, directory / filename)
     if record is None:
-        return (
-            f"{filename} was not saved by specdash, so nothing tells whether it is whole and of this model; {_DANGER}",
-        )
+        words = f"{filename} was not saved by specdash, so nothing tells whether it is whole and of this model"
+        if directory is not None and _only_attention(model):
+            return (f"{words}; {_ONLY_EMPTIED}",)
+        if not unchecked:
+            raise RefusedError(f"{words}; {_DANGER}; `specdash slots restore --unchecked` restores it all the same")
+        return (f"{words}; {_DANGER}",)
     if record.model is not None and model is not None and record.model != model:
         raise RefusedError(
             f"{filename} was saved of the model {record.model}, and {target.url} runs {model}; {_DANGER}"
@@ -140,6 +147,23 @@ def check_restorable(
     if record.tokens is not None and context is not None and record.tokens > context:
         raise RefusedError(f"{filename} holds {record.tokens} tokens, and a slot has room for {context}")
     return ()
+
+
+def _only_attention(model: str | None) -> bool:
+    """Whether the model's file can be seen from here and says that it has a plain KV cache: then the server refuses a
+    file that does not fit. With recurrent states it ends; what it does with a sliding window was not tried."""
+    from specdash.control.preflight.models import cached_facts
+    from specdash.core.speculation import MemoryKind
+    from specdash.llama.gguf import GgufError
+    from specdash.llama.model_shape import shape_of
+
+    if model is None or not model.startswith("/"):
+        return False
+    try:
+        shape = shape_of(cached_facts(model))
+    except GgufError:
+        return False
+    return shape is not None and shape.memory is MemoryKind.ATTENTION
 
 
 def model_size(model: str | None) -> int | None:

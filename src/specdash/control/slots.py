@@ -126,9 +126,16 @@ def list_slots(target: Target, *, env: Mapping[str, str] = os.environ) -> SlotLi
 
 
 def plan(
-    target: Target, action: SlotAction, slot: int, filename: str | None = None, *, env: Mapping[str, str] = os.environ
+    target: Target,
+    action: SlotAction,
+    slot: int,
+    filename: str | None = None,
+    *,
+    unchecked: bool = False,
+    env: Mapping[str, str] = os.environ,
 ) -> SlotPlan:
-    """Look whether that can be done; nothing is changed.
+    """Look whether that can be done; nothing is changed. `unchecked`: restore also a file of which nothing is known,
+    on which the server may end.
 
     Raises `UsageError` for a slot or file name that cannot be meant, `RefusedError` for what would fail or do harm,
     `InputError` for a file that is not there, `UnreachableError`.
@@ -159,7 +166,7 @@ def plan(
     warnings: list[str] = []
     if action is SlotAction.RESTORE and filename is not None:
         context = found.n_ctx if found is not None else None
-        warnings += slot_files.check_restorable(target, directory, filename, model, context, env)
+        warnings += slot_files.check_restorable(target, directory, filename, model, context, env, unchecked=unchecked)
     if asleep:
         warnings.append("the server sleeps and will be woken")
     if directory is None and action is SlotAction.SAVE:
