@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from specdash.core.observations import Counters
 from specdash.core.readings import Reading, Source, Status
 from specdash.core.router import ROUTER
 from specdash.insight import speculation, speedup, timeline, views
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
+_TOTALS = tuple(one.name for one in fields(Counters))
 RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
 LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.PROCESS: 10.0}
@@ -211,7 +213,8 @@ def _totals(state: TargetState) -> tuple[tuple[str, float], ...]:
     scrape = state.counters.last
     if scrape is None:
         return ()
-    return tuple((name, value) for name, value in asdict(scrape.counters).items() if isinstance(value, int | float))
+    values = ((name, getattr(scrape.counters, name)) for name in _TOTALS)
+    return tuple((name, value) for name, value in values if isinstance(value, int | float))
 
 
 def _log(state: TargetState, now: float) -> LogPicture:

@@ -58,9 +58,11 @@ class _Own:
     """Positions that the server counts: the longest draft of the chain."""
 
 
-def derive(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> DrafterPicture:
-    """This part of the picture. The caller holds the state's lock; `paying` is the speed-up of the same moment."""
-    del wall
+def derive(
+    state: TargetState, now: float, window_s: float, paying: SpeedUpPicture, way: Rollback | None
+) -> DrafterPicture:
+    """This part of the picture. The caller holds the state's lock; `paying` is the speed-up of the same moment, and
+    `way` how rejected tokens are taken back."""
     chain = checkpoints.chain_of(state)
     main = next((one for one in chain if one.reads_draft_model), chain[0] if chain else None)
     if main is None:
@@ -68,7 +70,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float, paying:
         return DrafterPicture(verdict="It does not speculate." if off else "")
     own = _own(state, now, window_s, chain, main)
     lengths = _lengths(state, now, main, own)
-    replays = checkpoints.way_of(state)[0] is Rollback.CHECKPOINT
+    replays = way is Rollback.CHECKPOINT
     known = _Costing(
         call=paying.break_even_length,
         acceptance=paying.break_even_acceptance,

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 def derive(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:
     """All of them. The caller holds the state's lock; `paying` is the speed-up of the same moment."""
+    replays = checkpoints.derive(state, now, wall, window_s)
     return SpeculationViews(
         drafting=drafting.derive(state, now, wall, window_s),
-        drafter=drafter.derive(state, now, wall, window_s, paying),
-        checkpoints=checkpoints.derive(state, now, wall, window_s),
+        drafter=drafter.derive(state, now, window_s, paying, replays.rollback),
+        checkpoints=replays,
         prefix_cache=prefix_cache.derive(state, now, wall, window_s),
         router=router.derive(state, now, wall, window_s),
     )
