@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,12 +150,6 @@ def _empty_key(data: bytearray) -> None:
     data[at : at + 8] = bytes(8)
 
 
-def _twice(data: bytearray) -> None:
-    at = data.index(b"llama.feed_forward_length")
-    data[at : at + 25] = b"llama.embedding_length\0\0\0"
-    data[at : at + 25] = b"tokenizer.ggml.tokens\0\0\0\0"
-
-
 def _removed_type(data: bytearray) -> None:
     at = data.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8
     data[at : at + 4] = (31).to_bytes(4, "little")
@@ -227,3 +222,25 @@ def test_the_largest_context_that_fits_starts_and_a_step_more_does_not(
     limit = high + free - least.host
     assert starts(fits, limit)
     assert not starts(fits + 256, limit)
+
+
+def test_a_model_that_llama_cpp_split_is_read_whole_and_runs(tmp_path: Path) -> None:
+    tool = Path(llama_server_binary()).with_name("llama-gguf-split")
+    if not tool.exists():
+        pytest.skip("the engine has no llama-gguf-split beside it")
+    whole = tiny.write_llama(tmp_path / "whole.gguf", layers=3)
+    command = [str(tool), "--split", "--split-max-tensors", "10", str(whole), str(tmp_path / "part")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    parts = sorted(tmp_path.glob("part-*.gguf"))
+    found, one = describe(read_facts(parts[0])), describe(read_facts(whole))
+    assert (found.parts, found.parameters, found.size) == (len(parts), one.parameters, one.size)
+    settings = {**COMMON, "LLAMA_ARG_MODEL": str(parts[0])}
+    meta = bodies(settings, tmp_path, ("/v1/models",))["/v1/models"]["data"][0]["meta"]
+    assert (found.parameters, found.size) == (meta["n_params"], meta["size"])
+    with pytest.raises(GgufError, match="is part 2 of"):
+        read_facts(parts[1])
+    assert not try_out({**settings, "LLAMA_ARG_MODEL": str(parts[1])}, tmp_path).started
+    parts[-1].unlink()
+    assert not try_out(settings, tmp_path).started
+    with pytest.raises(GgufError, match="are not there|is not there"):
+        read_facts(parts[0])

@@ -10,7 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
-from specdash.llama.memory import ALL_LAYERS, Estimate, Load, cells_of, estimate, row_bytes, slots_of, snapshots_of
+from specdash.llama.memory import (
+    ALL_LAYERS,
+    GPU_OVERHEAD,
+    HEADROOM,
+    HEADROOM_WITH_MTP,
+    Estimate,
+    Load,
+    Slots,
+    cells_of,
+    estimate,
+    fit_context,
+    row_bytes,
+    slots_of,
+    snapshots_of,
+    together,
+)
 from specdash.llama.model_shape import shape_of
 from support import tiny_models as tiny
 
@@ -161,3 +176,51 @@ def test_a_file_of_every_kind_has_a_shape(tmp_path: Path) -> None:
     assert mamba is not None
     assert mamba.recurrent
     assert not any(layer.key for layer in mamba.layers)
+
+
+@given(
+    free=st.integers(0, 2**33),
+    slots=st.sampled_from([slots_of(1), slots_of(3), slots_of(-1)]),
+    kind=st.sampled_from(["f16", "q8_0"]),
+    layers=st.sampled_from([0, ALL_LAYERS]),
+    headroom=st.sampled_from([HEADROOM, HEADROOM_WITH_MTP]),
+)
+def test_the_largest_context_fits_and_a_step_more_does_not(
+    llama: GgufFacts, free: int, slots: Slots, kind: str, layers: int, headroom: float
+) -> None:
+    load = Load(256, slots, kind, kind, gpu_layers=layers)
+    streams = 1 if slots.unified else slots.sequences
+    most = fit_context(llama, load, free, headroom=headroom, draft=llama, draft_load=load)
+
+    def needed(context: int) -> float:
+        one = replace(load, cells=context // streams)
+        found = together(llama, one, llama, one)
+        assert found is not None
+        return found.gpu + GPU_OVERHEAD if layers else found.host
+
+    assert most % (256 * streams) == 0
+    assert most <= 32768 * streams
+    assert most == 0 or needed(most) <= free * headroom
+    assert most == 32768 * streams or needed(most + 256 * streams) > free * headroom
+
+
+def test_the_trained_context_bounds_the_largest(llama: GgufFacts) -> None:
+    for trained, most in ((1000, 768), (100, 256), (32768, 32768)):
+        facts = replace(llama, context_length=trained)
+        assert fit_context(facts, Load(256, ONE), 2**40, headroom=1.0) == most
+
+
+def test_more_gpus_take_more_beside_the_model(llama: GgufFacts) -> None:
+    load = Load(256, ONE, gpu_layers=ALL_LAYERS)
+    found = [fit_context(llama, load, GPU_OVERHEAD + 2**24, headroom=1.0, gpus=count) for count in (1, 2)]
+    assert found[0] > found[1] == 0
+
+
+def test_the_own_prediction_layers_have_a_context_of_16_bit_floats(tmp_path: Path) -> None:
+    facts = read_facts(tiny.write_qwen35(tmp_path / "q.gguf", heads_too=True))
+    with_heads, without = (together(facts, Load(4096, ONE, "q8_0", "q8_0", heads=heads)) for heads in (True, False))
+    assert with_heads is not None
+    assert without is not None
+    more = [part for part in with_heads.parts if part.model == "draft" and part.what == "KV cache"]
+    assert [part.host for part in more] == [4096 * 2 * 128 * 2]
+    assert not any(part.model == "draft" for part in without.parts)

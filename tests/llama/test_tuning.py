@@ -61,3 +61,8 @@ def test_the_name_of_the_file_is_told_and_decides_nothing(tmp_path: Path) -> Non
     found = tuning_of(read_facts(write_model(tmp_path / "Llama-3-8B-Instruct.Q4_K_M.gguf")))
     assert found.tuning == "unknown"
     assert "the file's name says instruct, which anybody may write" in found.because
+
+
+def test_the_size_in_the_name_of_a_t5_model_says_nothing(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", architecture="t5", values={"general.name": "Flan T5 Base"})
+    assert tuning_of(read_facts(path)).tuning == "unknown"

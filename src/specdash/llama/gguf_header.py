@@ -34,6 +34,8 @@ _MOST_PAIRS = 1 << 16
 _MOST_TENSORS = 1 << 20
 _MOST_TEXTS = 1 << 23
 """Texts in arrays, in all; the largest vocabularies have 2^18, and twice as many merges."""
+_LONGEST_TEXTS = 256 * 1024**2
+"""Bytes of all texts of one array; a large vocabulary has 8 MiB."""
 _MOST_DIMENSIONS = 4
 _LONGEST_NAME = 63
 _LONGEST = 2**63
@@ -163,6 +165,8 @@ class Header:
             at += 8 + unpack(self.data, at)[0]
             if at > end:
                 raise IndexError
+        if at - start > _LONGEST_TEXTS:
+            self._damaged(f"{_cut(key)} has {at - start} bytes of texts")
         self.at = at
         if key == TOKENS_KEY:
             self.tokens = (start, at, length)

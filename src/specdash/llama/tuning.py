@@ -41,7 +41,7 @@ class Verdict:
 
 _INSTRUCT = frozenset(
     {"it", "instruct", "instruction", "instructed", "chat", "assistant", "sft", "dpo", "orpo", "rlhf", "thinking"}
-    | {"reasoner", "reasoning", "tuned", "hermes", "vicuna", "alpaca", "zephyr", "wizard", "orca"}
+    | {"reasoning"}
 )
 _BASE = frozenset({"base", "pt", "pretrain", "pretrained", "foundation", "backbone"})
 _WORD = re.compile(r"[a-z]+")
@@ -78,7 +78,9 @@ def tuning_of(facts: GgufFacts) -> Verdict:
 
 
 def _named(facts: GgufFacts) -> Iterator[tuple[str, str]]:
-    for key in ("general.finetune", "general.name", "general.basename"):
+    # The words of a T5 model's name are its size: small, base, large.
+    names = () if facts.architecture == "t5" else ("general.name", "general.basename")
+    for key in ("general.finetune", *names):
         text = facts.text(key)
         if text is not None:
             yield key, text[:120]

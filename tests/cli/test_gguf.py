@@ -1,0 +1,221 @@
+"""`specdash gguf`: exit codes, text of 80 columns, JSON, and files that are no models."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.cli.main import main
+from specdash.control.preflight import gpus as preflight_gpus
+from specdash.core.paths import backend_env_file
+from specdash.llama.memory import HEADROOM, HEADROOM_WITH_MTP
+from support import gguf_files as files
+from support import tiny_models as tiny
+from support.engines import write_env
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FREE = ("--free-mib", "1000")
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("gguf")
+    made = {
+        "llama": tiny.write_llama(folder / "llama.gguf", layers=2),
+        "mamba": tiny.write_mamba(folder / "mamba.gguf"),
+        "heads": tiny.write_qwen35(folder / "heads.gguf", heads_too=True),
+        "eagle3": tiny.write_eagle3(folder / "eagle3.gguf", reads=(0, 1, 3)),
+        "dflash": tiny.write_dflash(folder / "dflash.gguf"),
+        "base": files.write_model(folder / "base.gguf", values={"general.finetune": "Base"}, template=True),
+        "silent": files.write_model(folder / "silent.gguf"),
+    }
+    return {name: str(path) for name, path in made.items()}
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_gpus, "nvml_gpus", lambda: None)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = main(["gguf", "--json", *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "heads", "eagle3", "dflash", "base", "silent"])
+def test_text_fits_80_columns(name: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gguf", paths[name], "--fit", *FREE, "--parallel", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_text_says_what_the_file_is(paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gguf", paths["heads"]]) == 0
+    said = capsys.readouterr().out
+    for words in ("tiny qwen35 (qwen35)", "F32", "hybrid, 4 layers; 1 prediction (nextn) layer", "trained on 32768"):
+        assert words in said
+    rows = {line.split()[0]: line for line in said.splitlines() if line.startswith(("draft-", "ngram-"))}
+    assert rows["ngram-mod"].split("  ")[-1].strip() == "nothing"
+    assert "checkpoint + replay" in rows["ngram-mod"]
+    assert "state" in rows["draft-mtp"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "tuning"),
+    [("llama", 0, "instruct"), ("base", 1, "base"), ("silent", 0, "unknown"), ("dflash", 0, "unknown")],
+)
+def test_only_what_is_known_to_be_a_base_model_fails_the_instruct_check(
+    name: str, code: int, tuning: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, said = _json(capsys, paths[name], "--check-instruct")
+    assert (found, said["tuning"]) == (code, tuning)
+    assert bool(said["failures"]) == bool(code)
+    assert said["tuning_reasons"]
+    assert main(["gguf", paths[name]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "draft", "code", "reason"),
+    [
+        ("llama", "llama", 0, ""),
+        ("llama", "eagle3", 1, "it reads layer 3 of a model that has 2"),
+        ("llama", "dflash", 0, ""),
+        ("mamba", "dflash", 1, "it reads layer inputs, which mamba models do not give"),
+        ("llama", "mamba", 1, "a recurrent draft (mamba) for an attention model"),
+        ("llama", "silent", 1, "its tokenizer is 'gpt2', the model's 'llama'"),
+    ],
+)
+def test_a_pair_that_does_not_fit_fails_with_the_reason(
+    model: str, draft: str, code: int, reason: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, said = _json(capsys, paths[model], "--draft", paths[draft])
+    assert found == code
+    assert said["pair"]["fits"] == (code == 0)
+    assert any(reason in line for line in said["failures"]) == bool(reason)
+
+
+def test_the_largest_context_that_fits_is_one_that_fits(
+    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = _json(capsys, paths["llama"], "--fit", "--free-mib", "40", "--cpu")
+    plan = said["projection"]
+    assert (code, plan["gpus"], plan["headroom"]) == (0, 0, HEADROOM)
+    most = plan["largest_ctx_size"]
+    assert most % 256 == 0
+    assert plan["ctx_size"] == most
+    assert plan["fits"] is True
+    _, more = _json(capsys, paths["llama"], "--ctx-size", str(most + 256), "--free-mib", "40", "--cpu")
+    assert more["projection"]["fits"] is False
+
+
+def test_nothing_that_fits_fails_with_what_is_needed(paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = _json(capsys, paths["llama"], "--fit", "--free-mib", "2")
+    assert code == 1
+    assert said["projection"]["largest_ctx_size"] == 0
+    assert "nothing fits" in said["failures"][0]
+    assert "1.8 MiB may be used (90% of 2.0 MiB free)" in said["failures"][0]
+
+
+def test_headroom_is_larger_where_the_prediction_layers_draft(
+    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, plain = _json(capsys, paths["heads"], *FREE)
+    _, mtp = _json(capsys, paths["heads"], *FREE, "--spec-type", "draft-mtp")
+    assert (plain["projection"]["headroom"], mtp["projection"]["headroom"]) == (HEADROOM, HEADROOM_WITH_MTP)
+    assert mtp["projection"]["needed_bytes"] > plain["projection"]["needed_bytes"]
+
+
+def test_sizes_come_from_the_options_then_the_env_file(
+    paths: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {
+        "LLAMA_CTX_SIZE": "8192",
+        "LLAMA_PARALLEL": "2",
+        "LLAMA_EXTRA_ARGS": "--cache-type-k q8_0",
+        "LLAMA_MODEL": "x",
+    }
+    file = write_env(tmp_path / "b.env", values)
+    _, said = _json(capsys, paths["llama"], *FREE, "--env-file", str(file), "--ctx-size", "4096")
+    plan = said["projection"]
+    assert (plan["ctx_size"], plan["slots"], plan["cache_type_k"], plan["cache_type_v"]) == (4096, 2, "q8_0", "f16")
+    assert plan["sizes_from"] == f"--ctx-size 4096 and {file}"
+
+
+def test_the_users_env_file_counts_where_none_is_named(
+    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = backend_env_file(os.environ)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_env(file, {"LLAMA_PARALLEL": "3"})
+    _, said = _json(capsys, paths["llama"], *FREE)
+    assert (said["projection"]["slots"], said["projection"]["sizes_from"]) == (3, str(file))
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (files.write_projector, "is a multimodal projector, no model"),
+        (files.write_adapter, "is a LoRA adapter, no model"),
+        (files.write_imatrix, "is an importance matrix, no model"),
+    ],
+)
+def test_what_is_no_model_is_described_and_refused(
+    write: Callable[[Path], Path], said: str, paths: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(tmp_path / "x.gguf"))
+    assert main(["gguf", path]) == 3
+    out, err = capsys.readouterr()
+    assert said in err
+    assert said.partition(",")[0].removeprefix("is a ").removeprefix("is an ") in out
+    assert main(["gguf", paths["llama"], "--draft", path]) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no such file"), (b"GGUF", "truncated inside its header"), (b"x", "no GGUF")]
+)
+def test_a_file_that_cannot_be_used_exits_3_in_one_line(
+    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    for words in ([], ["--json"], ["--check-instruct"], ["--fit"]):
+        assert main(["gguf", str(path), *words]) == 3
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert said in err
+        assert str(path) in err
+
+
+def test_a_name_with_control_characters_is_not_written_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = files.write_model(tmp_path / "x.gguf", values={"general.name": "a\x1b[2J\nb", "general.finetune": "it\x07"})
+    assert main(["gguf", str(path), *FREE]) == 0
+    out = capsys.readouterr().out
+    assert all(character.isprintable() or character == "\n" for character in out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ctx-size", "many"],
+        ["--cache-type-k", "q3"],
+        ["--free-mib", "0"],
+        ["--spec-type", "magic"],
+        ["--gpu", "--cpu"],
+    ],
+)
+def test_values_that_cannot_be_meant_are_bad_usage(
+    words: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gguf", paths["llama"], *words]) == 2
+    assert words[0] in capsys.readouterr().err

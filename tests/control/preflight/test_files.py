@@ -1,0 +1,88 @@
+"""Files of the wrong kind, models that cannot answer, and contexts that do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.core.observations import Gpu, Gpus
+from specdash.llama.gguf import read_facts
+from specdash.llama.memory import ALL_LAYERS, HEADROOM, Load, fit_context, slots_of
+from support import gguf_files as files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from control.preflight.conftest import Check
+
+
+@pytest.mark.parametrize(
+    ("write", "said", "fix"),
+    [
+        (
+            files.write_projector,
+            "is a multimodal projector, no model",
+            "load it beside its model with LLAMA_ARG_MMPROJ",
+        ),
+        (files.write_adapter, "is a LoRA adapter, no model", "load it beside its model with --lora"),
+        (files.write_imatrix, "is an importance matrix, no model", "llama-quantize reads it; name the model itself"),
+    ],
+)
+@pytest.mark.parametrize("key", ["LLAMA_MODEL", "LLAMA_DRAFT_MODEL"])
+def test_what_is_no_model_is_refused_by_name(
+    key: str, write: Callable[[Path], Path], said: str, fix: str, backend: Check, models: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "x.gguf")
+    wanted = {"LLAMA_DRAFT_MODEL": models["draft"], "LLAMA_SPEC_TYPE": "draft-simple", key: str(path)}
+    row = backend(wanted).one("file-kind")
+    assert (row.severity, row.key, row.message, row.fix) == ("error", key, f"{key}={path}: {said}", fix)
+
+
+def test_a_draft_is_no_model_and_a_model_no_projector(backend: Check, models: dict[str, str], tmp_path: Path) -> None:
+    row = backend({"LLAMA_MODEL": models["dflash"]}).one("file-kind")
+    assert "is a draft (DFlash), no model" in row.message
+    assert "LLAMA_DRAFT_MODEL" in row.fix
+    assert "no multimodal projector" in backend({"LLAMA_ARG_MMPROJ": models["llama"]}).one("file-kind").message
+    projector = files.write_projector(tmp_path / "p.gguf")
+    assert not backend({"LLAMA_ARG_MMPROJ": str(projector)}).of("file-kind")
+
+
+def test_a_base_model_is_a_warning_only_where_it_serves_chats(backend: Check, tmp_path: Path) -> None:
+    base = files.write_model(tmp_path / "b.gguf", values={"general.finetune": "Base"}, template=True)
+    wanted = {"LLAMA_MODEL": str(base)}
+    assert not backend(wanted).of("base-model")
+    row = backend(wanted, other={"LLAMA_CPP_BASE": "http://127.0.0.1:8080"}).one("base-model")
+    assert (row.severity, row.key) == ("warning", "LLAMA_MODEL")
+    assert "general.finetune is 'Base'" in row.message
+    assert backend({**wanted, "LLAMA_ARG_CHAT_TEMPLATE": "chatml"}).of("base-model")
+    silent = files.write_model(tmp_path / "s.gguf")
+    assert not backend({"LLAMA_MODEL": str(silent)}, other={"LLAMA_CPP_BASE": "x"}).of("base-model")
+
+
+def test_an_architecture_that_the_engine_does_not_know_is_a_warning(backend: Check, tmp_path: Path) -> None:
+    path = files.write_model(tmp_path / "n.gguf", architecture="llama9")
+    assert "'llama9' is unknown to b11434" in backend({"LLAMA_MODEL": str(path)}).one("model").message
+
+
+def _gpu(free: int) -> dict[str, Any]:
+    gpus = Gpus((Gpu(0, None, "GPU-0", None, None, 0, free, processes=()),))
+    return {"gpus": lambda: gpus}
+
+
+def test_a_context_that_does_not_fit_names_the_largest_that_does(backend: Check, models: dict[str, str]) -> None:
+    free = 440 * 1024**2 * 10 // 9
+    wanted = {"LLAMA_GPU_LAYERS": "all", "LLAMA_CTX_SIZE": "32768"}
+    row = backend(wanted, **_gpu(free)).one("gpu-memory")
+    load = Load(256, slots_of(1), gpu_layers=ALL_LAYERS)
+    most = fit_context(read_facts(models["llama"]), load, free, headroom=HEADROOM)
+    assert 0 < most < 32768
+    assert f"use LLAMA_CTX_SIZE={most} or less, which leaves 10% free" in row.fix
+    small = backend({**wanted, "LLAMA_CTX_SIZE": str(most)}, **_gpu(free)).one("gpu-memory")
+    assert small.severity == "info"
+
+
+def test_a_model_that_fits_with_no_context_says_so(backend: Check) -> None:
+    row = backend({"LLAMA_GPU_LAYERS": "all"}, **_gpu(1024**2)).one("gpu-memory")
+    assert "no context fits beside the weights" in row.fix
