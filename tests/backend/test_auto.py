@@ -64,6 +64,12 @@ def test_a_model_without_such_layers_drafts_by_n_grams(target: GgufFacts) -> Non
     assert "no prediction (nextn) layers, and no draft model is given" in choice.because
 
 
+def test_what_n_gram_drafts_cost_on_a_recurrent_memory_is_said(models: dict[str, Path]) -> None:
+    choice = choose(read_facts(models["mamba"]), None, on_gpu=False)
+    assert choice.types == ("ngram-mod",)
+    assert "every rejected draft costs a replay" in choice.because
+
+
 def test_a_model_that_is_not_here_drafts_by_n_grams() -> None:
     assert choose(None, None, on_gpu=True).types == ("ngram-mod",)
 

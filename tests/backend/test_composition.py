@@ -142,10 +142,13 @@ def test_the_package_gets_the_same_as_the_binary(env: dict[str, str]) -> None:
     [
         ({"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0: must be from 1"),
         ({"LLAMA_ARG_SPEC_DRAFT_N_MAX": "0"}, "LLAMA_ARG_SPEC_DRAFT_N_MAX=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "LLAMA_EXTRA_ARGS=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec_draft_n_max 0"}, "LLAMA_EXTRA_ARGS=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-mod-n-max 0"}, "LLAMA_EXTRA_ARGS=0: must be from 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-map-k4v-size-m 0"}, "LLAMA_EXTRA_ARGS=0: must be from 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "LLAMA_EXTRA_ARGS --spec-draft-n-max=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec_draft_n_max 0"}, "LLAMA_EXTRA_ARGS --spec-draft-n-max=0: must be at least 1"),
+        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-mod-n-max 0"}, "LLAMA_EXTRA_ARGS --spec-ngram-mod-n-max=0: must be from 1"),
+        (
+            {"LLAMA_EXTRA_ARGS": "--spec-ngram-map-k4v-size-m 0"},
+            "LLAMA_EXTRA_ARGS --spec-ngram-map-k4v-size-m=0: must be from 1",
+        ),
         ({"LLAMA_EXTRA_ARGS": "--draft-max 0"}, "llama.cpp removed --draft-max"),
         ({"LLAMA_ARG_DRAFT_MAX": "0"}, "LLAMA_ARG_DRAFT_MAX=0: llama.cpp removed this variable"),
     ],

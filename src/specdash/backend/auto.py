@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from specdash.backend.choices import Choice
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
+from specdash.core.speculation import Rollback
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
 
 if TYPE_CHECKING:
@@ -40,16 +41,25 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Ch
     if facts is None:
         return Choice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
     if not facts.nextn_layers:
-        return Choice((WITHOUT_A_DRAFT,), "the model has no prediction (nextn) layers, and no draft model is given")
+        said = "the model has no prediction (nextn) layers, and no draft model is given"
+        return Choice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
     parameters = describe(facts).parameters
     layers = f"{facts.nextn_layers} prediction (nextn) layer{'s' if facts.nextn_layers > 1 else ''}"
     has = f"the model has {layers} and {in_billions(parameters)} parameters"
     if parameters < MTP_PAYS_FROM:
         said = f"{has}: under {in_billions(MTP_PAYS_FROM)} its layers slow it down"
-        return Choice((WITHOUT_A_DRAFT,), said)
+        return Choice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
     if on_gpu:
         return Choice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
     return Choice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
+
+
+def _replays(facts: GgufFacts) -> str:
+    """What n-gram drafts cost on this model's memory; empty where they cost nothing."""
+    fit = next((one for one in describe(facts).spec_types if one.name == WITHOUT_A_DRAFT), None)
+    if fit is None or fit.takes_back is not Rollback.CHECKPOINT:
+        return ""
+    return "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
 
 
 def in_billions(parameters: int) -> str:

@@ -90,20 +90,20 @@ def _action(edit: Edit, env: Mapping[str, str]) -> str:
 
 def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
     try:
-        after = _rendered(edit.values, env)
+        after = _rendered(edit, edit.values, env)
     except SpecdashError as error:
         return (without_secrets(f"! {error}"),)
     try:
-        before = _rendered(edit.snapshot.file.values, env)
+        before = _rendered(edit, edit.snapshot.file.values, env)
     except SpecdashError as error:
         before = [f"({error})"]
     lines = difflib.ndiff(before, after)
     return tuple(without_secrets(line) for line in lines if line.startswith(("- ", "+ ")))
 
 
-def _rendered(values: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+def _rendered(edit: Edit, values: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
     """The engine's arguments one a line. Raises SpecdashError where there are none."""
-    plan = make_plan(values, base=env)
+    plan = make_plan(values, base=env, env_file=str(edit.service.env_file))
     if plan.engine.kind == "xllamacpp":
         return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
     lines = [f"{plan.engine.path} {plan.engine.version}"]

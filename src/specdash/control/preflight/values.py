@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import extra_args
 from specdash.backend.auto import read_settings
-from specdash.backend.gpu_build import may_use_gpu
+from specdash.backend.room import used_devices
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings
 from specdash.control.preflight.context import blamed, parted
 from specdash.control.preflight.engine import cached_engine
@@ -123,13 +123,13 @@ def _look(path: str) -> GgufFacts | None:
 
 
 def _on_gpu(settings: BackendSettings, context: PreflightContext) -> bool:
-    """Whether the server would use a GPU, as far as the settings, NVML and the engine's files tell."""
-    if settings.value("gpu-layers") == 0 or settings.value("device") == "none" or context.gpus() is None:
-        return False
+    """Whether the server would use a GPU, as `backend run` finds it; by NVML alone where no engine may be asked."""
+    if not context.probe_engine:
+        return settings.value("gpu-layers") != 0 and settings.value("device") != "none" and context.gpus() is not None
     try:
-        return may_use_gpu(cached_engine(settings) if context.probe_engine else None)
+        return bool(used_devices(settings, cached_engine(settings), context.base))
     except (SpecdashError, ValueError, OSError):
-        return True
+        return False
 
 
 def _unknown(env: Mapping[str, str], out: Findings) -> None:
