@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.launch import free_port
+from specdash.core.run_record import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from specdash.core.start_check import StartCheck
 
 START_S = 30.0
 
@@ -69,7 +72,9 @@ class RunningBackend:
         self.log = directory / "server.log"
         self.stderr = directory / "stderr"
         self.state = directory / "state"
-        env_file = write_env(directory / "backend.env", {"LLAMA_PORT": str(self.port), **env})
+        # Without a probe, the counters are those of the test alone.
+        given = {"LLAMA_PORT": str(self.port), "LLAMA_START_PROBE": "0", **env}
+        env_file = write_env(directory / "backend.env", given)
         command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
         with self.stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -116,6 +121,16 @@ class RunningBackend:
             assert time.monotonic() < deadline, "no run record"
             time.sleep(0.02)
         return found[0]
+
+    def wait_checked(self) -> StartCheck:
+        """What the runner saw of the server right after its start, once it has looked."""
+        deadline = time.monotonic() + START_S
+        while True:
+            record = RunRecord.from_json(self.wait_record().read_text(encoding="utf-8"))
+            if record is not None and record.start_check is not None and not record.start_check.pending:
+                return record.start_check
+            assert time.monotonic() < deadline, "the runner did not check its start"
+            time.sleep(0.02)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code."""

@@ -128,8 +128,8 @@ class NgramMod:
         return known[self._size :]
 
 
-def run(prompt: Sequence[int], tokens: int, drafter: Drafter, *, replays: bool) -> Counts:
-    """What one request is counted as."""
+def run(prompt: Sequence[int], tokens: int, drafter: Drafter, cut_back: int | None = None) -> Counts:
+    """What one request is counted as. Where more than `cut_back` tokens are rejected, it replays."""
     table = successors()
     text = [*prompt, int(table[prompt[-1]])]
     counts, made = Counts(), 1
@@ -147,7 +147,7 @@ def run(prompt: Sequence[int], tokens: int, drafter: Drafter, *, replays: bool) 
             counts.accepted += kept
         gained = kept + 1
         text.append(int(table[text[-1]]))
-        if replays and kept < len(draft):
+        if cut_back is not None and len(draft) - kept > cut_back:
             counts.decodes += 1
             gained += 1
             text.append(int(table[text[-1]]))

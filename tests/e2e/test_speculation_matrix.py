@@ -1,0 +1,225 @@
+"""Every way to speculate on every kind of model, as an operator runs it: it starts, it speculates, and what is counted
+is what must be counted; what cannot work is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from specdash.backend.launch import free_port
+from specdash.cli.main import main
+from specdash.collect.discover import target_for_url
+from specdash.collect.hub import Hub
+from specdash.core.errors import ExitCode
+from specdash.core.speculation import SPEC_TYPES
+from specdash.insight.state import TargetState
+from specdash.tui import plot
+from specdash.tui.app import Dashboard
+from support import matrix
+from support.engines import engine_env, running_backend, write_env
+from support.faults import until
+from support.matrix import Cell, Fit
+from support.native_server import try_out
+from tui.drawn import screen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.engines import RunningBackend
+    from support.known_truth import Counts
+
+pytestmark = pytest.mark.slow
+XLLAMACPP = pytest.param("xllamacpp", marks=pytest.mark.engine)
+LLAMA_SERVER = pytest.param("llama-server", marks=pytest.mark.llama_server)
+CELLS = [pytest.param(cell, id=cell.name) for cell in matrix.cells()]
+_SAMPLE = re.compile(r'^llamacpp:spec_decode_num_(\w+?)_total(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return matrix.write_models(tmp_path_factory.mktemp("matrix"))
+
+
+def counted(backend: RunningBackend) -> dict[str, int]:
+    """The server's own counters; those of a position end in its number."""
+    with urllib.request.urlopen(backend.url + "/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {name + position: int(float(value)) for name, position, value in _SAMPLE.findall(text)}
+
+
+def ask(backend: RunningBackend, cell: Cell, slots: int) -> list[tuple[int, int]]:
+    """Drafted and accepted tokens of each prompt's request, as the answers tell them; at once, each in a slot."""
+
+    def one(prompt: list[int], slot: int) -> tuple[int, int]:
+        wanted = {"prompt": prompt, "n_predict": cell.tokens, "temperature": 0, "id_slot": slot}
+        request = urllib.request.Request(backend.url + "/completion", json.dumps(wanted).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            timings = json.load(answer)["timings"]
+        return timings["draft_n"], timings["draft_n_accepted"]
+
+    with ThreadPoolExecutor(slots) as pool:
+        return list(pool.map(one, cell.prompts(), cycle(range(slots))))
+
+
+def expected_counters(known: list[Counts]) -> dict[str, int]:
+    total = known[0] + known[1]
+    counters = {"draft_tokens": total.drafted, "accepted_tokens": total.accepted, "drafts": total.steps}
+    return counters | {f"accepted_tokens_per_pos{place}": count for place, count in total.at_position.items()}
+
+
+def snapshot(backend: RunningBackend, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `specdash snapshot --json` says."""
+    capsys.readouterr()
+    assert main(["snapshot", "--json", "--url", backend.url]) == ExitCode.OK
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def check(cell: Cell, backend: RunningBackend, slots: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ask, and hold what everybody says against what must be."""
+    assert [slot["speculative"] for slot in backend.get("/slots")] == [True] * slots
+    backend.wait_checked()
+    before = counted(backend)
+    answers = ask(backend, cell, slots)
+    known = cell.known()
+    after = counted(backend)
+    grown = {name: more for name, count in after.items() if (more := count - before.get(name, 0))}
+    if slots > 1 and cell.depends_on_order:
+        assert (grown["draft_tokens"], grown["accepted_tokens"]) == tuple(map(sum, zip(*answers, strict=True)))
+        assert known[0].accepted <= min(accepted for _, accepted in answers)
+        assert max(drafted - accepted for drafted, accepted in answers) <= known[0].drafted - known[0].accepted
+    else:
+        assert answers == [(one.drafted, one.accepted) for one in known]
+        assert grown == expected_counters(known)
+    told = snapshot(backend, capsys)
+    speculation = told["backend"]["speculation"]
+    assert speculation["active"] is True
+    assert speculation["types"] == [one.name for one in cell.types]
+    assert speculation["draft_tokens_total"] == after["draft_tokens"]
+    assert speculation["accepted_tokens_total"] == after["accepted_tokens"]
+    assert speculation["verification_steps_total"] == after["drafts"]
+    assert sum(speculation["accepted_per_position"]) == after["accepted_tokens"]
+    assert told["drafting"]["state"] == "speculating"
+    assert told["drafter"]["type"] in speculation["types"]
+    assert told["checkpoints"]["rollback"] == str(cell.rollback)
+
+
+@pytest.mark.parametrize("engine", [XLLAMACPP])
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_request_after_the_other(
+    cell: Cell,
+    engine: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with running_backend({**cell.env(files, 1), **engine_env(engine)}, tmp_path) as backend:
+        monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+        check(cell, backend, 1, capsys)
+
+
+@pytest.mark.parametrize("engine", [LLAMA_SERVER])
+@pytest.mark.parametrize("cell", CELLS)
+def test_two_requests_at_once(
+    cell: Cell,
+    engine: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with running_backend({**cell.env(files, 2), **engine_env(engine)}, tmp_path) as backend:
+        monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+        check(cell, backend, 2, capsys)
+
+
+def first_of_each_type() -> list[Cell]:
+    found: dict[str, Cell] = {}
+    for cell in matrix.cells():
+        found.setdefault(",".join(one.name for one in cell.types), cell)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("engine", [XLLAMACPP])
+@pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.name) for cell in first_of_each_type()])
+async def test_the_screen_names_the_types(
+    cell: Cell, engine: str, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plot.load()
+    with running_backend({**cell.env(files, 1), **engine_env(engine)}, tmp_path) as backend:
+        monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+        backend.wait_checked()
+        ask(backend, cell, 1)
+        state = TargetState(target_for_url(backend.url))
+        with Hub(state.target, [state.apply], gpu=False, host=False):
+            app = Dashboard(state)
+            until(lambda: app.state.picture(0.0, 0.0).backend.speculation.types is not None)
+            async with app.run_test(size=(120, 36)) as pilot:
+                await pilot.pause()
+                drawn = screen(app)
+    for one in cell.types:
+        assert one.name in drawn
+
+
+FAILS = [
+    ("plain", "small-recurrent", "draft-simple"),
+    ("plain", "small-hybrid", "draft-simple"),
+    ("plain", "small", "draft-eagle3"),
+    ("plain", "dflash", "draft-eagle3"),
+    ("recurrent", "eagle3", "draft-eagle3"),
+    ("recurrent", "dspark", "draft-dspark"),
+    ("hybrid", "eagle3", "draft-dflash"),
+    ("hybrid", None, "draft-mtp"),
+    ("heads", "small", "draft-mtp"),
+]
+"""Refused ones to force on the engine, at least one of each way to fail; preflight is held to all of them elsewhere."""
+
+
+@pytest.mark.llama_server
+@pytest.mark.parametrize(("target", "draft", "name"), FAILS)
+def test_the_server_fails_with_what_is_refused(
+    target: str, draft: str | None, name: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    one = next(one for one in SPEC_TYPES if one.name == name)
+    small = matrix.DRAFTS[draft] if draft is not None else None
+    assert matrix.fit(matrix.TARGETS[target], small, one)[0] is Fit.REFUSED
+    values = {
+        "LLAMA_ARG_MODEL": str(files[target]),
+        "LLAMA_ARG_SPEC_TYPE": name,
+        "LLAMA_ARG_CTX_SIZE": "1024",
+        "LLAMA_ARG_SPEC_DRAFT_N_MAX": str(matrix.LONGEST),
+    }
+    if draft is not None:
+        values["LLAMA_ARG_SPEC_DRAFT_MODEL"] = str(files[draft])
+    outcome = try_out(values, tmp_path)
+    assert not (outcome.started and outcome.speculative and outcome.answered), outcome.log[-2000:]
+
+
+@pytest.mark.llama_server
+@pytest.mark.parametrize(("target", "draft", "name"), FAILS)
+def test_what_must_be_refused_is_refused_before_anything_starts(
+    target: str, draft: str | None, name: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    port = free_port("127.0.0.1")
+    values = {"LLAMA_PORT": str(port), "LLAMA_MODEL": str(files[target]), "LLAMA_SPEC_TYPE": name}
+    values |= {"LLAMA_CTX_SIZE": "1024", **engine_env("llama-server")}
+    if draft is not None:
+        values["LLAMA_DRAFT_MODEL"] = str(files[draft])
+    env_file, log = write_env(tmp_path / "backend.env", values), tmp_path / "server.log"
+    command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file), "--log-file", str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert not log.exists()
+    [line] = done.stderr.splitlines()
+    assert line.startswith("specdash: ")
+    assert "the server would" in line or "aborts the server" in line
