@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.observations import Counters
@@ -128,7 +129,7 @@ def _figures(
     again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
     if totals is not None:
         return _reckoned("counters", *totals, replays=again)
-    ended = ended_drafts(state.log.recent, since)
+    ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
     if not 0 < ended.steps <= ended.calls + 0.5:
         return ReplayFigures()
     sums = float(ended.tokens), ended.seconds, min(ended.steps, ended.calls), float(ended.accepted)

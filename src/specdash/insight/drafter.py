@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.published_acceptance import distance, nearest
@@ -137,7 +138,7 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
 def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
     """Without counters: what the log said at the end of the latest requests."""
     for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
-        ended = ended_drafts(state.log.recent, since)
+        ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
         if ended.steps:
             return _Own(ended.positions[:LONGEST], basis, ended.steps, ended.drafted, ended.accepted, of_chain=of_chain)
     return _Own()

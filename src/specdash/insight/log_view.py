@@ -32,7 +32,7 @@ from specdash.insight.step_totals import StepTotals
 from specdash.insight.storms import StormBook
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.log_dates import Clock
@@ -94,6 +94,11 @@ class LogView:
         self.finished = 0
         self.cancelled = 0
         self.recent: deque[tuple[float, LoggedRequest]] = deque(maxlen=RECENT_REQUESTS)
+        self.lives = 0
+        """How many servers began to write since the first line."""
+        self._of_this_life: deque[LoggedRequest] = deque(maxlen=RECENT_REQUESTS)
+        self.ended_here = 0
+        """How many of the newest are of the server that writes now."""
         self.storms = StormBook()
         self.checkpoints: Counter[str] = Counter()
         self.live: Counter[str] = Counter()
@@ -171,9 +176,23 @@ class LogView:
             return self._tail_end, ()
         return self._tail_end, tuple(islice(self._tail, len(self._tail) - fresh, None))
 
+    def leave_out(self, tasks: Collection[int]) -> None:
+        """Take these tasks of the server that writes now from the finished requests: they are no user's."""
+        ours = [one for one in self._of_this_life if one.task in tasks and one.origin is None]
+        for request in ours:
+            self._of_this_life.remove(request)
+            self.finished -= not request.cancelled
+            self.cancelled -= request.cancelled
+        if ours:
+            kept = [(at, one) for at, one in self.recent if not any(one is request for request in ours)]
+            self.recent = deque(kept, maxlen=RECENT_REQUESTS)
+
     def _new_server(self) -> None:
+        self.lives += 1
+        self._of_this_life.clear()
         self._assembler = RequestAssembler()
         self.newest_s = None
+        self.ended_here = 0
         self.steps_exact.clear()
         self.requests_exact.clear()
         self.slot_steps.clear()
@@ -240,6 +259,8 @@ class LogView:
 
     def _finish(self, at: float, request: LoggedRequest) -> None:
         self.recent.appendleft((at, request))
+        self.ended_here += 1
+        self._of_this_life.append(request)
         self.finished += not request.cancelled
         self.cancelled += request.cancelled
         if request.slot is not None:

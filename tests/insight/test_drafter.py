@@ -1,0 +1,221 @@
+"""The drafter is judged position by position, against what was published and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.speedup_data import baseline, row_of
+from insight.speedup_data import state as measured_state
+from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
+from specdash.core.observations import Gpu, Gpus, ModelOutline, Slot, Slots
+from specdash.core.readings import Reading, Source
+from specdash.insight.drafter import bins
+from specdash.insight.drafter_verdict import Judged, ordinal, verdict_of
+
+if TYPE_CHECKING:
+    from specdash.insight.drafter_picture import DrafterPicture
+    from specdash.insight.state import TargetState
+
+FALLING = (90, 75, 60, 20, 10, 4)
+"""Accepted in 100 steps at each position."""
+
+
+def seen(state: TargetState, now: float = NOW) -> DrafterPicture:
+    return state.picture(now, WALL, 300.0).views.drafter
+
+
+def with_a_gpu(state: TargetState) -> TargetState:
+    state.apply(Reading.known(Source.GPU, NOW - 600, Gpus((Gpu(0, "H100"),))))
+    return state
+
+
+def test_positions_are_of_the_window_and_held_from_the_start_when_it_is_empty() -> None:
+    state = counted(state_of("draft-mtp", model=QWEN, draft_n_max="6"), FALLING, steps=100, drafted=600)
+    found = seen(state)
+    assert found.per_position == pytest.approx([one / 100 for one in FALLING])
+    assert (found.per_position_basis, found.steps) == ("window", 100)
+    assert (found.asked_length, found.effective_length, found.block_size) == (6, 6, None)
+    assert found.acceptance == pytest.approx(259 / 600)
+    assert found.mean_accepted_length == pytest.approx(3.59)
+    idle_since(state, 2000.0)
+    assert seen(state, NOW + 2000.0).per_position_basis == "lifetime"
+    assert seen(state, NOW + 2000.0).per_position == pytest.approx(found.per_position)
+
+
+def test_published_curves_of_the_type_stand_beside_them_the_nearest_first() -> None:
+    found = seen(counted(state_of("draft-mtp", model=QWEN), (77, 38), steps=100, drafted=200))
+    assert found.references[0].name == "MTP, DeepSeek-V4, n 2"
+    assert found.references[0].distance == pytest.approx(0.001, abs=0.001)
+    distances = [one.distance for one in found.references if one.distance is not None]
+    assert distances == sorted(distances)
+    assert seen(counted(state_of("ngram-mod"), (5,), steps=9, drafted=90)).references == ()
+
+
+def test_a_shorter_draft_is_named_with_what_it_would_gain() -> None:
+    state = counted(state_of("draft-mtp", model=QWEN, draft_n_max="6"), FALLING, steps=100, drafted=600)
+    found = seen(with_a_gpu(state))
+    assert found.best_length == 3
+    assert found.best_gain is not None
+    assert 0.1 < found.best_gain < 0.3
+    assert "the 4th draft token is accepted in 20% of steps: a draft length of 3 would be" in found.verdict
+    assert found.verdict.endswith("% faster (estimate).")
+
+
+def test_its_break_even_is_the_speed_ups() -> None:
+    state = with_a_gpu(counted(state_of("draft-mtp", model=QWEN), FALLING, steps=100, drafted=600))
+    picture = state.picture(NOW, WALL, 300.0)
+    found = picture.views.drafter
+    assert found.break_even_length == picture.speedup.break_even_length
+    assert found.break_even_acceptance == picture.speedup.break_even_acceptance
+    assert found.break_even_basis == "assumed: verifying a draft token costs 0.2 of a decode, drafting one 0.1"
+
+
+def test_a_block_of_16_breaks_even_at_about_a_quarter() -> None:
+    # marksverdhei/llama.cpp#53: "break-even point (~25 % accept at block_size=16)"; DFlash drafts one token less.
+    draft = ModelOutline("dflash", LLAMA.memory, block_size=16)
+    state = with_a_gpu(state_of("draft-dflash", model=LLAMA, draft=draft, draft_n_max="15"))
+    found = seen(state)
+    assert (found.asked_length, found.block_size, found.effective_length) == (15, 16, 15)
+    assert found.break_even_acceptance == pytest.approx(0.25, abs=0.01)
+    assert found.break_even_length == pytest.approx(4.75)
+    assert "drafting a block 0.75" in found.break_even_basis
+    # The published acceptance of that draft on conversations does not reach it.
+    accepted = counted(state, (60, 38, 21, 11, 5, 1), steps=100, drafted=1500)
+    assert "9% accepted, about 25% needed to pay" in seen(accepted).verdict
+
+
+def test_what_the_engine_cut_off_is_told() -> None:
+    state = state_of()
+    read_log(state, "llama_dflash_lv4")
+    found = seen(state)
+    assert (found.type, found.asked_length, found.block_size, found.effective_length) == ("draft-dflash", 15, 8, 7)
+    assert found.clamps == ("15 asked, 7 drafted: the draft's block has 8 tokens",)
+    assert found.acceptance == pytest.approx(8 / 1558)
+    assert "no draft length up to 7 would pay" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "length", "accepted"),
+    [
+        ("qwen35_mtp_noisy_lv4", "draft-mtp", 3, 64 / 510),
+        ("llama_eagle3_lv4", "draft-eagle3", 4, 4 / 916),
+        ("mamba_draft75_lv4", "draft-simple", 8, 168 / 280),
+        ("ngram_mod_lv4", "ngram-mod", 16, 164 / 164),
+    ],
+)
+def test_a_log_alone_tells_type_length_and_acceptance(log: str, kind: str, length: int, accepted: float) -> None:
+    state = state_of()
+    read_log(state, log)
+    found = seen(state)
+    assert (found.type, found.effective_length) == (kind, length)
+    assert found.acceptance == pytest.approx(accepted)
+
+
+def test_replays_make_shorter_drafts_better_and_are_taken_into_account() -> None:
+    accepted = (95, 90, 80, 10, 2, 0)
+    plain = seen(
+        with_a_gpu(counted(state_of("draft-simple", model=LLAMA, draft_n_max="6"), accepted, steps=100, drafted=600))
+    )
+    again = seen(
+        with_a_gpu(
+            counted(state_of("draft-simple", model=MAMBA, draft_n_max="6"), accepted, steps=100, drafted=600, plain=100)
+        )
+    )
+    assert plain.best_length == again.best_length == 3
+    assert plain.best_gain is not None
+    assert again.best_gain is not None
+    assert again.best_gain > plain.best_gain
+
+
+def test_nothing_is_recommended_from_a_few_steps() -> None:
+    found = seen(counted(state_of("draft-mtp", model=QWEN), (9, 2), steps=10, drafted=30))
+    assert (found.best_length, found.best_gain) == (None, None)
+
+
+def test_nor_from_a_chain_whose_types_nobody_tells_apart() -> None:
+    state = counted(state_of("draft-mtp,ngram-mod", model=QWEN), (50, *(30,) * 63), steps=60, drafted=3000)
+    found = seen(state)
+    assert (found.type, found.of_chain, found.best_length) == ("draft-mtp", True, None)
+    assert len(found.bins) == 8
+    assert found.bins[-1] == replace(found.bins[-1], first=32, last=63)
+
+
+def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
+    state = counted(state_of("draft-mtp", model=QWEN), FALLING, steps=100, drafted=600)
+    state.apply(Reading.known(Source.SLOTS, NOW - 1, Slots((Slot(0, False, 4096, False),))))
+    assert seen(state).verdict == "It does not speculate."
+
+
+def test_a_measured_cost_is_no_estimate() -> None:
+    told = Judged("draft-mtp", True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
+    told = replace(
+        told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08, best_speed=1.6
+    )
+    assert verdict_of(told) == (
+        "43% accepted, 20% needed to pay; the 4th draft token is accepted in 20% of steps: "
+        "a draft length of 3 would be 8% faster."
+    )
+
+
+def test_against_a_recorded_baseline_the_cost_is_measured() -> None:
+    made = measured_state(row_of(20), (baseline(),))
+    slot = Slot(0, False, 8192, True, speculative_types=("draft-mtp",))
+    made.apply(Reading.known(Source.SLOTS, NOW - 1, Slots((slot,))))
+    picture = counted(made, (70, 50, 30), steps=100, drafted=300).picture(NOW, WALL, 300.0)
+    found, paying = picture.views.drafter, picture.speedup
+    assert found.break_even_basis == "measured" == paying.basis
+    assert (found.break_even_length, found.break_even_acceptance) == (
+        paying.break_even_length,
+        paying.break_even_acceptance,
+    )
+    assert found.best_length is not None
+    assert "about" not in found.verdict
+
+
+def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
+    nothing = Judged("draft-mtp", True)
+    assert verdict_of(nothing) == "No draft was verified yet."
+    assert "does not fit" in verdict_of(replace(nothing, acceptance=0.0, steps=50))
+    assert verdict_of(replace(nothing, acceptance=0.5, length=2.0)) == "50% accepted."
+    wasted = Judged("ngram-mod", False, 9, 48.0, 64, 0.1, 5.8, (0.5,), break_even_length=9.0)
+    assert verdict_of(wasted).endswith("of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate).")
+    longer = Judged("draft-mtp", True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0, best_speed=2.0)
+    assert "still accepted in 90% of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2))
+    assert "no shorter draft" in verdict_of(replace(longer, longer_gain=0.2, is_limited=True))
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (23, "23rd")]
+)
+def test_positions_are_counted_as_people_do(number: int, said: str) -> None:
+    assert ordinal(number) == said
+
+
+@given(st.lists(st.floats(0, 1), max_size=64).map(tuple))
+def test_bins_hold_every_position_once(positions: tuple[float, ...]) -> None:
+    found = bins(positions)
+    assert [place for one in found for place in range(one.first, one.last + 1)] == list(range(len(positions)))
+    assert sum(one.rate * (one.last + 1 - one.first) for one in found) == pytest.approx(sum(positions))
+    assert len(found) <= 16
+
+
+drafts = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(lambda found: tuple(sorted(found, reverse=True)))
+
+
+@given(drafts, st.integers(1, 1000), st.sampled_from(["draft-simple", "draft-mtp", "draft-dflash", "ngram-mod"]))
+def test_whatever_was_accepted_the_figures_hold_together(accepted: tuple[int, ...], steps: int, kind: str) -> None:
+    accepted = tuple(min(one, steps) for one in accepted)
+    state = counted(state_of(kind, model=MAMBA), accepted, steps=steps, drafted=steps * len(accepted), plain=steps)
+    found = seen(state)
+    assert found.acceptance is not None
+    assert 0 <= found.acceptance <= 1
+    assert found.best_length is None or 1 <= found.best_length <= len(accepted)
+    assert found.best_gain is None or found.best_gain >= -1e-9
+    assert found.break_even_acceptance is None or 0 <= found.break_even_acceptance <= 1
+    assert found.verdict
+    assert "\n" not in found.verdict
