@@ -164,6 +164,7 @@ def test_a_draft_length_of_0_is_refused_wherever_it_is_written(env: dict[str, st
     [
         {"LLAMA_DRAFT_MODEL": "d.gguf"},
         {"LLAMA_ARG_SPEC_DRAFT_MODEL": "d.gguf"},
+        {"LLAMA_ARG_MODEL_DRAFT": "d.gguf"},
         {"LLAMA_EXTRA_ARGS": "-md d.gguf"},
         {"LLAMA_EXTRA_ARGS": "--model_draft d.gguf"},
         {"LLAMA_ARG_SPEC_DRAFT_HF_REPO": "who/what"},
@@ -188,6 +189,12 @@ def test_a_draft_that_the_types_cannot_read_is_not_loaded_and_that_is_said(name:
     assert not any(word in DRAFT_FLAGS for word in binary.arguments(found))
     (warning,) = found.warnings
     assert warning.startswith(f"{name} is not loaded: LLAMA_SPEC_TYPE=ngram-mod drafts without a model")
+
+
+def test_two_draft_models_are_refused() -> None:
+    both = {"LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_EXTRA_ARGS": "-hfd a/b", "LLAMA_SPEC_TYPE": "draft-simple"}
+    with pytest.raises(InputError, match=r"^LLAMA_DRAFT_MODEL=d.gguf and LLAMA_EXTRA_ARGS=a/b both name a draft model"):
+        settings_from_env({**MODEL, **both})
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,16 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Ch
         if pair is None or pair.fits:
             return Choice((one.name,), _with_a_draft(one.name, draft))
         reason = next(found.said for found in pair.misfits if found.severity == "error")
-        rest = choose(facts, None, on_gpu)
-        return Choice(rest.types, f"the draft cannot be used ({reason}); {rest.because}", uses_draft=False)
+        rest = _without_a_draft(facts, on_gpu)
+        return Choice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
+    return _without_a_draft(facts, on_gpu)
+
+
+def _without_a_draft(facts: GgufFacts | None, on_gpu: bool) -> Choice:
     if facts is None:
         return Choice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
     if not facts.nextn_layers:
-        said = "the model has no prediction (nextn) layers, and no draft model is given"
-        return Choice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
+        return Choice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{_replays(facts)}")
     parameters = describe(facts).parameters
     layers = f"{facts.nextn_layers} prediction (nextn) layer{'s' if facts.nextn_layers > 1 else ''}"
     has = f"the model has {layers} and {in_billions(parameters)} parameters"

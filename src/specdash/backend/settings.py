@@ -247,7 +247,11 @@ class _Reader:
                 self.warnings.append(f"{draft.source} is not loaded: {why}; it would only take memory")
 
     def _check_drafts(self, types: tuple[SpecType, ...], said: str) -> None:
-        has_draft = any(name in self.assigned for name in DRAFT_SOURCES)
+        drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
+        if len(drafts) > 1:
+            named = " and ".join(f"{one.source}={one.value}" for one in drafts)
+            raise InputError(f"{named} both name a draft model; remove one")
+        has_draft = bool(drafts)
         for one in types:
             if one.needs_draft_model and not has_draft:
                 raise InputError(f"{said}: {one.name} needs a draft model; set LLAMA_DRAFT_MODEL")
