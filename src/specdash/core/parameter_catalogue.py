@@ -273,7 +273,8 @@ SAMPLING: tuple[Parameter, ...] = (
 
 SPECULATION: tuple[Parameter, ...] = (
     _row(_P, "--spec-draft-model -md --model-draft",
-         "LLAMA_DRAFT_MODEL LLAMA_ARG_SPEC_DRAFT_MODEL LLAMA_ARG_MODEL_DRAFT", f"{_DRAFT}.mparams.path", "the draft model, a GGUF file"),
+         "LLAMA_DRAFT_MODEL LLAMA_ARG_SPEC_DRAFT_MODEL LLAMA_ARG_MODEL_DRAFT", f"{_DRAFT}.mparams.path",
+         "the draft model, a GGUF file"),
     _row(_T, "--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
          f"{_DRAFT}.mparams.hf_repo", "Hugging Face repository of the draft model"),
     _row(_I, "--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX", f"{_DRAFT}.n_max",
