@@ -13,10 +13,12 @@ from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
 from specdash.backend.engines import Engine
 from specdash.backend.gpu_build import build_of, may_use_gpu
+from specdash.backend.launch import make_plan
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY, ENGINE
 from support.engines import llama_server_binary
+from support.help_engine import TODAY, help_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,3 +234,29 @@ def test_the_real_binary_lists_its_devices() -> None:
     found = devices._ask_binary(engine, {})
     assert found is not None
     assert bool(found) == (build_of(engine).cuda is True)
+
+
+def gpu_engine(folder: Path, free_mib: int) -> str:
+    """A program that answers as llama-server with one GPU does, and can do nothing else."""
+    folder.mkdir()
+    program = folder / "llama-server"
+    help_engine(program, TODAY)
+    listing = f"  CUDA0: NVIDIA H200 (143771 MiB, {free_mib} MiB free)"
+    first, rest = program.read_text().split("\n", 1)
+    hidden = '[ "$CUDA_VISIBLE_DEVICES" = -1 ] && echo "  (none)" && exit 0'
+    answer = f'if [ "$1" = --list-devices ]; then echo "Available devices:"; {hidden}; echo "{listing}"; exit 0; fi'
+    program.write_text(f"{first}\n{answer}\n{rest}")
+    for name in ("libggml-cpu.so", "libggml-cuda.so"):
+        (folder / name).touch()
+    return str(program)
+
+
+def test_the_plan_is_made_for_the_gpus_that_the_engine_lists(models: dict[str, Path], tmp_path: Path) -> None:
+    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_CTX_SIZE": "auto", "LLAMA_GPU_LAYERS": "all"}
+    env["LLAMA_BIN"] = gpu_engine(tmp_path / "bin", 500)
+    on_gpu = make_plan(env).settings
+    assert on_gpu.decisions[0].steps[0].startswith("CUDA0 (NVIDIA H200): 500.0 MiB free, x 0.90, less 400.0 MiB")
+    hidden = make_plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}).settings
+    assert hidden.decisions[0].steps[0].startswith("main memory: ")
+    with pytest.raises(InputError, match=r"LLAMA_DEVICE=CUDA1: .* lists no device CUDA1; use CUDA0 \(NVIDIA H200\)"):
+        make_plan({**env, "LLAMA_DEVICE": "CUDA1"})
