@@ -79,6 +79,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         header(tensors=[tensor("t", [100], 12, 0)]) + bytes(999),
         "has rows of 100, and Q4_K comes in blocks of 256",
     ),
+    "a type far beyond every fork's": (
+        header(tensors=[tensor("t", [32], 2**26, 0)]) + bytes(999),
+        "tensor 't' is of type 67108864",
+    ),
     "a type that was removed": (
         header(tensors=[tensor("t", [32], 31, 0)]) + bytes(999),
         "is of type Q4_0_4_4, which llama.cpp removed",

@@ -36,6 +36,8 @@ _MOST_TEXTS = 1 << 23
 """Texts in arrays, in all; the largest vocabularies have 2^18, and twice as many merges."""
 _LONGEST_TEXTS = 256 * 1024**2
 """Bytes of all texts of one array; a large vocabulary has 8 MiB."""
+_MOST_KINDS = 1024
+"""Types of forks have numbers of up to 400."""
 _MOST_DIMENSIONS = 4
 _LONGEST_NAME = 63
 _LONGEST = 2**63
@@ -212,6 +214,8 @@ class Header:
                 f"model {self.shown}: tensor {_cut(name)} is of type {REMOVED_TYPES[kind]}, which llama.cpp removed; "
                 "get or make the file anew"
             )
+        if kind >= _MOST_KINDS:
+            self._damaged(f"tensor {_cut(name)} is of type {kind}")
         elements = prod(shape)
         if elements >= _LONGEST or any(one >= _LONGEST for one in shape):
             self._damaged(f"tensor {_cut(name)} has the shape {' x '.join(map(str, shape))}")
