@@ -65,6 +65,8 @@ class Session:
         self.record: Path | None = None
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
+        self.verdict: str | None = None
+        """What it found and was not said yet."""
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
@@ -138,8 +140,12 @@ class Session:
         while self.watch is not None and (check := self.watch.take()) is not None:
             self.record = write_run_record(self.plan, self.child.pid, check)
             if not check.pending and check.drafting is not Drafting.OFF:
-                self._say(line(check))
-        if self.watch is not None and self.watch.done:
+                self.verdict = line(check)
+        if self.verdict is not None and not self.tail.open:
+            # Between two lines of the engine's, which it may write in pieces.
+            self._say(self.verdict)
+            self.verdict = None
+        if self.watch is not None and self.watch.done and self.verdict is None:
             self.watch = None
             self.tail.starting = False
 
@@ -258,7 +264,7 @@ class Session:
     def _unwatch(self) -> None:
         if self.watch is not None:
             self.watch.cancel()
-            self.watch = None
+            self.watch = self.verdict = None
 
     def _clear_away(self) -> int:
         """Reap the engine and take its record back; its exit code."""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from specdash.core.observations import Slots
     from specdash.llama.start_failures import StartFailure
 
-PROBE_S = 5.0
+PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
-PATIENCE_S = 1.0
+PATIENCE_S = 2.0
 """Where the first completion of the probe took longer, there is no second."""
 _POLL_S = 0.01
 _SLOWEST_POLL_S = 0.25

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_S", "Verdict", "busy", "check_speculation", "health", "healthy", "probe", "speculative"]
 
 _POLL_S = 0.02
-_RUNNER_S = 8.0
+_RUNNER_S = 12.0
 """The longest wait for the runner's own probe, which bounds itself."""
 
 

@@ -91,6 +91,8 @@ class TargetState:
         self.slot_rates = SlotRates()
         self.log = LogView()
         self.proxy = ProxyState()
+        self._probes = _probes_of(target)
+        """Tasks of the server that runs now with which its runner probed it."""
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
         self.speedups = SpeedUps()
@@ -170,6 +172,8 @@ class TargetState:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
         with self._lock:
             before, self.target = self.target, target
+            self._probes = _probes_of(target)
+            self.log.leave_out(self._probes)
             if before.proxy_url != target.proxy_url:
                 self._forget(Source.PROXY)
             if before.proxy_log != target.proxy_log:
@@ -316,9 +320,15 @@ class TargetState:
             self._rate(RateSample(at, decode, Source.SLOTS), Metric.DECODE)
 
     def _log(self, at: float, batch: LogBatch) -> None:
+        lines, lives = self.log.lines, self.log.lives
         fresh = self.log.add(at, batch, self.log.newest_s)
+        if lines and self.log.lives != lives:
+            # Another server writes now; which tasks are its probe's, its record will tell.
+            self._probes = frozenset()
+        self.log.leave_out(self._probes)
         for ended_at, request in fresh.ended:
-            self.experiments.samples.add_logged(ended_at, request)
+            if request.task not in self._probes:
+                self.experiments.samples.add_logged(ended_at, request)
         if fresh.generated:
             self._steps_at = at
             self._point(Metric.ACCEPTANCE, at, fresh.accepted / fresh.generated)
@@ -352,3 +362,7 @@ class TargetState:
         self._gain_scrapes.clear()
         self.log.requests_exact.clear()
         self.log.steps_exact.clear()
+
+
+def _probes_of(target: Target) -> frozenset[int]:
+    return frozenset(target.start_check.probe_tasks) if target.start_check is not None else frozenset()

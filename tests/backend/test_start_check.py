@@ -1,0 +1,219 @@
+"""The check of a start: the verdict of what was seen, and what is asked of a server to see it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from specdash.backend.promise import Promise
+from specdash.backend.server_check import Probed
+from specdash.backend.start_check import Look, StartWatch, check_start, judge, line, look_of
+from specdash.core.run_record import RunRecord
+from specdash.core.start_check import Drafting, StartCheck
+from specdash.llama.slots import parse_slots
+from specdash.llama.start_failures import unspoken
+from support.fault_server import FaultServer, hangs, says
+
+OK = says(200, '{"status":"ok"}')
+MISMATCH = "0.00.030.070 E spec common_specu: the target and draft vocabs are not compatible"
+SIMPLE = {"spec-type": "draft-simple", "spec-draft-model": "d.gguf"}
+
+
+def promised(url: str = "http://x", types: tuple[str, ...] = ("draft-simple",), **more: Any) -> Promise:
+    return Promise(url, speculates=bool(types), types=types, **more)
+
+
+def slots(*told: bool, busy: int = 0) -> Any:
+    rows = [
+        {"id": index, "is_processing": index < busy, "speculative": one, "id_task": 7 + index}
+        for index, one in enumerate(told)
+    ]
+    return says(200, json.dumps(rows))
+
+
+def completion(drafted: int, accepted: int, tokens: int = 16) -> Any:
+    answer: dict[str, Any] = {"content": "x", "tokens_predicted": tokens, "id_slot": 0, "tokens": [5, 6]}
+    if drafted:
+        answer["timings"] = {"draft_n": drafted, "draft_n_accepted": accepted}
+    return says(200, json.dumps(answer))
+
+
+def checked(server: FaultServer, promise: Promise | None = None, **more: Any) -> StartCheck:
+    given: dict[str, Any] = {"parameters": SIMPLE, **more}
+    return check_start(promise or promised(server.url), list, **given)
+
+
+@pytest.mark.parametrize(
+    ("look", "probed", "wanted"),
+    [
+        (Look(2, 2), Probed(16, 8, 5), Drafting.YES),
+        (Look(2, 2), Probed(16), Drafting.READY),
+        (Look(2, 2), None, Drafting.READY),
+        (Look(2, 0), None, Drafting.FAILED),
+        (Look(2, 1), None, Drafting.FAILED),
+        (Look(problem="/slots answers HTTP 501"), Probed(16, 8, 8), Drafting.YES),
+        (Look(problem="/slots answers HTTP 501"), Probed(16), Drafting.UNKNOWN),
+    ],
+)
+def test_slots_and_drafts_give_the_verdict(look: Look, probed: Probed | None, wanted: Drafting) -> None:
+    found = judge(promised(), look, None, probed, 5.0)
+    assert (found.drafting, found.checked) == (wanted, 5.0)
+    assert found.because
+    assert bool(found.fix) is (wanted is Drafting.FAILED)
+
+
+def test_a_server_that_was_asked_for_nothing_is_off_and_one_that_drafts_all_the_same_is_told() -> None:
+    assert judge(promised(types=()), Look(1, 0), None, None, 0).drafting is Drafting.OFF
+    found = judge(promised(types=()), Look(1, 1), None, None, 0)
+    assert (found.drafting, found.because) == (Drafting.READY, "it drafts although the settings ask for none")
+
+
+def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
+    assert line(judge(promised(), Look(1, 1), None, Probed(16, 8, 5), 0)) == (
+        "speculating: draft-simple, 5 of 8 drafted tokens accepted"
+    )
+    failed = judge(promised(), Look(1, 0), unspoken({"spec-type": "draft-simple"}), None, 0)
+    assert failed.cause == "draft_not_given"
+    assert line(failed) == (
+        "running without speculation because draft-simple needs a draft model, and none is given; "
+        "set LLAMA_DRAFT_MODEL, or an n-gram type"
+    )
+    repeats = judge(promised(types=("ngram-mod",)), Look(1, 1), None, Probed(32), 0)
+    assert "n-gram types draft only where text repeats" in line(repeats)
+
+
+def test_a_probe_that_was_answered_says_what_was_drafted_and_under_which_tasks() -> None:
+    with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
+        found = checked(server)
+        assert (found.drafting, found.probe_tokens, found.probe_drafted, found.probe_accepted) == (
+            Drafting.YES,
+            16,
+            8,
+            5,
+        )
+        assert (found.slots, found.slots_drafting, found.probe_tasks) == (1, 1, (7,))
+
+
+def test_where_no_draft_was_rejected_it_asks_for_what_none_can_guess() -> None:
+    with FaultServer({"/slots": slots(True), "/completion": completion(8, 8)}) as server:
+        assert checked(server).probe_drafted == 16
+        assert server.count("/completion") == 2
+
+
+def test_n_gram_types_get_their_own_answer_to_repeat() -> None:
+    with FaultServer({"/slots": slots(True), "/completion": completion(0, 0)}) as server:
+        found = checked(server, promised(server.url, ("ngram-mod",)))
+        assert (found.drafting, found.probe_tokens) == (Drafting.READY, 32)
+        assert server.count("/completion") == 2
+
+
+@pytest.mark.parametrize(
+    ("promise", "routes", "reason"),
+    [
+        ({"types": ()}, {"/slots": slots(False)}, "no speculation was asked for"),
+        ({"no_probe": "it reranks only"}, {"/slots": slots(True)}, "it reranks only"),
+        ({}, {"/slots": slots(True, True, busy=2)}, "requests run in all slots"),
+        ({}, {"/slots": slots(False)}, "its slots do not draft"),
+        ({}, {"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}, "it sleeps"),
+        ({"router": True, "no_probe": "a router serves models by name"}, {}, "a router serves models by name"),
+    ],
+)
+def test_nothing_is_generated_where_that_would_be_wrong(
+    promise: dict[str, Any], routes: dict[str, Any], reason: str
+) -> None:
+    with FaultServer(routes) as server:
+        found = checked(server, promised(server.url, **promise))
+        assert found.probe_problem == reason
+        assert server.count("/completion") == 0
+        if "sleep" in reason or "router" in reason:
+            assert server.count("/slots") == 0
+
+
+def test_the_probe_can_be_switched_off() -> None:
+    with FaultServer({"/slots": slots(True)}) as server:
+        found = checked(server, probe=False)
+    assert (found.drafting, found.probe_problem) == (Drafting.READY, "LLAMA_START_PROBE=0")
+
+
+def test_a_free_slot_is_enough_for_a_probe_beside_users() -> None:
+    with FaultServer({"/slots": slots(True, True, busy=1), "/completion": completion(8, 5)}) as server:
+        assert checked(server).drafting is Drafting.YES
+
+
+def test_the_key_is_used() -> None:
+    with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
+        checked(server, promised(server.url, key="sesame"))
+        assert all("bearer sesame" in one[1].lower() for one in server.requests["/completion"])
+
+
+def test_the_log_names_the_cause_and_the_first_verdict_comes_before_the_probe() -> None:
+    told: list[StartCheck] = []
+    with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
+        checked(server, publish=told.append)
+        assert [(one.drafting, one.pending) for one in told] == [(Drafting.READY, True)]
+        server.routes["/slots"] = slots(False)
+        found = check_start(promised(server.url), lambda: [MISMATCH], parameters=SIMPLE)
+    assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
+
+
+def test_a_cause_that_is_still_on_its_way_is_waited_for() -> None:
+    said: list[list[str]] = [[], [MISMATCH]]
+    with FaultServer({"/slots": slots(False)}) as server:
+        found = check_start(promised(server.url), lambda: said.pop(0), parameters=SIMPLE)
+    assert found.cause == "vocab_mismatch"
+
+
+def test_a_first_completion_that_fails_is_told_and_is_no_verdict_on_drafting() -> None:
+    failing = says(500, '{"error":{"message":"speculative batch index 7"}}')
+    with FaultServer({"/slots": slots(True), "/completion": failing}) as server:
+        found = checked(server)
+    assert found.drafting is Drafting.READY
+    assert "HTTP 500: speculative batch index 7" in found.because
+
+
+def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
+    with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
+        watch = StartWatch(promised(server.url), [], SIMPLE, probe=True)
+        deadline = time.monotonic() + 20
+        while not server.count("/completion"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        watch.cancel()
+        (thread,) = [one for one in threading.enumerate() if one.name == "start-check"]
+        thread.join(20)
+        assert not thread.is_alive()
+        first = watch.take()
+        assert first is not None
+        assert first.pending
+        assert watch.done
+
+
+def test_a_watch_waits_until_the_server_is_ready() -> None:
+    loading = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}')
+    with FaultServer({"/health": loading, "/slots": slots(False)}) as server:
+        watch = StartWatch(promised(server.url), [MISMATCH.encode()], SIMPLE, probe=True)
+        while server.count("/health") < 2:
+            time.sleep(0.01)
+        assert watch.take() is None
+        server.routes["/health"] = OK
+        while (found := watch.take()) is None:
+            time.sleep(0.01)
+        assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
+
+
+def test_slots_of_an_old_build_tell_nothing() -> None:
+    assert look_of(parse_slots(b'[{"id":0,"is_processing":false}]')).drafting is None
+    assert look_of("/slots answers HTTP 501").problem == "/slots answers HTTP 501"
+
+
+def test_the_record_keeps_the_verdict_and_one_of_another_version_has_none() -> None:
+    check = StartCheck(Drafting.YES, 5.0, "x", probe_tasks=(1, 18))
+    record = RunRecord(1, 2.0, "u", "e", start_check=check)
+    again = RunRecord.from_json(record.to_json())
+    assert again == record
+    future = record.to_json().replace('"because"', '"grounds"')
+    assert (RunRecord.from_json(future) or record).start_check is None

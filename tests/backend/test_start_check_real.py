@@ -1,0 +1,140 @@
+"""`specdash backend run` looks whether a real engine speculates, and says why not, or why it ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.core.errors import ExitCode
+from specdash.core.start_check import Drafting
+from support import tiny_models
+from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BINARY = pytest.param("llama-server", marks=pytest.mark.llama_server)
+PACKAGE = pytest.param("xllamacpp", marks=pytest.mark.engine)
+pytestmark = pytest.mark.slow
+
+
+def behind_our_back(directory: Path, *words: str) -> dict[str, str]:
+    """A llama-server that gets more arguments than we know of, so that nothing predicts what it does."""
+    path = directory / "wrapped-llama-server"
+    real, more = llama_server_binary(), " ".join(words)
+    path.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*|*--help*) exec {real} "$@";; esac\nexec {real} "$@" {more}\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
+    return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}
+
+
+def drafting(models: dict[str, Path], **more: str) -> dict[str, str]:
+    return {
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MODEL": str(models["draft"]),
+        "LLAMA_START_PROBE": "1",
+        "LLAMA_THREADS": "1",
+        **more,
+    }
+
+
+def said(backend: RunningBackend, words: str) -> str:
+    """The line of ours that has these words, once it is there."""
+    deadline = time.monotonic() + 30
+    while True:
+        for row in backend.stderr.read_text(encoding="utf-8").splitlines():
+            if row.startswith("specdash: ") and words in row:
+                return row
+        assert time.monotonic() < deadline, backend.stderr.read_text(encoding="utf-8")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("engine", [BINARY, PACKAGE])
+@pytest.mark.parametrize("types", ["draft-simple", "ngram-mod", "ngram-simple,draft-simple"])
+def test_a_server_that_speculates_is_seen_to(models: dict[str, Path], engine: str, types: str, tmp_path: Path) -> None:
+    env = drafting(models, LLAMA_SPEC_TYPE=types, LLAMA_API_KEY="sesame", **engine_env(engine))
+    if "draft" not in types:
+        del env["LLAMA_DRAFT_MODEL"]
+    with running_backend(env, tmp_path) as backend:
+        found = backend.wait_checked()
+        assert (found.drafting, found.slots_drafting) == (Drafting.YES, found.slots), found
+        assert found.probe_drafted
+        assert found.probe_tasks
+        assert "drafted tokens accepted" in said(backend, "speculating: ")
+
+
+@pytest.mark.parametrize("engine", [BINARY, PACKAGE])
+def test_a_server_that_was_asked_for_no_speculation_is_asked_nothing(
+    models: dict[str, Path], engine: str, tmp_path: Path
+) -> None:
+    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "4096", **engine_env(engine)}
+    with running_backend(env, tmp_path) as backend:
+        found = backend.wait_checked()
+        assert (found.drafting, found.probe_tokens) == (Drafting.OFF, None)
+
+
+@pytest.mark.llama_server
+def test_a_server_that_runs_without_is_named_with_the_cause(models: dict[str, Path], tmp_path: Path) -> None:
+    words = [*tiny_models.TOKENS]
+    words[280] = "▁zebra"
+    other = tiny_models.write_variant(tmp_path / "other.gguf", tokens=words)
+    env = drafting(models, **behind_our_back(tmp_path, "-md", str(other)))
+    with running_backend(env, tmp_path / "run") as backend:
+        found = backend.wait_checked()
+        assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
+        assert "because the draft model's vocabulary is not the target's; use a draft" in said(
+            backend, "running without"
+        )
+        assert backend.get("/health")["status"] == "ok"
+
+
+@pytest.mark.llama_server
+def test_none_behind_our_back_is_named_although_the_log_is_silent(models: dict[str, Path], tmp_path: Path) -> None:
+    wrapped = behind_our_back(tmp_path)
+    script = tmp_path / "wrapped-llama-server"
+    text = script.read_text(encoding="utf-8").replace(
+        '"$@" \n', '$(echo "$@" | sed s/draft-simple/none,draft-simple/)\n'
+    )
+    script.write_text(text, encoding="utf-8")
+    with running_backend(drafting(models, **wrapped), tmp_path / "run") as backend:
+        found = backend.wait_checked()
+        assert (found.drafting, found.cause) == (Drafting.FAILED, "")
+        assert "the log does not say why" in found.because
+
+
+@pytest.mark.llama_server
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--spec-draft-n-max", "0"), "cause: the longest draft is 0 tokens"),
+        (("-md", "RECURRENT", "--spec-draft-n-max", "8"), "cause: a rejected draft could not be taken back"),
+        (("--spec-type", "draft-mtp"), "cause: draft-mtp needs prediction (nextn) layers"),
+        (("--draft-max", "3"), "cause: llama.cpp removed the argument --draft-max; use --spec-draft-n-max"),
+        (("-m", "/absent.gguf"), "cause: the model file /absent.gguf does not exist; correct LLAMA_MODEL"),
+    ],
+)
+def test_a_server_that_ends_is_told_with_its_cause_and_what_to_do(
+    models: dict[str, Path], words: tuple[str, ...], cause: str, tmp_path: Path
+) -> None:
+    recurrent = tiny_models.write_mamba(tmp_path / "mamba.gguf", wrong_every=8)
+    given = [str(recurrent) if word == "RECURRENT" else word for word in words]
+    backend = RunningBackend(drafting(models, **behind_our_back(tmp_path, *given)), tmp_path)
+    assert backend.process.wait(60) == ExitCode.FAILED
+    last = backend.stderr.read_text(encoding="utf-8").splitlines()[-1]
+    assert last.startswith("specdash: llama-server ended with ")
+    assert cause in last
+    assert backend.records() == []
+
+
+@pytest.mark.llama_server
+def test_a_server_that_is_told_to_end_while_it_is_probed_ends_at_once(models: dict[str, Path], tmp_path: Path) -> None:
+    backend = RunningBackend(drafting(models, **engine_env("llama-server")), tmp_path)
+    backend.wait_record()
+    assert backend.stop() == ExitCode.OK
+    assert backend.records() == []
