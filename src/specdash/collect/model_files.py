@@ -6,6 +6,7 @@ A header is read once per file, on a daemon thread: a disk may take its time, an
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
 
 DRAFT_PARAMETER = "spec-draft-model"
+THREAD = "specdash-model-file"
 PATIENCE_S = 0.5
 """How long an answer of the server waits for what its files say; what comes later is told with the next answer."""
+_NAME = re.compile(r"[\w.-]{1,40}")
 _Key = tuple[str, int, int]
 
 
@@ -33,7 +36,7 @@ class ModelFiles:
         self._target = target
         self._known: dict[_Key, ModelOutline | None] = {}
         """By path, time of change, and size."""
-        self._reading: dict[_Key, threading.Event] = {}
+        self._reading: set[_Key] = set()
 
     async def described(self, props: Props) -> Props:
         """The same with size and outline of the model's file, and the draft model's outline, where they can be seen."""
@@ -57,18 +60,17 @@ class ModelFiles:
         if key in self._known or key in self._reading:
             return
         done, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._reading[key] = read = threading.Event()
+        self._reading.add(key)
 
         def look() -> None:
             self._known[key] = outline_of(key[0])
-            read.set()
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
                 # The loop has ended in the meantime, and with it whoever waited.
                 return
 
-        threading.Thread(target=look, name="specdash-model-file", daemon=True).start()
+        threading.Thread(target=look, name=THREAD, daemon=True).start()
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await done.wait()
@@ -83,9 +85,9 @@ def outline_of(path: str) -> ModelOutline | None:
 
     try:
         facts = read_facts(path)
-        shape = shape_of(facts)
+        shape, name = shape_of(facts), facts.architecture or ""
         return ModelOutline(
-            architecture=facts.architecture,
+            architecture=name if _NAME.fullmatch(name) else None,
             memory=shape.memory if shape is not None else None,
             gives_states=facts.architecture in STATE_ROLLBACK,
             nextn_layers=facts.nextn_layers,

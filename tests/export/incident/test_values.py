@@ -18,9 +18,17 @@ from specdash.core.observations import GpuProcess, Health, HealthStatus, Process
 from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, RequestEvent
 from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
 from specdash.core.readings import FailureKind, Reading, Source
-from specdash.export.incident.redaction import Redactor
+from specdash.core.router import RouterModel, RouterModels
+from specdash.export.incident.redaction import Names, Redactor
 from specdash.export.incident.values import redacted
 from specdash.history.codec import decode, encode
+from specdash.insight.drafter_picture import (
+    DraftingPicture,
+    PrefixRequest,
+    PrefixSession,
+    RouterModelPicture,
+    RouterPicture,
+)
 from support import any_value, drawn_readings
 
 PLAIN = Redactor()
@@ -56,6 +64,11 @@ READINGS: tuple[Reading[Any], ...] = (
             active=(ActiveView("r", "s", 1.0, path=f"/v1/messages?{CANARY}"),),
         ),
     ),
+    KNOWN(
+        Source.ROUTER,
+        1.0,
+        RouterModels((RouterModel(f"my {CANARY}", aliases=(f"{CANARY}!",), failure=LINE),)),
+    ),
     Reading.unknown(Source.HEALTH, 1.0, FailureKind.ERROR, f"http://user:{CANARY}@host"),
 )  # fmt: skip
 
@@ -67,6 +80,25 @@ def test_a_reading_loses_what_others_wrote_and_can_still_be_stored(reading: Read
     assert (clean.source, clean.at, clean.status) == (reading.source, reading.at, reading.status)
     assert CANARY not in json.dumps(encode(clean), ensure_ascii=False)
     assert decode(json.loads(json.dumps(encode(clean)))) == clean
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        DraftingPicture(because=LINE, fix=LINE),
+        RouterPicture((RouterModelPicture(f"my {CANARY}", "loaded", failure=LINE),), f"my {CANARY}"),
+    ],
+)
+def test_a_view_loses_what_others_wrote(view: object) -> None:
+    assert CANARY not in str(redacted(view, PLAIN))
+
+
+def test_a_view_hides_whose_session_it_was_with_the_names() -> None:
+    hiding = Redactor((), Names())
+    views = (PrefixRequest(1.0, session=f"{CANARY}-id"), PrefixSession(f"{CANARY}-id", 1, 2, 3))
+    request, session = redacted(views, hiding)
+    assert CANARY not in f"{request.session}{session.id}"
+    assert request.session == session.id
 
 
 def test_the_figures_of_events_stay() -> None:

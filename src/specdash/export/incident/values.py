@@ -20,7 +20,15 @@ from specdash.core.observations import ProcessTree
 from specdash.core.proxy_events import GuardrailEvent, RequestEvent
 from specdash.core.proxy_status import ActiveView, ProxyStatus, SessionView
 from specdash.core.readings import Reading
+from specdash.core.router import RouterModel
 from specdash.core.timeline import TimelineEvent
+from specdash.insight.drafter_picture import (
+    DraftingPicture,
+    PrefixRequest,
+    PrefixSession,
+    RouterModelPicture,
+    RouterPicture,
+)
 from specdash.insight.picture import LogPicture, SpeculationPicture, WarningPicture
 from specdash.llama.log_prefix import own_seconds
 from specdash.llama.log_safe import ELLIPSIS, safe_error, safe_event, safe_text, safe_word
@@ -179,6 +187,41 @@ def _(value: ProxyStatus, _redactor: Redactor) -> Any:
 @_without.register(LogPicture)
 def _(value: LogPicture, _redactor: Redactor) -> Any:
     return replace(value, reason=line_or_text(value.reason))
+
+
+@_without.register(DraftingPicture)
+def _(value: DraftingPicture, _redactor: Redactor) -> Any:
+    return replace(value, because=line_or_text(value.because), fix=line_or_text(value.fix))
+
+
+@_without.register(PrefixRequest)
+def _(value: PrefixRequest, redactor: Redactor) -> Any:
+    return replace(value, session=redactor.identity(value.session)) if value.session else value
+
+
+@_without.register(PrefixSession)
+def _(value: PrefixSession, redactor: Redactor) -> Any:
+    return replace(value, id=redactor.identity(value.id))
+
+
+@_without.register(RouterModel)
+def _(value: RouterModel, _redactor: Redactor) -> Any:
+    return replace(
+        value,
+        id=_id_of_model(value.id),
+        aliases=tuple(map(_id_of_model, value.aliases)),
+        failure=line_or_text(value.failure),
+    )
+
+
+@_without.register(RouterModelPicture)
+def _(value: RouterModelPicture, _redactor: Redactor) -> Any:
+    return replace(value, id=_id_of_model(value.id), failure=line_or_text(value.failure))
+
+
+@_without.register(RouterPicture)
+def _(value: RouterPicture, _redactor: Redactor) -> Any:
+    return replace(value, any_means=_id_of_model(value.any_means)) if value.any_means else value
 
 
 @_without.register(ApplyRecord)

@@ -1,0 +1,100 @@
+"""What speculation depends on is read from the models' files, once a file, and without holding up anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.collect import model_files
+from specdash.collect.model_files import ModelFiles, outline_of
+from specdash.core.observations import ModelOutline, Props
+from specdash.core.speculation import MemoryKind
+from specdash.core.target import Target
+from support import tiny_models as tiny
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "outline"),
+    [
+        ("llama", ModelOutline("llama", MemoryKind.ATTENTION)),
+        ("mamba", ModelOutline("mamba", MemoryKind.RECURRENT)),
+        ("lfm2", ModelOutline("lfm2", MemoryKind.HYBRID, gives_states=True)),
+        ("qwen35-mtp", ModelOutline("qwen35", MemoryKind.HYBRID, gives_states=True, nextn_layers=1)),
+        ("dflash", ModelOutline("dflash", MemoryKind.ATTENTION, block_size=8)),
+    ],
+)
+def test_the_header_tells_how_the_model_remembers(name: str, outline: ModelOutline, models: dict[str, Path]) -> None:
+    assert outline_of(str(models[name])) == outline
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "llama": tiny.write_llama(folder / "llama.gguf"),
+        "mamba": tiny.write_mamba(folder / "mamba.gguf"),
+        "lfm2": tiny.write_lfm2(folder / "lfm2.gguf"),
+        "qwen35-mtp": tiny.write_qwen35(folder / "heads.gguf", heads_too=True),
+        "dflash": tiny.write_dflash(folder / "dflash.gguf", block=8),
+    }
+
+
+async def test_a_draft_model_is_the_one_that_the_server_was_started_with(models: dict[str, Path]) -> None:
+    target = Target(URL, parameters=(("spec-draft-model", str(models["dflash"])),))
+    found = await ModelFiles(lambda: target).described(Props(model_path=str(models["llama"])))
+    assert found.model_bytes == models["llama"].stat().st_size
+    assert (found.model, found.draft) == (
+        ModelOutline("llama", MemoryKind.ATTENTION),
+        ModelOutline("dflash", MemoryKind.ATTENTION, block_size=8),
+    )
+
+
+async def test_a_relative_path_is_one_of_the_servers_process(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(models["mamba"].parent)
+    found = await ModelFiles(lambda: Target(URL, pid=os.getpid())).described(Props(model_path="mamba.gguf"))
+    assert found.model is not None
+    assert found.model.memory is MemoryKind.RECURRENT
+
+
+async def test_a_file_that_is_not_there_or_no_gguf_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
+    files = ModelFiles(lambda: Target(URL))
+    gone = Props(model_path=str(tmp_path / "gone.gguf"), build_info="b1")
+    assert await files.described(gone) == gone
+    (tmp_path / "text.gguf").write_text("no model")
+    found = await files.described(Props(model_path=str(tmp_path / "text.gguf")))
+    assert (found.model_bytes, found.model) == (8, None)
+    assert await files.described(Props()) == Props()
+
+
+async def test_a_disk_that_takes_its_time_holds_up_nobody(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, looks = threading.Event(), []
+
+    def slow(path: str) -> ModelOutline:
+        looks.append(path)
+        may_go_on.wait(30)
+        return ModelOutline("slow")
+
+    monkeypatch.setattr(model_files, "outline_of", slow)
+    monkeypatch.setattr(model_files, "PATIENCE_S", 0.01)
+    files, props = ModelFiles(lambda: Target(URL)), Props(model_path=str(models["llama"]))
+    assert (await files.described(props)).model is None
+    assert (await files.described(props)).model is None
+    may_go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == model_files.THREAD:
+            await asyncio.to_thread(thread.join, 30)
+    assert (await files.described(props)).model == ModelOutline("slow")
+    assert len(looks) == 1
