@@ -4,6 +4,7 @@ first."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
@@ -43,6 +44,7 @@ _NARROW_MOST = 2
 DRAFTING, DRAFTER, CHECKPOINTS, ROUTER = "drafting", "drafter", "checkpoints", "router"
 PREFIX, SLOTS, SESSIONS, REQUESTS = "prefix", "prefix-slots", "prefix-sessions", "prefix-requests"
 MORE = "more"
+_ABOUT_DRAFTS = frozenset((DRAFTER, CHECKPOINTS, ROUTER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,18 @@ class Want:
 
 
 def arrange(
-    width: int, height: int, drafting: int, wants: Sequence[Want], first: str | None = None, zoomed: str | None = None
+    width: int,
+    height: int,
+    drafting: int,
+    wants: Sequence[Want],
+    first: str | None = None,
+    zoomed: str | None = None,
+    left: frozenset[str] = frozenset(),
 ) -> dict[str, Rect]:
     """Where the parts go: the drafting bar on top, then the panels, the most important of `wants` first.
 
     Where they do not all fit, those that do: `first` in any case; a last line then names the others. A zoomed panel has
-    all the room below the bar.
+    all the room below the bar. `left` are those that stood in the left column before: they shall not jump about.
     """
     bar = {DRAFTING: Rect(0, 0, width, min(drafting, height))}
     rest = height - drafting
@@ -68,21 +76,21 @@ def arrange(
         return bar
     if zoomed is not None:
         return bar | {zoomed: Rect(0, drafting, width, rest)}
-    places = _panels(wants, Rect(0, drafting, width, rest), first)
+    places = _panels(wants, Rect(0, drafting, width, rest), first, left)
     if len(places) < len(wants):
-        places = _panels(wants, Rect(0, drafting, width, rest - 1), first)
+        places = _panels(wants, Rect(0, drafting, width, rest - 1), first, left)
         places[MORE] = Rect(0, height - 1, width, 1)
     return bar | places
 
 
-def _panels(wants: Sequence[Want], room: Rect, first: str | None) -> dict[str, Rect]:
+def _panels(wants: Sequence[Want], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
     if room.width < _SIDE_BY_SIDE:
         return _stacked(wants, room, first, most=_NARROW_MOST)
-    return _side_by_side(wants, room, first)
+    return _side_by_side(wants, room, first, left)
 
 
-def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None) -> dict[str, Rect]:
-    """Two columns, cut where they are most alike; below them in full width those of one line, and the requests."""
+def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
+    """Two columns; below them in full width those of one line, and the requests."""
     quiet = [want for want in wants if want.most == 1]
     lower = [want for want in wants if want.id == REQUESTS and want.most > 1]
     upper = [want for want in wants if want not in quiet and want not in lower]
@@ -90,16 +98,34 @@ def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None) -> dict[
     places: dict[str, Rect] = {}
     y = room.y
     if upper:
-        cut = min(range(1, len(upper) + 1), key=lambda i: (max(_total(upper[:i]), _total(upper[i:])), -i))
-        height = min(max(_total(upper[:cut]), _total(upper[cut:])), room.height - below)
-        left = (room.width - _GAP) // 2 if cut < len(upper) else room.width
-        places |= _stacked(upper[:cut], Rect(room.x, y, left, height), first)
-        places |= _stacked(upper[cut:], Rect(room.x + left + _GAP, y, room.width - left - _GAP, height), first)
+        columns = _columns(upper, room.height - below, left)
+        height = min(max(map(_total, columns)), room.height - below)
+        cells = (room.width - _GAP * (len(columns) - 1)) // len(columns)
+        for index, column in enumerate(columns):
+            places |= _stacked(column, Rect(room.x + index * (cells + _GAP), y, cells, height), first)
         y += height
     for want in quiet:
         places[want.id] = Rect(room.x, y, room.width, 1)
         y += 1
     return places | {want.id: Rect(room.x, y, room.width, room.y + room.height - y) for want in lower}
+
+
+def _columns(wants: Sequence[Want], height: int, left: frozenset[str]) -> list[list[Want]]:
+    """One column of one, else two in which the least is cut off: as they stood before, else drafts beside prompts, else
+    as alike as can be."""
+    if len(wants) == 1:
+        return [list(wants)]
+
+    def cost(chosen: tuple[Want, ...]) -> tuple[int, bool, bool, int]:
+        ids = frozenset(want.id for want in chosen)
+        totals = _total(chosen), _total(wants) - _total(chosen)
+        lost = sum(max(total - height, 0) for total in totals)
+        about_drafts = ids == _ABOUT_DRAFTS & frozenset(want.id for want in wants)
+        return lost - (lost > 0 and ids == left), ids != left, not about_drafts, max(totals)
+
+    sides = [(wants[0], *more) for n in range(len(wants) - 1) for more in combinations(wants[1:], n)]
+    best = min(sides, key=cost)
+    return [list(best), [want for want in wants if want not in best]]
 
 
 def _total(wants: Sequence[Want]) -> int:
@@ -218,7 +244,12 @@ class SpeculationBoard(Widget):
             return {}
         wants = self._wants(self._view, width)
         zoomed = self.zoomed if any(want.id == self.zoomed for want in wants) else None
-        return arrange(width, height, len(self.drafting.lines), wants, self.first, zoomed)
+        return arrange(width, height, len(self.drafting.lines), wants, self.first, zoomed, self._left())
+
+    def _left(self) -> frozenset[str]:
+        """The panels that stand in the left one of two columns now."""
+        columns = {name: place for name, place in self._shown.items() if place.width < self.size.width}
+        return frozenset(name for name, place in columns.items() if place.x == 0)
 
     def _wants(self, view: View, width: int) -> list[Want]:
         half = (width - _GAP) // 2 if width >= _SIDE_BY_SIDE else width
@@ -257,6 +288,7 @@ class SpeculationBoard(Widget):
     def on_resize(self, event: events.Resize) -> None:
         """Another size has room for other panels."""
         del event
+        self._shown = {}
         if self._view is not None:
             self.show(self._view)
 

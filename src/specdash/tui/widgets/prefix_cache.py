@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MIB = 1024**2
 _LABEL = 13
-_BAR, _BAR_MOST = 12, 60
-_OTHERS = 100
+_BAR, _BAR_MOST = 12, 40
+_OTHERS = 140
 """Cells that the other columns of the requests take."""
 
 
@@ -291,6 +291,13 @@ class RequestsTable(RowsPanel[PrefixRequest]):
         # Without the proxy nobody saw the first token arrive.
         first = "read in" if view.picture.views.prefix_cache.ttft_basis == "prompt" else "ttft"
         wide = min(max(self.size.width - _OTHERS, _BAR), _BAR_MOST)
+        slowest = max((one.ttft_s or 0.0 for one in self.rows(view)), default=0.0)
+
+        def took(one: PrefixRequest) -> Span:
+            share = one.ttft_s / slowest if one.ttft_s is not None and slowest else None
+            filled, rest = bar(share, wide, ascii_only=ascii_only)
+            return (filled + rest, "machine track")
+
         columns: tuple[Column[PrefixRequest], ...] = (
             Column("ended", 5, lambda r: (age(r.ended_age_s), "dim"), rank=1),
             Column("slot", 4, lambda r: _text(UNKNOWN if r.slot is None else str(r.slot)), rank=5),
@@ -302,6 +309,7 @@ class RequestsTable(RowsPanel[PrefixRequest]):
             Column("tokens", 6, lambda r: _text(compact(r.cached)), rank=7),
             Column("processed", 9, lambda r: _text(compact(r.processed)), rank=2),
             Column(first, 8, lambda r: _text(seconds(r.ttft_s)), rank=0),
+            Column("", wide, took, rank=8, right=False),
             Column("similarity", 10, lambda r: _text(percent(r.similarity)), rank=5),
         )
         return columns if has_sessions else [one for one in columns if one.heading != "session"]
