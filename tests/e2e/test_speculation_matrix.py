@@ -20,16 +20,17 @@ from specdash.cli.main import main
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.core.errors import ExitCode
-from specdash.core.speculation import SPEC_TYPES
+from specdash.core.speculation import SPEC_TYPES, Rollback
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
+from specdash.tui.screens.speculation import SpeculationScreen
 from support import matrix
 from support.engines import engine_env, running_backend, write_env
 from support.faults import until
 from support.matrix import Cell, Fit
 from support.native_server import try_out
-from tui.drawn import screen
+from tui.drawn import block, screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,9 +167,15 @@ async def test_the_screen_names_the_types(
             until(lambda: app.state.picture(0.0, 0.0).backend.speculation.types is not None)
             async with app.run_test(size=(120, 36)) as pilot:
                 await pilot.pause()
-                drawn = screen(app)
+                overview = screen(app)
+                await pilot.press("m")
+                await pilot.pause()
+                assert isinstance(app.screen, SpeculationScreen)
+                method = "\n".join(block(part.lines) for part in app.screen.board.parts if part.display)
     for one in cell.types:
-        assert one.name in drawn
+        assert one.name in overview
+    assert f"SPECULATING {', '.join(one.name for one in cell.types)}" in method
+    assert (str(Rollback.CHECKPOINT) in method) is (cell.rollback is Rollback.CHECKPOINT)
 
 
 FAILS = [
