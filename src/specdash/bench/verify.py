@@ -51,6 +51,7 @@ class Verdict(StrEnum):
 
 
 SEVERITY = tuple(Verdict)
+_SHAKEN = (Verdict.BATCH_SHAPE, Verdict.UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,21 +267,23 @@ def _drafting_at_fault(run: Run) -> bool:
     return one.candidate_first is not None and one.candidate_first == one.expected
 
 
-def advice(report: Report, *, slots: int, speculates: bool) -> list[str]:
-    """What to do about what was found, and what the result does not show."""
+def advice(report: Report, *, slots: int, speculates: bool, done: frozenset[str] = frozenset()) -> list[str]:
+    """What to do about what was found, and what the result does not show. `done` names what both sides have already:
+    `flash-attn` off, `kv-unified` off."""
     said: list[str] = []
     candidate = report.of(Side.CANDIDATE)
-    shaken = [run for run in report.runs if run.verdict in (Verdict.BATCH_SHAPE, Verdict.UNDECIDED)]
+    shaken = {(run.side, run.prompt, run.way) for run in report.runs if run.verdict in _SHAKEN}
+    alone = {one for one in shaken if one[2] is Way.PARALLEL and (one[0], one[1], Way.SEQUENTIAL) not in shaken}
     damaged = {run.way for run in candidate if run.verdict is Verdict.DAMAGED}
-    if any(run.way is Way.PARALLEL for run in shaken) or damaged == {Way.PARALLEL}:
+    if (alone or damaged == {Way.PARALLEL}) and "kv-unified" not in done:
         said.append(
             "in parallel, requests share batches; --no-kv-unified (LLAMA_ARG_KV_UNIFIED=0) gives every slot a cache of "
             "its own, which makes parallel answers reproducible on many backends"
         )
-    if any(run.way is not Way.PARALLEL for run in shaken):
+    if shaken - alone and "flash-attn" not in done:
         said.append(
-            "on a CPU, LLAMA_FLASH_ATTN=off makes answers reproducible over batch sizes; give it to both sides with "
-            "--set LLAMA_FLASH_ATTN=off --baseline LLAMA_FLASH_ATTN=off to tell rounding from damage"
+            "on a CPU, LLAMA_FLASH_ATTN=off makes answers reproducible over more batch sizes; give it to both sides "
+            "with --set LLAMA_FLASH_ATTN=off --baseline LLAMA_FLASH_ATTN=off to tell rounding from damage"
         )
     if not candidate:
         return said

@@ -33,6 +33,11 @@ class Running:
         """For people."""
         return self.url
 
+    @property
+    def steady(self) -> frozenset[str]:
+        """Nothing is known of its settings."""
+        return frozenset()
+
     @contextmanager
     def open(self, limit_s: float) -> Iterator[Server]:
         """Connect to it."""
@@ -59,6 +64,14 @@ class Own:
     def synthetic(self) -> bool:
         """Whether acceptance is drawn, and not found out."""
         return any(name.startswith("spec-synth-") for name in self.plan.settings.parameters)
+
+    @property
+    def steady(self) -> frozenset[str]:
+        """What of the settings makes answers reproducible: see `verify.advice`."""
+        settings = self.plan.settings
+        apart = "kv-unified" in settings.parameters and settings.value("kv-unified") is False
+        plain = settings.value("flash-attn") in ("off", False)
+        return frozenset(name for name, holds in (("kv-unified", apart), ("flash-attn", plain)) if holds)
 
     def check_memory(self) -> None:
         """Raise `RefusedError` when it does not fit into memory beside what runs now."""

@@ -74,6 +74,8 @@ class Verification:
     prompts: tuple[Prompt, ...]
     effort: Effort
     on_step: Callable[[Step], None]
+    done: frozenset[str] = frozenset()
+    """What makes answers reproducible and is set on both sides already: see `verify.advice`."""
     report: Report = field(default_factory=Report)
     facts: dict[Side, Facts] = field(default_factory=dict)
     tokens: list[tuple[int, ...]] = field(default_factory=list)

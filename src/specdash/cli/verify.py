@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals
-from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-context", action="store_true", help="show no text around a difference")
     parser.add_argument("--force", action="store_true", help="also where memory seems not to suffice")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
-    add_settings(parser, ("api_key_env", "api_key_file", *SERVICE_SETTINGS))
+    add_settings(parser, ("api_key_env", "api_key_file", "manager", "backend_service", "backend_env_file"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
         printer = Printer()
         printer.say(f"baseline: {baseline.words}")
         printer.say(f"candidate: {candidate.words}")
-        verification = Verification(prompts, effort, printer)
+        done = baseline.steady & candidate.steady
+        verification = Verification(prompts, effort, printer, done)
         verification.report.notes += notes
         code = _carried_out(verification, baseline, candidate, limit, printer)
     words = {Side.BASELINE: baseline.words, Side.CANDIDATE: candidate.words}

@@ -77,7 +77,9 @@ def _advice(verification: Verification) -> list[str]:
     facts = verification.facts
     slots = min((one.slots for one in facts.values()), default=0)
     candidate = facts.get(Side.CANDIDATE)
-    return advice(verification.report, slots=slots, speculates=bool(candidate and candidate.speculates))
+    return advice(
+        verification.report, slots=slots, speculates=bool(candidate and candidate.speculates), done=verification.done
+    )
 
 
 def _unused(verification: Verification) -> bool:
@@ -147,12 +149,19 @@ def _difference(one: Difference, run: Run, verification: Verification, *, contex
     if context and before:
         lines.append(f"after: …{_quoted(before[-_CONTEXT_CHARACTERS:])}")
     if one.expected is not None and one.got is not None:
-        gap = "by more than can be told" if one.gap is None else f"by {one.gap:.3g} nats"
-        lines.append(f"the baseline prefers its token {gap}")
+        lines.append(_preference(one.gap))
     if one.candidate_first is not None:
         own = _token(one.candidate_first, verification, context)
         lines.append(f"the candidate, reading the same text as a prompt, takes {own}")
     return lines
+
+
+def _preference(gap: float | None) -> str:
+    if gap is None:
+        return "the baseline prefers its token by more than can be told"
+    if gap < 0:
+        return f"reading the same text as a prompt, the baseline prefers the other one, by {-gap:.3g} nats"
+    return f"the baseline prefers its token by {gap:.3g} nats"
 
 
 def _token(token: int | None, verification: Verification, context: bool) -> str:
