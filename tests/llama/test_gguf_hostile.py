@@ -128,13 +128,16 @@ def test_a_large_file_of_zeros_behind_a_header_is_not_walked(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer.*git lfs pull"),
-        (b"<!DOCTYPE html><html>", "is a web page"),
-        (b"\n<html>", "is a web page"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            "is no GGUF file but a Git LFS pointer; run `git lfs pull`",
+        ),
+        (b"<!DOCTYPE html><html>", "but a web page"),
+        (b"\n<html>", "but a web page"),
         (b"PK\x03\x04" + bytes(60), "ZIP archive or a PyTorch checkpoint"),
-        (struct.pack("<Q", 1000) + b'{"__metadata__":', "is a safetensors file"),
+        (struct.pack("<Q", 1000) + b'{"__metadata__":', "but a safetensors file"),
         (b"tjgg" + bytes(60), "GGML file of before August 2023"),
-        (b"\x1f\x8b" + bytes(60), "compressed with gzip"),
+        (b"\x1f\x8b" + bytes(60), "one compressed with gzip; unpack it"),
         (b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + bytes(64), "GGUF version 3 in big-endian byte order"),
         (b"GGUF" + struct.pack("<IQQ", 1, 1, 1) + bytes(64), "GGUF version 1 is not supported.*convert it again"),
     ],

@@ -208,6 +208,7 @@ def _as_text(
 
 def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
     from specdash.export.gguf_report import estimate_text, in_words, labelled
+    from specdash.llama.memory import GPU_OVERHEAD
 
     slots = plan.load.slots
     shared = " sharing one cache" if slots.unified and slots.sequences > 1 else ""
@@ -222,14 +223,14 @@ def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
     lines += estimate_text(plan.estimate, gpus=plan.gpus)
     if not plan.estimate.exact:
         lines += labelled("", "the layers of this architecture are not known in detail: an estimate")
-    where = "GPU memory" if plan.gpus else "main memory"
     if plan.free_bytes is not None and plan.needed is not None:
-        share = f"{plan.needed / plan.free_bytes:.0%}" if plan.free_bytes else "more than all"
+        where = "GPU memory" if plan.gpus else "main memory"
+        context = f", {in_words(GPU_OVERHEAD * plan.gpus)} of it for the GPU's own context (about)" if plan.gpus else ""
         verdict = "fits" if plan.fits else "does NOT fit"
         lines += labelled(
             "free",
-            f"{in_words(plan.free_bytes)} of {where}; {in_words(plan.needed)} are needed, {share}: {verdict} "
-            f"({plan.headroom:.0%} may be used)",
+            f"{in_words(plan.free_bytes)} of {where}, of which {plan.headroom:.0%} may be used; "
+            f"{in_words(plan.needed)} are needed{context}: {verdict}",
         )
     if fits is not None:
         lines += labelled("largest", f"--ctx-size {fits}" if fits else "no context fits")

@@ -136,7 +136,9 @@ def _weights(one: ModelFacts) -> Iterator[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share > 0.995 or share == 0 else f"{share * 100:.2g} %".replace(" %", "%")
+    if share in (0, 1):
+        return f"{share:.0%}"
+    return ">99%" if share > 0.99 else f"{share * 100:.2g}%"
 
 
 def _memory(one: ModelFacts) -> Iterator[str]:

@@ -212,13 +212,12 @@ def _whole(value: Value | None) -> int | None:
 
 
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "is a Git LFS pointer, not the model itself; run `git lfs pull`"),
-    (b"<", "is a web page, not the model; download the file itself"),
-    (b"PK\x03\x04", "is a ZIP archive or a PyTorch checkpoint; convert it with convert_hf_to_gguf.py"),
-    (b"\x1f\x8b", "is compressed with gzip; unpack it"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it"),
-    (b"FUGG", "is a GGUF file of the other byte order; convert it with gguf-convert-endian"),
-    *((magic, "is a GGML file of before August 2023, which llama.cpp no longer reads; get it as GGUF")
+    (b"version https://git-lfs", "a Git LFS pointer; run `git lfs pull`"),
+    (b"<", "a web page; download the file itself"),
+    (b"PK\x03\x04", "a ZIP archive or a PyTorch checkpoint; convert it with convert_hf_to_gguf.py"),
+    (b"\x1f\x8b", "one compressed with gzip; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "one compressed with zstd; unpack it"),
+    *((magic, "a GGML file of before August 2023, which llama.cpp no longer reads; get it as GGUF")
       for magic in (b"lmgg", b"tjgg", b"fmgg", b"algg", b"ggml", b"ggjt", b"ggmf", b"ggla")),
 )  # fmt: skip
 
@@ -228,9 +227,9 @@ def _not_gguf(shown: str, start: bytes) -> str:
         return f"model {shown}: is empty; download it again"
     for magic, what in _OTHER_FORMATS:
         if start.lstrip().startswith(magic):
-            return f"model {shown}: {what}"
+            return f"model {shown}: is no GGUF file but {what}"
     if start[8:9] == b"{" and start[6:8] == b"\0\0":
-        return f"model {shown}: is a safetensors file; convert it with convert_hf_to_gguf.py"
+        return f"model {shown}: is no GGUF file but a safetensors file; convert it with convert_hf_to_gguf.py"
     return f"model {shown}: is no GGUF file (it starts with {start[:4]!r}, not b'GGUF'); name a .gguf model"
 
 
