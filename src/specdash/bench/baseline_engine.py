@@ -129,7 +129,8 @@ def private_log() -> tempfile.TemporaryDirectory[str]:
 def _ended(child: Child, name: str, plan: Plan) -> str:
     from specdash.backend.child import describe_exit
 
-    return f"{name} ended with {describe_exit(child.finish())}: {last_words(plan.log)}"
+    code = child.finish()
+    return f"{name} ended with {describe_exit(code)}: {last_words(plan.log, code)}"
 
 
 def _wait_healthy(child: Child, plan: Plan, start_s: float, name: str) -> None:
@@ -144,9 +145,14 @@ def _wait_healthy(child: Child, plan: Plan, start_s: float, name: str) -> None:
         time.sleep(_POLL_S)
 
 
-def last_words(log: str) -> str:
-    """What an engine said last in its log, errors first."""
+def last_words(log: str, exit_code: int | None = None) -> str:
+    """Why an engine ended, or runs without speculation, from its log: the known cause, else what it said last."""
+    from specdash.llama.start_failures import explain
+
     lines = [line for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    cause = explain(lines, exit_code)
+    if cause is not None:
+        return f"{cause.because}; {cause.fix}"
     errors = [line for line in lines if " E " in line or "error" in line.lower()]
     return "; ".join((errors or lines)[-2:]) or "it printed nothing"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, resolved_settings, stopped_by_signals
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
+from specdash.core.start_check import Drafting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,6 +107,9 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
     """Whether it should speculate, and what says so."""
     if args.expect_speculation is not None:
         return args.expect_speculation, f"--{'' if args.expect_speculation else 'no-'}expect-speculation"
+    check = target.start_check
+    if check is not None and check.drafting is Drafting.FAILED:
+        return True, f"since its start: {check.because}; {check.fix}"
     asked = dict(target.parameters).get("spec-type")
     if asked is not None:
         return asked != "none", f"started with spec-type {asked}"
