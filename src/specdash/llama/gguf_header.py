@@ -31,8 +31,8 @@ _LONGEST_ARRAY_KEPT = 4096
 _NUMBERS_KEPT = 1 << 20
 """Elements of arrays kept in all."""
 _MOST_PAIRS = 1 << 16
-_MOST_TENSORS = 1 << 20
-_MOST_TEXTS = 1 << 23
+_MOST_TENSORS = 1 << 17
+_MOST_TEXTS = 1 << 22
 """Texts in arrays, in all; the largest vocabularies have 2^18, and twice as many merges."""
 _LONGEST_TEXTS = 256 * 1024**2
 """Bytes of all texts of one array; a large vocabulary has 8 MiB."""
