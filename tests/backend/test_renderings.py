@@ -24,6 +24,7 @@ ENV = {
 }
 
 ONLY_LLAMA_SERVER = {
+    "device",
     "spec-draft-cpu-moe",
     "spec-draft-n-cpu-moe",
     "spec-draft-cpu-mask",
@@ -113,6 +114,8 @@ def test_every_attribute_of_the_catalogue_exists_and_takes_a_value() -> None:
         "kv-unified-per-slot": 0,
         "spec-synth-len": 2.0,
         "spec-draft-device": "none",
+        "tensor-split": "3,1",
+        "slot-save-path": "/",
         "spec-draft-override-tensor": "exps=CPU",
     }
     for parameter in ENGINE:
