@@ -183,14 +183,14 @@ class Cell:
         """Tokens to ask for: in a chain more, until the n-gram type has seen the sentence."""
         return TOKENS if len(self.types) == 1 else 3 * TOKENS
 
-    def known(self) -> list[Counts]:
-        """What must be counted for each of the prompts, asked one after the other of a fresh server."""
+    def known(self, tokens: int | None = None) -> list[Counts]:
+        """What must be counted for each of the prompts, asked one after the other; of `tokens` tokens each."""
         table = truth.NgramMod(24, 48, 64)
         drafter = truth.chain([self._drafter(one, table) for one in self.types])
         found = []
         for prompt in self.prompts():
             table.start(prompt)
-            found.append(truth.run(prompt, self.tokens, drafter, self.cut_back))
+            found.append(truth.run(prompt, tokens or self.tokens, drafter, self.cut_back))
         return found
 
     @property
