@@ -155,6 +155,7 @@ def test_replays_checkpoints_cache_and_router_have_theirs() -> None:
         ("  replays", "since the start: 3.1 tokens a decode call."),
         ("checkpoints", "context: 2 made, 1 restored, 1 erased, 0.1 MiB the latest"),
         ("checkpoints", "3 prompts read again from their start"),
-        ("prefix cache", "82% of prompt tokens  4 prompts kept, 120.2 of 8,192 MiB  Warm."),
+        ("prefix cache", "Warm."),
+        ("  kept", "4 prompts in the host's memory, 120.2 of 8,192 MiB"),
         ("router", ">a loaded, b unloaded  any: a"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from specdash.core.speculation import Rollback
 from specdash.core.start_check import Drafting
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def views_rows(picture: Picture) -> list[tuple[str, str]]:
     """For people: the other views; what is not known has no row."""
     views = picture.views
     return [
-        *_drafter(views.drafter),
+        *_drafter(views.drafter, says_costs=picture.speedup.break_even_length is None),
         *_checkpoints(views.checkpoints),
         *_prefix_cache(views.prefix_cache),
         *_router(views.router),
@@ -64,7 +65,7 @@ def _told(value: Any) -> Any:
     return value
 
 
-def _drafter(drafter: DrafterPicture) -> list[tuple[str, str]]:
+def _drafter(drafter: DrafterPicture, *, says_costs: bool) -> list[tuple[str, str]]:
     if drafter.type is None:
         return []
     length = "" if drafter.effective_length is None else f"draft length {drafter.effective_length}"
@@ -73,7 +74,7 @@ def _drafter(drafter: DrafterPicture) -> list[tuple[str, str]]:
     rows = [("drafter", "  ".join(part for part in (drafter.type, length, drafter.verdict) if part))]
     if drafter.clamps:
         rows.append(("  clamped", "; ".join(drafter.clamps)))
-    if drafter.break_even_length is not None:
+    if says_costs and drafter.break_even_length is not None:
         needed = (
             f", acceptance {drafter.break_even_acceptance:.0%}" if drafter.break_even_acceptance is not None else ""
         )
@@ -91,7 +92,7 @@ def _checkpoints(checkpoints: CheckpointsPicture) -> list[tuple[str, str]]:
     rows = []
     if checkpoints.rollback is not None:
         rows.append(("rollback", f"{checkpoints.rollback}  {checkpoints.because}"))
-        if checkpoints.replays or checkpoints.effective_length is not None:
+        if checkpoints.rollback is Rollback.CHECKPOINT and checkpoints.verdict:
             rows.append(("  replays", f"{'since the start: ' if checkpoints.held else ''}{checkpoints.verdict}"))
     for name, counts in (("context", checkpoints.context), ("before drafts", checkpoints.speculative)):
         if counts.created or counts.restored or counts.erased:
@@ -106,16 +107,11 @@ def _checkpoints(checkpoints: CheckpointsPicture) -> list[tuple[str, str]]:
 def _prefix_cache(prefix: PrefixCachePicture) -> list[tuple[str, str]]:
     if prefix.cached_share is None and prefix.lifetime_share is None and not prefix.entries:
         return []
-    share = prefix.cached_share if prefix.cached_share is not None else prefix.lifetime_share
-    parts = (
-        []
-        if share is None
-        else [f"{share:.0%} of prompt tokens{'' if prefix.cached_share is not None else ' since the start'}"]
-    )
-    if prefix.entries is not None and prefix.size_mib is not None:
+    rows = [("prefix cache", prefix.verdict)]
+    if prefix.entries and prefix.size_mib is not None:
         limit = f" of {prefix.limit_mib:,.0f}" if prefix.limit_mib is not None else ""
-        parts.append(f"{prefix.entries} prompts kept, {prefix.size_mib:,.1f}{limit} MiB")
-    return [("prefix cache", "  ".join([*parts, prefix.verdict]).rstrip())]
+        rows.append(("  kept", f"{prefix.entries} prompts in the host's memory, {prefix.size_mib:,.1f}{limit} MiB"))
+    return rows
 
 
 def _router(router: RouterPicture) -> list[tuple[str, str]]:
