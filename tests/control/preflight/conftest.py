@@ -63,6 +63,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "qwen35-mtp": tiny.write_qwen35(folder / "qwen35-mtp.gguf", heads_too=True),
         "dflash": tiny.write_dflash(folder / "dflash.gguf"),
         "dspark": tiny.write_dspark(folder / "dspark.gguf"),
+        "dspark-unsure": tiny.write_dspark(folder / "dspark-unsure.gguf", confident=False),
         "dflash-deep": tiny.write_dflash(folder / "dflash-deep.gguf", reads=(0, 5)),
         "eagle3": tiny.write_eagle3(folder / "eagle3.gguf"),
         "eagle3-wide": tiny.write_eagle3(folder / "eagle3-wide.gguf", target_width=256),

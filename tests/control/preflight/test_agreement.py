@@ -116,6 +116,18 @@ def test_the_block_limit_named_is_the_one_the_server_clamps_to(
     assert all(f"{effective} counts" in row.message for row in found)
 
 
+@pytest.mark.parametrize(("draft", "drafts"), [("dspark", True), ("dspark-unsure", False)])
+def test_a_threshold_needs_the_confidence_head_as_preflight_says(
+    draft: str, drafts: bool, models: dict[str, str], context: PreflightContext, tmp_path: Path
+) -> None:
+    settings = _settings(models, "llama", draft, "draft-dspark", {"LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.5"})
+    outcome = try_out(settings, tmp_path)
+    assert (outcome.speculative, outcome.drafted > 0) == (True, drafts)
+    assert [row.rule for row in errors(check(Role.BACKEND, settings, context))] == (
+        [] if drafts else ["confidence-head"]
+    )
+
+
 def test_a_context_above_the_trained_one_is_capped_as_preflight_says(
     models: dict[str, str], context: PreflightContext, tmp_path: Path
 ) -> None:

@@ -97,6 +97,18 @@ def test_block_drafts_of_two_kinds_load_each_others_type_and_are_told_their_own(
     assert (row.severity, row.fix) == ("warning", "set LLAMA_SPEC_TYPE=draft-dflash")
 
 
+def test_a_threshold_for_a_draft_without_a_confidence_head_is_an_error(backend: Check, models: dict[str, str]) -> None:
+    wanted = _draft(models, "dspark-unsure", "draft-dspark")
+    row = backend({**wanted, "LLAMA_DRAFT_P_MIN": "0.5"}).one("confidence-head")
+    assert (row.severity, row.key, row.fix.partition(",")[0]) == (
+        "error",
+        "LLAMA_DRAFT_P_MIN",
+        "set LLAMA_DRAFT_P_MIN=0",
+    )
+    assert not backend({**wanted, "LLAMA_DRAFT_P_MIN": "0"}).errors
+    assert not backend({**_draft(models, "dspark", "draft-dspark"), "LLAMA_DRAFT_P_MIN": "0.5"}).errors
+
+
 def test_recurrent_layers_are_told_where_checkpoints_replay(backend: Check, models: dict[str, str]) -> None:
     mamba = {"LLAMA_MODEL": models["mamba"], "LLAMA_SPEC_TYPE": "ngram-mod"}
     assert backend(mamba).one("checkpoints").severity == "info"

@@ -153,7 +153,9 @@ ROWS = (
     Row("an absent lookup cache", "abort", "file", "lookup_cache", types="ngram-cache",
         parameters={"lookup-cache-static": "/absent"}),
 )  # fmt: skip
-CASES = [pytest.param(row, engine, id=f"{row.name}-{engine}", marks=MARKS[engine]) for row in ROWS for engine in row.engines]
+CASES = [
+    pytest.param(row, engine, id=f"{row.name}-{engine}", marks=MARKS[engine]) for row in ROWS for engine in row.engines
+]
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +198,9 @@ def _named(outcome: RawOutcome, row: Row, settings: Mapping[str, Scalar]) -> str
     """How what happened is explained, as the runner does it."""
     found = explain(outcome.lines, outcome.code)
     asked = {name: str(value) for name, value in settings.items() if name.startswith("spec-")}
-    found = found or (unspoken({**asked, "spec-type": row.types} if row.types else asked) if outcome.code is None else None)
+    found = found or (
+        unspoken({**asked, "spec-type": row.types} if row.types else asked) if outcome.code is None else None
+    )
     return found.id if found is not None else None
 
 

@@ -23,6 +23,7 @@ def check(subject: Subject, out: Findings) -> None:
         _foreign_parameters(subject, types, out)
     _chain(subject, types, out)
     _blocks(subject, types, out)
+    _confidence(subject, types, out)
     _checkpoints(subject, types, out)
 
 
@@ -89,6 +90,18 @@ def _blocks(subject: Subject, types: list[SpecType], out: Findings) -> None:
             said = f"{subject.named('spec-draft-n-max')}: the draft was trained on blocks of {size}, {effective} counts"
             key = subject.source("spec-draft-n-max")
             out.warning("block-size", said, key=key, fix=f"use {effective} or less")
+
+
+def _confidence(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    """DSpark holds the threshold against its confidence head, other types against the draft's own probabilities."""
+    draft, threshold = subject.draft, "spec-draft-p-min"
+    if draft is None or draft.draft_architecture != "dspark" or "draft-dspark" not in (one.name for one in types):
+        return
+    least = float(subject.settings.value(threshold) or 0)
+    if least > 0 and not any(one.name.startswith("conf_proj") for one in draft.tensors):
+        said = f"{subject.named(threshold)}: {draft.path} has no confidence head, and the server would draft nothing"
+        key = subject.source(threshold)
+        out.error("confidence-head", said, key=key, fix=f"set {key}=0, or use a draft with that head")
 
 
 def _checkpoints(subject: Subject, types: list[SpecType], out: Findings) -> None:
