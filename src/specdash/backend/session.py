@@ -42,6 +42,8 @@ _PROBE_S = 0.015
 _PLAN_POLL_S = 0.02
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
+_DYING_S = 0.5
+"""An engine that broke off its first completion may be about to end, which says more."""
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 
 
@@ -66,7 +68,8 @@ class Session:
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
         self.verdict: str | None = None
-        """What it found and was not said yet."""
+        """What it found and was not said yet; `verdict_at` is when to say it."""
+        self.verdict_at = 0.0
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
@@ -141,7 +144,8 @@ class Session:
             self.record = write_run_record(self.plan, self.child.pid, check)
             if not check.pending and check.drafting is not Drafting.OFF:
                 self.verdict = line(check)
-        if self.verdict is not None and not self.tail.open:
+                self.verdict_at = time.monotonic() + (_DYING_S if check.probe_tokens == 0 else 0.0)
+        if self.verdict is not None and not self.tail.open and time.monotonic() >= self.verdict_at:
             # Between two lines of the engine's, which it may write in pieces.
             self._say(self.verdict)
             self.verdict = None
