@@ -250,3 +250,20 @@ def cells() -> list[Cell]:
 def write_models(folder: Path) -> dict[str, Path]:
     """Write all models; their files by name."""
     return {one.name: one.write(folder / f"{one.name}.gguf") for one in (*TARGETS.values(), *DRAFTS.values())}
+
+
+def table() -> str:
+    """What becomes of each type with each draft on each target, as the page has it; all that starts."""
+    lines = [f"| type | draft | {' | '.join(TARGETS)} |", f"|---|---|{'---|' * len(TARGETS)}"]
+    for one in SPEC_TYPES:
+        for draft in (None, *DRAFTS.values()):
+            fits = [fit(target, draft, one)[0] for target in TARGETS.values()]
+            if set(fits) == {Fit.REFUSED} or (draft is not None and not one.reads_draft_model):
+                continue
+            told = [
+                str(Cell(target, draft, (one,)).rollback) if found is Fit.FITS else str(found)
+                for target, found in zip(TARGETS.values(), fits, strict=True)
+            ]
+            name = draft.name if draft is not None else ""
+            lines.append(f"| `{one.name}` | {name} | {' | '.join(told)} |")
+    return "\n".join(lines)

@@ -4,6 +4,7 @@ has nothing against the rest. `tests/e2e/test_speculation_matrix.py` tries the s
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ from support import matrix
 from support.matrix import Fit
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from control.preflight.conftest import Check
 
 _ABOUT_PAIRS = {"settings", "nextn-layers", "draft-architecture", "recurrent-draft", "vocabulary"}
@@ -49,3 +48,8 @@ def test_what_fits_is_what_preflight_lets_through(backend: Check, files: dict[st
 def test_every_type_is_in_the_matrix() -> None:
     assert {one.name for one in SPEC_TYPES} == matrix.DRAFTERS
     assert {one.name for cell in matrix.cells() for one in cell.types} == matrix.DRAFTERS
+
+
+def test_the_page_tells_what_fits() -> None:
+    page = Path(__file__).parents[3] / "docs" / "speculation-matrix.md"
+    assert matrix.table() in page.read_text(encoding="utf-8")
