@@ -15,6 +15,7 @@ BENCHMARKS = (
     "parse_log",
     "proxy_cost",
     "swap",
+    "start_check",
     "preflight",
     "alert_latency",
     "judging_cost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -10,6 +11,7 @@ import psutil
 from specdash.collect.record_watch import RecordWatch
 from specdash.core.paths import run_records_dir
 from specdash.core.run_record import RunRecord
+from specdash.core.start_check import Drafting, StartCheck
 from specdash.core.target import Target
 
 if TYPE_CHECKING:
@@ -55,3 +57,18 @@ def test_between_two_engines_the_old_parameters_stand(tmp_path: Path) -> None:
     path.unlink()
     watch.step()
     assert len(told) == 1
+
+
+def test_a_verdict_that_is_written_into_the_record_later_is_told(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    told: list[Target] = []
+    watch = RecordWatch(Target(URL), told.append, env)
+    path = leave(run_records_dir(env), "1.json", "4")
+    record = RunRecord.from_json(path.read_text(encoding="utf-8"))
+    assert record is not None
+    for pending in (True, False):
+        check = StartCheck(Drafting.FAILED, 1.0, "because", "do that", pending=pending)
+        # Into the same file: the directory, whose time tells of new files, does not change.
+        path.write_text(replace(record, start_check=check).to_json(), encoding="utf-8")
+        watch.step()
+    assert [target.start_check.pending for target in told if target.start_check is not None] == [True, False]

@@ -1,0 +1,121 @@
+"""From the start of a server to its verdict in the picture: through the runner, its record and a real hub."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.collect.discover import target_for_url
+from specdash.collect.hub import Hub
+from specdash.core.start_check import Drafting
+from specdash.core.target import Target
+from specdash.insight.state import TargetState
+from support import tiny_models
+from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend
+from support.faults import BreakableServer, until, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from specdash.insight.picture import Picture
+
+pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
+_MOST_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    other = list(tiny_models.TOKENS)
+    other[280] = "▁zebra"
+    return {
+        **tiny_models.build(folder),
+        "other": tiny_models.write_variant(folder / "other.gguf", tokens=other),
+    }
+
+
+def seen(backend: RunningBackend, found: Callable[[Picture], bool]) -> Picture:
+    """The picture of a hub that watches the address from now on, once it has what is looked for."""
+    target = Target(backend.url)
+    state, moved = TargetState(target), threading.Event()
+
+    def on_target(known: Target) -> None:
+        state.retarget(known)
+        moved.set()
+
+    env = {**os.environ, "XDG_STATE_HOME": str(backend.state)}
+    deadline = time.monotonic() + _MOST_S
+    with Hub(target, [state.apply, lambda _: moved.set()], on_target=on_target, gpu=False, env=env):
+        while True:
+            moved.wait(1.0)
+            moved.clear()
+            picture = state.picture(time.monotonic(), time.time())
+            if found(picture):
+                return picture
+            assert time.monotonic() < deadline, picture.views.drafting
+
+
+def wrapped(directory: Path, *words: str) -> dict[str, str]:
+    """A llama-server that gets more arguments than specdash knows of."""
+    path, real = directory / "wrapped-llama-server", llama_server_binary()
+    ask = f'case "$*" in *--version*|*--help*) exec {real} "$@";; esac'
+    path.write_text(f'#!/bin/sh\n{ask}\nexec {real} "$@" {" ".join(words)}\n', encoding="utf-8")
+    path.chmod(0o755)
+    return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}
+
+
+def drafting(models: dict[str, Path], **more: str) -> dict[str, str]:
+    return {
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MODEL": str(models["draft"]),
+        "LLAMA_START_PROBE": "1",
+        "LLAMA_THREADS": "1",
+        **more,
+    }
+
+
+def test_a_server_that_runs_without_is_failed_in_the_picture_with_its_cause(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    env = drafting(models, **wrapped(tmp_path, "-md", str(models["other"])))
+    with running_backend(env, tmp_path / "run") as backend:
+        picture = seen(
+            backend,
+            lambda one: one.views.drafting.state is Drafting.FAILED and one.views.drafting.checked_age_s is not None,
+        )
+    assert picture.views.drafting.because == "the draft model's vocabulary is not the target's"
+    assert picture.views.drafting.fix
+
+
+def test_a_server_that_drafts_is_yes_and_its_probe_is_no_request_of_anybodys(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    with running_backend(drafting(models, **engine_env("llama-server")), tmp_path) as backend:
+        backend.wait_checked()
+        target = target_for_url(backend.url, {**os.environ, "XDG_STATE_HOME": str(backend.state)})
+        assert target.start_check is not None
+        with watched(target) as look:
+            until(lambda: look.picture().views.drafting.state is Drafting.YES)
+            backend.complete("the speculative decoder drafts", 8)
+            until(lambda: look.picture().backend.requests_finished == 1)
+            (request,) = look.picture().log.requests
+            assert request.decode_tokens == 8
+
+
+def test_a_server_that_nobody_of_ours_started_is_judged_by_its_command_line(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    with BreakableServer(tmp_path, "-np", "1", "-md", str(models["draft"]), model=models["target"]) as server:
+        found = target_for_url(server.target.url)
+        assert dict(found.parameters) == {"spec-draft-model": str(models["draft"])}
+        with watched(found) as look:
+            until(lambda: look.picture().views.drafting.state is Drafting.FAILED)
+            assert "it is loaded, and does nothing" in look.picture().views.drafting.because
+            assert look.until_alert("speculation_off").fix == (("LLAMA_SPEC_TYPE", "draft-simple"),)
