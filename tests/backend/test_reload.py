@@ -39,7 +39,7 @@ class Swapping:
     def __init__(self, backend: RunningBackend, values: dict[str, str], directory: Path) -> None:
         self.backend = backend
         self.env_file = directory / "backend.env"
-        self.values = {"LLAMA_PORT": str(backend.port), **values}
+        self.values = {"LLAMA_PORT": str(backend.port), "LLAMA_START_PROBE": "0", **values}
 
     @property
     def digest(self) -> str:
