@@ -178,6 +178,25 @@ async def test_the_screen_names_the_types(
     assert (str(Rollback.CHECKPOINT) in method) is (cell.rollback is Rollback.CHECKPOINT)
 
 
+@pytest.mark.parametrize("engine", [XLLAMACPP, LLAMA_SERVER])
+@pytest.mark.parametrize("draft", ["dflash", "dspark", "heads-draft"])
+def test_a_draft_that_tells_its_type_needs_none_named(
+    draft: str,
+    engine: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = matrix.DRAFTS[draft]
+    cell = Cell(matrix.TARGETS["plain"], small, tuple(one for one in SPEC_TYPES if one.name == small.made_for))
+    values = {**cell.env(files, 1), **engine_env(engine)}
+    del values["LLAMA_SPEC_TYPE"]
+    with running_backend(values, tmp_path) as backend:
+        monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+        check(cell, backend, 1, capsys)
+
+
 FAILS = [
     ("plain", "small-recurrent", "draft-simple"),
     ("plain", "small-hybrid", "draft-simple"),
