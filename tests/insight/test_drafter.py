@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from insight.speedup_data import baseline, row_of
 from insight.speedup_data import state as measured_state
 from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
+from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
 from specdash.core.observations import Gpu, Gpus, ModelOutline, Slot, Slots
 from specdash.core.readings import Reading, Source
 from specdash.insight.drafter import bins
@@ -97,6 +98,26 @@ def test_what_the_engine_cut_off_is_told() -> None:
     assert found.clamps == ("15 asked, 7 drafted: the draft's block has 8 tokens",)
     assert found.acceptance == pytest.approx(8 / 1558)
     assert "no draft length up to 7 would pay" in found.verdict
+
+
+def test_so_is_the_limit_of_synthetic_acceptance() -> None:
+    state = state_of("draft-simple", model=LLAMA, draft_n_max="8")
+    line = "0.00.1.0 W spec x: synthetic acceptance draft limit was reduced from 8 to 4 for this model"
+    tally = WarningTally("synth_limit_reduced", 1, None, None, line)
+    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(1, warnings=(tally,))))
+    found = seen(state)
+    assert (found.asked_length, found.effective_length) == (8, 4)
+    assert found.clamps == ("8 asked, 4 drafted: the limit of synthetic acceptance",)
+
+
+def test_in_a_chain_the_log_tells_the_types_apart() -> None:
+    state = counted(state_of("draft-mtp,ngram-mod", model=QWEN), (50, *(30,) * 63), steps=60, drafted=3000)
+    own = SpeculativeStatistics("draft-mtp", 40, 30, 120, 60, acceptance_per_position=(0.75, 0.5, 0.25))
+    other = SpeculativeStatistics("ngram-mod", 20, 15, 1280, 900)
+    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(2, facts=(other, own))))
+    found = seen(state)
+    assert (found.of_chain, found.per_position, found.per_position_basis) == (False, (0.75, 0.5, 0.25), "lifetime")
+    assert (found.acceptance, found.mean_accepted_length, found.steps) == (0.5, 2.5, 40)
 
 
 @pytest.mark.parametrize(
