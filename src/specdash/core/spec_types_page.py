@@ -23,7 +23,8 @@ _NEEDS = """\
 
 "Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows,
 of a draft that was trained on blocks of N tokens: more is clamped. A type with a context of its own needs as many
-sequences there as the server has slots (`--parallel`); the server sees to that, for every type."""
+sequences there as the server has slots (`--parallel`); the server sees to that, for every type. "Several slots" says
+what is special where slots draft at once."""
 
 _KNOBS_TEXT = """\
 ## Which knobs each reads
@@ -57,7 +58,16 @@ def _overview() -> str:
 
 
 def _needs() -> str:
-    heads = ("type", "needs", "draft architectures", "layers read", "longest draft", "own context", "found by itself")
+    heads = (
+        "type",
+        "needs",
+        "draft architectures",
+        "layers read",
+        "longest draft",
+        "own context",
+        "several slots",
+        "found by itself",
+    )
     return _table(heads, map(_need, SPEC_TYPES))
 
 
@@ -72,7 +82,8 @@ def _need(one: SpecType) -> tuple[str, ...]:
         longest = f"N - {one.block_margin}" if one.block_margin else "N"
     found = "a draft with such layers" if one.needs_heads else _code(one.detected_from)
     own = "yes" if one.own_context else ""
-    return (f"`{one.name}`", need, _code(one.draft_architectures) or any_draft, layers, longest, own, found)
+    slots = "sampled off the device, or slots get each other's drafts" if one.mixes_slots else ""
+    return (f"`{one.name}`", need, _code(one.draft_architectures) or any_draft, layers, longest, own, slots, found)
 
 
 def _knobs() -> str:
