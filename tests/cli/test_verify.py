@@ -17,7 +17,7 @@ from support import tiny_models
 from support.engines import llama_server_binary, write_env
 from support.fault_server import free_port
 from support.scripted_llama import Behaviour, ScriptedLlama, alternative, is_tied, successor
-from support.tied_model import write_tied
+from support.sensitive_models import remembering, write_tied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,6 +170,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = tiny_models.build(directory)
     found["mtp"] = tiny_models.write_qwen35(directory / "mtp.gguf", heads_too=True)
     found["other"] = tiny_models.write_llama(directory / "other.gguf", layers=2, wrong_every=16)
+    found["memory-mamba"] = remembering(tiny_models.write_mamba(directory / "memory-mamba.gguf", layers=2))
+    found["memory-lfm2"] = remembering(tiny_models.write_lfm2(directory / "memory-lfm2.gguf"))
+    found["memory-mtp"] = remembering(tiny_models.write_qwen35(directory / "memory-mtp.gguf", heads_too=True))
     found["tied"] = write_tied(directory / "tied.gguf")
     return found
 
@@ -212,6 +215,21 @@ def test_real_engines_give_the_same_text_whatever_drafts(
         assert found["verdict"] == "identical", name
         assert found["drafted"] > 0, name
         assert {one["way"] for one in found["results"]} == {"one after another", "again, prompt cached", "in parallel"}
+
+
+@pytest.mark.llama_server
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["memory-mamba", "memory-lfm2", "memory-mtp"])
+def test_states_are_taken_back_rightly_where_the_text_depends_on_them(
+    name: str, env_file: str, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = ["LLAMA_SPEC_TYPE=draft-mtp", "!LLAMA_DRAFT_MODEL", "LLAMA_DRAFT_MAX=3"] if name == "memory-mtp" else []
+    words = ["verify", "--env-file", env_file, "--json", *FEW, "--set", *heads, *both(models, name)]
+    assert main(words) == ExitCode.OK
+    found = told(capsys)
+    assert found["verdict"] in ("identical", "batch-shape effect")
+    assert found["drafted"] > found["accepted"] + 100, "many drafts were taken back"
 
 
 @pytest.mark.llama_server

@@ -1,4 +1,4 @@
-"""A tiny model with two equally likely successors after some words: rounding, so the shape of a batch, decides."""
+"""Tiny models whose text depends on what the plain ones ignore: on rounding, and on what they remember of a text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOGIT = 20.0
+NOISE = 0.5
+
+
+def remembering(path: Path) -> Path:
+    """The tiny model at `path`, changed in place, so that what it writes depends on all that it read.
+
+    The plain models throw away what attention, convolutions and recurrent states say: their output projections are
+    zero. Here they are noise, and a state that is not taken back rightly changes the text.
+    """
+    reader = gguf.GGUFReader(path, "r+")
+    random = np.random.default_rng(11)
+    for tensor in reader.tensors:
+        if tensor.data.ndim == 2 and not tensor.data.any():
+            tensor.data[...] = random.standard_normal(tensor.data.shape) * NOISE / np.sqrt(tensor.data.shape[1])
+    reader.data.flush()
+    return path
 
 
 def write_tied(path: Path, *, every: int = 8) -> Path:
