@@ -25,6 +25,7 @@ from specdash.tui.view import View
 from specdash.tui.widgets.drafter import DrafterPanel, position_lines, rows_for
 from specdash.tui.widgets.drafting import drafting_lines
 from tui.drawn import block, screen, text
+from tui.fake_alerts import with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.fake_views import BECAUSE, CLAMPED, FIX, NGRAM, SIMPLE
@@ -444,3 +445,20 @@ def test_a_state_without_a_cause_is_still_a_sentence() -> None:
         lines = drafting_lines(replace(one, picture=replace(one.picture, views=views)), 80, tall=False)
         assert "because" not in block(lines)
         assert "None" not in block(lines)
+
+
+async def test_a_cause_that_the_banner_cuts_is_told_in_the_panel() -> None:
+    state = FakeState("failed")
+    make = state.picture
+
+    def alarmed(now: float, wall: float, window_s: float = 300.0) -> Picture:
+        picture = make(now, wall, window_s)
+        return with_alerts(picture, (zero_acceptance(wall),), ())
+
+    state.picture = alarmed  # type: ignore[method-assign]
+    app = Dashboard(state, clock=lambda: 10_000.0, wall=lambda: 1_790_000_000.0, theme="night")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "RUNNING WITHOUT SPECULATION" not in block(app.overview.header.lines)
+        assert BECAUSE.split(" (")[0] in " ".join(screen(app).split())
+        assert "running without speculation" in screen(app)

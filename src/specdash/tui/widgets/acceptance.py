@@ -25,6 +25,8 @@ _THREE_ABREAST, _THREE_HIGH = 128, 9
 _PAYING_WIDTH = 46
 _ROOMY = 16
 _UPPER_LEAST = 7
+_READABLE = 60
+"""Letters of a cause that the banner shows also where the screen is narrow."""
 
 
 class AcceptancePanel(Panel):
@@ -116,10 +118,11 @@ def _why_empty(view: View) -> str:
 
 
 def _what_to_do(view: View, width: int, height: int) -> list[Line]:
-    """The fix, below the cause unless that is in the header: an alert's banner has its place there."""
+    """The fix; above it the cause, where the header has no room for it: an alert's banner stands in its place."""
     drafting, alerts = view.picture.views.drafting, view.picture.alerts
     lines: list[Line] = []
-    if drafting.because and alerts.active and drafting.because not in alerts.cause:
+    is_told = not alerts.active or (drafting.because in alerts.cause and len(alerts.cause) <= _READABLE)
+    if drafting.because and not is_told:
         lines += [(("  ", "text"), (part, "warn")) for part in wrap(clean(drafting.because, 300), width - 4, 2)]
     for index, part in enumerate(wrap(clean(drafting.fix, 300), width - 8, 3)):
         lines.append((("  do  " if index == 0 else "      ", "accent"), (part, "text bold")))

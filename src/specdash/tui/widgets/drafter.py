@@ -39,7 +39,8 @@ class DrafterPanel(TextPart):
             return ((UNKNOWN, "dim"), ("  nothing drafts" if is_known else "", "dim"))
         name: Line = ((clean(one.type, 24), "accent bold"),)
         if one.acceptance is None:
-            return (*name, (f"  {UNKNOWN}", "dim"), ("  nothing drafted yet", "dim"))
+            why = "nothing drafts" if _is_off(view) else "nothing drafted yet"
+            return (*name, (f"  {UNKNOWN}", "dim"), (f"  {why}", "dim"))
         return (*name, (f"  {percent(one.acceptance, 1)}", "acceptance bold"), (" accepted", "dim"))
 
     def aside(self, view: View) -> Line:
@@ -59,6 +60,8 @@ class DrafterPanel(TextPart):
     def content(self, view: View, width: int, height: int) -> list[Line]:
         """Lengths, clamps, all positions together, then bar by bar; what to make of it."""
         one, ascii_only = view.picture.views.drafter, view.glyphs.ascii_only
+        if not one.per_position and (one.type is None or _is_off(view)):
+            return []
         upper = [*length_lines(one, width), *_clamp_lines(one, width)]
         if one.acceptance is not None:
             upper.append(_overall(one, width, ascii_only=ascii_only))
@@ -77,6 +80,10 @@ class DrafterPanel(TextPart):
         if bars and room >= len(bars) + 2 and height < PLENTY:
             bars = [BLANK, *bars, BLANK]
         return [*upper, *bars, *legend, *verdict]
+
+
+def _is_off(view: View) -> bool:
+    return view.picture.views.drafting.state in (Drafting.OFF, Drafting.FAILED)
 
 
 def _basis(one: DrafterPicture, width: int) -> list[Line]:

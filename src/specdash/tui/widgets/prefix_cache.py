@@ -108,7 +108,7 @@ def _first_token(one: PrefixCachePicture, window_s: float, width: int) -> Line:
 def _prompt_cache(one: PrefixCachePicture, width: int, *, ascii_only: bool) -> Line:
     label: Span = (f"{'prompt cache':<{_LABEL}}", "dim")
     if one.entries is None and one.size_mib is None:
-        return (label, (UNKNOWN, "dim"), ("  log verbosity 4 tells of it", "dim"))
+        return (label, (UNKNOWN, "dim"), ("" if one.unknown else "  log verbosity 4 tells of it", "dim"))
     limit = f" of {size(one.limit_mib * _MIB)}" if one.limit_mib else ""
     parts: list[Line] = [
         (("" if one.entries is None else f"{count(one.entries)} prompts  ", "text bold"),),
