@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -52,11 +53,12 @@ def run_raw(
     parameters: Mapping[str, Scalar],
     words: tuple[str, ...] = (),
     variables: Mapping[str, str] | None = None,
+    crowd: int = 0,
 ) -> RawOutcome:
     """Start it, ask a completion that is easy to guess and one that is not, and end it.
 
     `types` is the chain as written, `parameters` by their names in the catalogue, `words` more arguments and
-    `variables` more environment, which only llama-server reads.
+    `variables` more environment, which only llama-server reads. `crowd` long completions follow, all at once.
     """
     port = free_port("127.0.0.1")
     log = directory / "raw.log"
@@ -80,11 +82,27 @@ def run_raw(
                 for more in ({"temperature": 0}, _HARD):
                     body = json.dumps({"prompt": _PROMPT, "n_predict": 48, **more}).encode()
                     drafted += int(_get(port, "/completion", body)["timings"].get("draft_n") or 0)
+                _crowd(port, crowd)
         code = _ended(process, port)
     finally:
         process.kill()
         process.wait(10)
     return RawOutcome(code, speculative, drafted, tuple(log.read_text(encoding="utf-8", errors="replace").splitlines()))
+
+
+def _crowd(port: int, size: int) -> None:
+    """Completions that together need more room than there may be."""
+
+    def one(seed: int) -> None:
+        body = {"prompt": f"{_PROMPT} {seed}", "n_predict": 300, "temperature": 1.0, "ignore_eos": True, "seed": seed}
+        with contextlib.suppress(OSError, ValueError):
+            _get(port, "/completion", json.dumps(body).encode())
+
+    threads = [threading.Thread(target=one, args=(seed,)) for seed in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def _arguments(given: Mapping[str, Any]) -> list[str]:

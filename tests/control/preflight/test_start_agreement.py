@@ -227,3 +227,29 @@ def test_preflight_says_of_the_table_what_the_engine_does(
     assert all(one.fix for one in wrong), [one.line for one in wrong]
     if row.warns is not None:
         assert row.warns in [one.rule for one in found if one.severity is Severity.WARNING]
+
+
+SHARED: dict[str, Scalar] = {"ctx-size": 512, "parallel": 3, "spec-draft-n-max": 16}
+
+
+@pytest.mark.slow
+@pytest.mark.llama_server
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_shared_cache_that_is_nearly_full_fails_requests_as_preflight_warns(
+    unified: bool, found_models: dict[str, str], context: PreflightContext, tmp_path: Path
+) -> None:
+    given: dict[str, Scalar] = {
+        "model": found_models["llama"],
+        "spec-draft-model": found_models["draft"],
+        **SHARED,
+        "kv-unified": unified,
+    }
+    outcome = run_raw("llama-server", tmp_path, "draft-simple", given, crowd=3)
+    found = explain(outcome.lines, outcome.code)
+    assert (found.id if found is not None else None) == ("spec_batch_index" if unified else None), outcome.lines[-9:]
+    env = {
+        BY_NAME[name].key: str(int(value) if value is True or value is False else value)
+        for name, value in given.items()
+    }
+    rules = [one.rule for one in check(Role.BACKEND, {**env, "LLAMA_SPEC_TYPE": "draft-simple"}, context)]
+    assert ("shared-cache" in rules) is unified

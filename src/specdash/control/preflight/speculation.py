@@ -25,6 +25,7 @@ def check(subject: Subject, out: Findings) -> None:
     _blocks(subject, types, out)
     _confidence(subject, types, out)
     _checkpoints(subject, types, out)
+    _shared_cache(subject, types, out)
 
 
 def _deaf_knobs(subject: Subject, types: list[SpecType], out: Findings) -> None:
@@ -118,3 +119,19 @@ def _checkpoints(subject: Subject, types: list[SpecType], out: Findings) -> None
         "checkpoint and replays, so long drafts cost more than on other models"
     )
     out.info("checkpoints", said, key=subject.spec_key, fix="short drafts and a high LLAMA_DRAFT_P_MIN lose less")
+
+
+def _shared_cache(subject: Subject, types: list[SpecType], out: Findings) -> None:
+    """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
+    slots = subject.slots
+    if not types or not slots.unified or slots.sequences < 2:
+        return
+    limit = int(subject.settings.value("kv-unified-per-slot") or 0)
+    if limit and limit * slots.sequences <= subject.cells:
+        return
+    said = (
+        f"{slots.sequences} slots share one cache of {subject.cells} tokens: where it is nearly full, a draft can fail "
+        "its request with HTTP 500 (speculative batch index)"
+    )
+    fix = "give each slot its own (LLAMA_ARG_KV_UNIFIED=0 and a number in LLAMA_PARALLEL), or raise LLAMA_CTX_SIZE"
+    out.warning("shared-cache", said, key=subject.source("parallel"), fix=fix)
