@@ -237,3 +237,20 @@ def test_experts_are_told(paths: dict[str, Path]) -> None:
     mixed = replace(facts, values={**facts.values, "llama.expert_count": 128, "llama.expert_used_count": 8})
     assert describe(mixed).experts == (8, 128)
     assert describe(facts).experts is None
+
+
+@pytest.mark.parametrize("name", ["dflash", "dspark", "eagle3"])
+def test_a_draft_of_other_words_is_a_warning_where_the_engine_compares_none(
+    name: str, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    model = read_facts(tiny.write_llama(tmp_path / "model.gguf", layers=3))
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(paths[name].read_bytes().replace("▁large".encode(), "▁zebra".encode()))
+    pair = describe(model, read_facts(draft)).pair
+    assert pair is not None
+    assert pair.fits
+    assert [(row.rule, row.severity) for row in pair.misfits] == [("vocabulary", "warning")]
+    assert "token 280 is '▁zebra', in the model '▁large'" in pair.misfits[0].said
+    same = describe(model, read_facts(paths[name])).pair
+    assert same is not None
+    assert same.misfits == ()

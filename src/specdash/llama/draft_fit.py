@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specdash.core.findings import Severity
 from specdash.core.speculation import SPEC_TYPES, SpecType
 from specdash.llama.model_shape import RECURRENT, Shape, shape_of
-from specdash.llama.vocabulary import misfit
+from specdash.llama.vocabulary import misfit, other_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,6 +137,18 @@ def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, sp
     for reason in _mismatches(draft, layers, shape, model):
         said = f"{reason}; the server would abort"
         yield DraftMisfit("draft-architecture", Severity.ERROR, said, "use a draft made for this model")
+    yield from _words(model, draft)
+
+
+def _words(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfit]:
+    """b11434 compares vocabularies for draft-simple alone; with other words it drafts all the same, in vain."""
+    try:
+        differs = other_words(model, draft)
+    except (OSError, ValueError):
+        differs = None
+    if differs is not None:
+        said = f"{differs}: the server speculates all the same, and hardly a token would be accepted"
+        yield DraftMisfit("vocabulary", Severity.WARNING, said, "use a draft made for this model")
 
 
 def _mismatches(draft: GgufFacts, layers: tuple[int, ...], shape: Shape, model: GgufFacts) -> Iterator[str]:

@@ -48,7 +48,7 @@ def misfit(target: GgufFacts, draft: GgufFacts) -> str | None:
         return None
     if abs(sizes[0] - sizes[1]) > MOST_SIZE_DIFFERENCE:
         return f"its vocabulary has {sizes[1]} tokens, the model's {sizes[0]}"
-    return _text_misfit(target, draft)
+    return other_words(target, draft)
 
 
 def _kind(facts: GgufFacts) -> str | None:
@@ -84,7 +84,11 @@ def _special(name: str, facts: GgufFacts) -> int | None:
     return int(told) if isinstance(told, int) else _SPECIAL[name].get(_kind(facts) or "")
 
 
-def _text_misfit(target: GgufFacts, draft: GgufFacts) -> str | None:
+def other_words(target: GgufFacts, draft: GgufFacts) -> str | None:
+    """The first token, from the fifth on, that is another text in the draft, in words; None where there is none.
+
+    Raises `OSError` when a file went away.
+    """
     first, second = target.token_texts, draft.token_texts
     if first is None or second is None:
         return None
