@@ -251,3 +251,9 @@ def test_every_row_can_be_said_and_captures_what_it_says() -> None:
         parameters = {"types", "line", "title", "note", "said", "chain", "draft", "type"}
         assert wanted <= given | parameters, one.id
         assert one.fix, one.id
+
+
+def test_the_page_for_operators_has_every_way() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "start-check.md").read_text(encoding="utf-8")
+    for one in FAILURES:
+        assert f"| `{one.id}` | {one.what} | {one.ends} |" in page, one.id
