@@ -11,6 +11,7 @@ from specdash.core.parameter_catalogue import BY_NAME
 from specdash.core.speculation import detected_type, spec_type
 from specdash.llama.draft_fit import draft_misfits
 from specdash.llama.gguf import GgufError, GgufFacts, read_facts
+from specdash.llama.model_facts import refusal_of
 
 if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
@@ -56,8 +57,12 @@ def _facts(settings: BackendSettings, name: str) -> GgufFacts | None:
     assigned = settings.parameters.get(name)
     if assigned is None:
         return None
+    key = BY_NAME[name].key if assigned.source == DEFAULT else assigned.source
     try:
-        return read_facts(str(assigned.value))
+        facts = read_facts(str(assigned.value))
     except GgufError as error:
-        key = BY_NAME[name].key if assigned.source == DEFAULT else assigned.source
         raise InputError(f"{key}: {error}") from None
+    refused = refusal_of(facts, name)
+    if refused is not None:
+        raise InputError(f"{key}={assigned.value}: {refused}")
+    return facts

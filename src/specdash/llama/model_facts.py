@@ -153,9 +153,18 @@ class ModelFacts:
         return _refusal(self.kind, self.draft_needs, wanted="model")
 
 
-def refusal_of(facts: GgufFacts, kind: FileKind, *, wanted: str) -> str:
-    """Why a file of this kind cannot be what the parameter `wanted` names, and what to do, as `what; what to do`."""
-    return _refusal(kind, needs_of(facts), wanted=wanted)
+MAY_BE = {
+    "model": (FileKind.MODEL,),
+    "spec-draft-model": (FileKind.MODEL, FileKind.DRAFT),
+    "mmproj": (FileKind.PROJECTOR,),
+}
+"""Engine parameters that name a GGUF file, and what it must be."""
+
+
+def refusal_of(facts: GgufFacts, parameter: str) -> str | None:
+    """Why the file cannot be what an engine parameter names, as `what; what to do`; None when it can."""
+    kind = kind_of(facts)
+    return None if kind in MAY_BE[parameter] else _refusal(kind, needs_of(facts), wanted=parameter)
 
 
 def _refusal(kind: FileKind, needs: DraftNeeds | None, *, wanted: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.control.preflight.models import cached_facts
 from specdash.llama.gguf import GgufError, GgufFacts
-from specdash.llama.model_facts import FileKind, kind_of, refusal_of
+from specdash.llama.model_facts import refusal_of
 
 if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 _PLAIN = ("chat-template-file", "api-key-file", "lookup-cache-static")
 _NATIVE = ("LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
-
-_FIT_FOR = {
-    "model": (FileKind.MODEL,),
-    "spec-draft-model": (FileKind.MODEL, FileKind.DRAFT),
-    "mmproj": (FileKind.PROJECTOR,),
-}
-"""Parameters that name a GGUF file, and what it must be."""
 
 
 def check(subject: Subject, out: Findings) -> Subject:
@@ -77,9 +70,9 @@ def _gguf(subject: Subject, name: str, out: Findings) -> GgufFacts | None:
         said = said.removeprefix("model ")
         out.error("file", f"{key}: {said}", key=key, fix=fix or f"correct the path in {key}")
         return None
-    kind = kind_of(facts)
-    if kind in _FIT_FOR[name]:
+    refused = refusal_of(facts, name)
+    if refused is None:
         return facts
-    said, _, fix = refusal_of(facts, kind, wanted=name).partition("; ")
+    said, _, fix = refused.partition("; ")
     out.error("file-kind", f"{key}={path}: {said}", key=key, fix=fix)
     return None
