@@ -57,6 +57,12 @@ def test_without_the_models_file_the_log_says_it() -> None:
     assert seen(state).memory is None
 
 
+def test_what_the_server_does_overrules_what_its_model_is_taken_for() -> None:
+    state = state_of("draft-simple", model=LLAMA)
+    read_log(state, "mamba_draft75_lv3_trace1")
+    assert (seen(state).rollback, seen(state).because) == (Rollback.CHECKPOINT, "the log shows restores and replays")
+
+
 def test_a_server_that_does_not_speculate_takes_nothing_back() -> None:
     state = state_of("draft-simple", model=MAMBA)
     state.apply(Reading.known(Source.SLOTS, NOW - 1, Slots((Slot(0, False, 4096, False),))))

@@ -90,6 +90,7 @@ def outline_of(path: str) -> ModelOutline | None:
             architecture=name if _NAME.fullmatch(name) else None,
             memory=shape.memory if shape is not None else None,
             gives_states=facts.architecture in STATE_ROLLBACK,
+            parameters=sum(one.elements for one in facts.tensors) or None,
             nextn_layers=facts.nextn_layers,
             block_size=facts.number("block_size"),
         )

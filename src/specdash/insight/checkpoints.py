@@ -78,15 +78,16 @@ def way_of(state: TargetState) -> tuple[Rollback | None, str]:
     if speculation.is_active(state) is False:
         return None, NOTHING
     log, chain, model = state.log, chain_of(state), model_of(state)
+    said = START_LINE in log.events
+    done = log.step_totals.total.replays > 0 or log.checkpoint_tally.counts(SPECULATIVE).restored > 0
     if model is not None and model.memory is not None and chain:
         found, why = _of_model(model, model.memory, chain)
-        if found is Rollback.CHECKPOINT or START_LINE not in log.events:
+        # What the server does overrules what is known of its model's architecture.
+        if found is Rollback.CHECKPOINT or not (said or done):
             return found, why
-    if START_LINE in log.events:
+    if said:
         return Rollback.CHECKPOINT, "the server said at its start that it uses checkpoints"
-    if log.step_totals.total.replays or log.checkpoint_tally.counts(SPECULATIVE).restored:
-        return Rollback.CHECKPOINT, "the log shows restores and replays"
-    return None, _unknown(state, model)
+    return (Rollback.CHECKPOINT, "the log shows restores and replays") if done else (None, _unknown(state, model))
 
 
 def _of_model(model: ModelOutline, memory: MemoryKind, chain: tuple[SpecType, ...]) -> tuple[Rollback, str]:
