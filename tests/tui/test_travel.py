@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from history.test_replay import WALL, Live, fail, serve
+from specdash.control.slot_console import SlotConsole
 from specdash.core.errors import InputError
 from specdash.history.player import Player
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
-from tui.drawn import screen
+from tui.drawn import block, screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 
@@ -135,6 +136,21 @@ async def test_the_past_cannot_be_changed(live: Live) -> None:
         assert not app.arming.armed(app.monotonic())
         await pilot.press("A")
         assert not app.arming.armed(app.monotonic())
+
+
+async def test_the_speculation_screen_shows_the_past_and_its_slots_stay_as_they_are(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    app.slot_console = SlotConsole(lambda: live.target)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await pilot.press("m", "A", "comma")
+        await until(pilot, at_rest(app, NOW - 10))
+        await until(pilot, lambda: app.shown.view is not None and app.shown.view.picture.wall < NOW - 5)
+        assert app.speculation is not None
+        bar = block(app.speculation.board.drafting.lines)
+        assert "SPECULATING" in bar
+        await pilot.press("X")
+        assert app.screen is app.speculation
+        assert any("press A to arm" in one.message for one in app._notifications)
 
 
 async def test_nothing_recorded_is_said_and_live_goes_on() -> None:

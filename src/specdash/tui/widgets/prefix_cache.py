@@ -274,10 +274,8 @@ class RequestsTable(RowsPanel[PrefixRequest]):
         return view.picture.views.prefix_cache.requests
 
     def key(self, row: PrefixRequest) -> str:
-        """Its task; a request without one is told apart by what it was."""
-        if row.task is not None:
-            return f"{row.slot} {row.task}"
-        return f"{row.session} {row.prompt_tokens} {row.cached} {row.ttft_s}"
+        """Slot and task, and what it was: the children of a router number theirs alike."""
+        return f"{row.slot} {row.task} {row.session} {row.prompt_tokens} {row.cached} {row.ttft_s}"
 
     def nothing(self, view: View) -> str:
         """None ended."""
