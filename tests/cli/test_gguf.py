@@ -158,6 +158,18 @@ def test_the_users_env_file_counts_where_none_is_named(
     assert (said["projection"]["slots"], said["projection"]["sizes_from"]) == (3, str(file))
 
 
+def test_an_env_file_that_nobody_named_and_nobody_can_use_is_told_and_left_aside(
+    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = backend_env_file(os.environ)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_env(file, {"LLAMA_PARALLEL": "many"})
+    code, said = _json(capsys, paths["llama"], *FREE)
+    assert (code, said["projection"]["slots"]) == (0, 1)
+    assert f"{file} cannot be used: LLAMA_PARALLEL=many" in said["projection"]["sizes_from"]
+    assert main(["gguf", paths["llama"], "--env-file", str(file)]) == 3
+
+
 @pytest.mark.parametrize(
     ("write", "said"),
     [

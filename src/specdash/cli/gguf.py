@@ -59,7 +59,16 @@ def run(args: argparse.Namespace) -> int:
     named = _one_type(args.spec_type)
     one = describe(facts, draft, draft_type=named)
     _check_draft_kind(draft)
-    projections = _projections(facts, draft, wish, args) if one.kind in ("model", "draft") else None
+    projections = None
+    if one.kind in ("model", "draft"):
+        try:
+            projections = _projections(facts, draft, wish, args)
+        except InputError as error:
+            if args.env_file is not None or not wish.env:
+                raise
+            # Nobody named the file: it must not keep anybody from looking at a model.
+            source = f"the defaults, for {wish.env_file} cannot be used: {error}"
+            projections = _projections(facts, draft, replace(wish, env={}), args)
     failures = _failures(one, projections, args)
     if args.json:
         print(json.dumps(_as_json(one, projections, source, failures), indent=1))
@@ -104,9 +113,15 @@ def _wish(args: argparse.Namespace) -> tuple[Wish, str]:
         raise UsageError(f"--free-mib {args.free_mib}: use 1 or more")
     file = Path(args.env_file).expanduser() if args.env_file is not None else backend_env_file(os.environ)
     known = args.env_file is not None or file.is_file()
-    env = read_env_file(file) if known else {}
+    fallback = "the defaults"
+    try:
+        env = read_env_file(file) if known else {}
+    except InputError as error:
+        if args.env_file is not None:
+            raise
+        known, env, fallback = False, {}, f"the defaults, for {error}"
     given = ", ".join(f"--{name} {text}" for name, text in sizes.items())
-    source = " and ".join(filter(None, [given, str(file) if known else "the defaults"]))
+    source = " and ".join(filter(None, [given, str(file) if known else fallback]))
     on_gpu = True if args.gpu else False if args.cpu else None
     return Wish(file, env, sizes, args.spec_type, args.free_mib, on_gpu), source
 
