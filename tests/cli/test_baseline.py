@@ -100,6 +100,8 @@ def test_the_server_it_would_start_has_the_same_settings_but_for_drafts(tmp_path
     file = env_file(tmp_path, LLAMA_ARG_SPEC_SYNTH_LEN="2", LLAMA_EXTRA_ARGS="'--spec-draft-p-min 0.5 --threads 1'")
     plan = plan_without_speculation(str(file), None, tmp_path / "log")
     told = " ".join((*plan.argv, *plan.rendered, *plan.environment({}))).lower()
+    # The checkout itself may lie in a directory of such a name.
+    told = told.replace(str(demo.bundled_model(demo.TARGET_MODEL).parent).lower(), "")
     assert "spec" not in told.replace("specdash", "")
     assert plan.settings.value("ctx-size") == demo.CONTEXT
     assert plan.settings.value("threads") == 1
