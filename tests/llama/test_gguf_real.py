@@ -22,6 +22,7 @@ from support import gguf_files as files
 from support import tiny_models as tiny
 from support.engines import llama_server_binary
 from support.native_server import bodies, try_out
+from support.tiny_models import automaton, hybrids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -296,3 +297,20 @@ def test_a_model_that_llama_cpp_split_is_read_whole_and_runs(tmp_path: Path) -> 
     assert not try_out(settings, tmp_path).started
     with pytest.raises(GgufError, match=r"are not there|is not there"):
         read_facts(parts[0])
+
+
+def test_prediction_layers_of_another_width_abort_the_server_as_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.write_qwen35(tmp_path / "model.gguf", heads_too=False)
+    for module in (hybrids, automaton):
+        monkeypatch.setattr(module, "WIDTH", 2 * tiny.WIDTH)
+    wide = tiny.write_qwen35(tmp_path / "wide.gguf", heads_too=True)
+    settings = {"LLAMA_ARG_MODEL": str(model), "LLAMA_ARG_SPEC_DRAFT_MODEL": str(wide)}
+    outcome = try_out({**COMMON, **settings, "LLAMA_ARG_SPEC_TYPE": "draft-mtp"}, tmp_path)
+    assert not outcome.started
+    assert "GGML_ASSERT" in outcome.log
+    pair = describe(read_facts(model), read_facts(wide)).pair
+    assert pair is not None
+    assert not pair.fits
+    assert "the server would abort" in pair.misfits[0].said

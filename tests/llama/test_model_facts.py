@@ -254,3 +254,15 @@ def test_a_draft_of_other_words_is_a_warning_where_the_engine_compares_none(
     same = describe(model, read_facts(paths[name])).pair
     assert same is not None
     assert same.misfits == ()
+
+
+def test_prediction_layers_of_another_width_are_an_error(paths: dict[str, Path], tmp_path: Path) -> None:
+    values = {".nextn_predict_layers": 1, ".embedding_length": 256}
+    wide = files.write_model(tmp_path / "wide.gguf", architecture="qwen35", values=values)
+    pair = describe(read_facts(paths["lfm2"]), read_facts(wide)).pair
+    assert pair is not None
+    assert (pair.spec_type, pair.fits) == ("draft-mtp", False)
+    assert "made for a model of width 256, this one has 128; the server would abort" in pair.misfits[0].said
+    assert describe(read_facts(paths["heads"]), read_facts(paths["heads"])).pair == replace(
+        pair, draft=str(paths["heads"]), misfits=()
+    )

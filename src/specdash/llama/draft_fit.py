@@ -64,13 +64,28 @@ def draft_misfits(
 def _heads(model: GgufFacts | None, draft: GgufFacts | None, draft_key: str) -> Iterator[DraftMisfit]:
     """A draft given beside `draft-mtp` must have the heads itself: the model's own are not used then."""
     facts = draft if draft is not None else model
-    if facts is None or facts.nextn_layers:
+    if facts is None:
+        return
+    if facts.nextn_layers:
+        if draft is not None and model is not None:
+            yield from _heads_of_another(model, draft)
         return
     fix = "use another type, or a model with such layers"
     if draft is not None and model is not None and model.nextn_layers:
         fix = f"remove {draft_key}: the model has its own"
     said = f"draft-mtp needs prediction (nextn) layers, and {facts.path} has none: the server would not start"
     yield DraftMisfit("nextn-layers", Severity.ERROR, said, fix, of_draft=draft is not None)
+
+
+def _heads_of_another(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfit]:
+    """Prediction layers in a file of their own read rows of the model's hidden states."""
+    width, needed = draft.number("embedding_length"), model.number("embedding_length")
+    if width is not None and needed is not None and width != needed:
+        said = f"its prediction layers are made for a model of width {width}, this one has {needed}"
+        fix = "use a draft made for this model"
+        yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would abort", fix)
+        return
+    yield from _words(model, draft)
 
 
 def _simple(
