@@ -172,14 +172,14 @@ def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
     assert seen(state).verdict == "It does not speculate."
 
 
-def test_a_measured_cost_is_no_estimate() -> None:
+def test_what_another_length_would_do_is_an_estimate_even_where_the_cost_is_measured() -> None:
     told = Judged("draft-mtp", True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
     told = replace(
         told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08, best_speed=1.6
     )
     assert verdict_of(told) == (
         "43% accepted, 20% needed to pay; the 4th draft token is accepted in 20% of steps: "
-        "a draft length of 3 would be 8% faster."
+        "a draft length of 3 would be 8% faster (estimate)."
     )
 
 

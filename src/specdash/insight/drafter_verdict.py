@@ -45,7 +45,9 @@ def verdict_of(told: Judged) -> str:
         return f"Not one of its draft tokens was accepted in {told.steps:,.0f} steps: the draft does not fit the model."
     paying = _paying(told)
     length = _length(told)
-    return f"{paying}{'; ' if length else ''}{length}{'' if told.basis == 'measured' or not length else ' (estimate)'}."
+    # Even with a measured baseline the cost of other lengths is a straight line through two points.
+    guessed = bool(length) and (told.best_length is not None or told.basis != "measured")
+    return f"{paying}{'; ' if length else ''}{length}{' (estimate)' if guessed else ''}."
 
 
 def _paying(told: Judged) -> str:
