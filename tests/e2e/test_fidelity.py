@@ -45,6 +45,7 @@ def backend(tmp_path: Path, **more: str) -> Iterator[Target]:
         "LLAMA_THREADS": "1",
         "LLAMA_PORT": str(port),
         "LLAMA_LOG_FILE": str(log),
+        "LLAMA_START_PROBE": "0",
         **more,
     }
     env_file = tmp_path / "backend.env"

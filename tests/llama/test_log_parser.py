@@ -492,3 +492,10 @@ class TestHostileInput:
         lines = [f"slot x:{a}id{b}1 | task{c}1 | processing task\n" for a, b, c in widths]
         assert len(parser.feed("".join(lines).encode()).facts) == 12_000
         assert 0 < len(parser._cutters) <= 4096
+
+
+def test_what_the_runner_says_between_the_servers_lines_is_known() -> None:
+    parser = LogParser()
+    parser.feed(b"specdash: speculating: draft-simple, 5 of 8 drafted tokens accepted\n")
+    batch = parser.feed(b"specdash: engine swapped: llama-server 1, env 0123, speculation unchanged\n")
+    assert batch.unrecognised == 0

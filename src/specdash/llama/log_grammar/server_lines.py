@@ -232,8 +232,8 @@ RECOGNISED: tuple[LineClass, ...] = (
     ),
     LineClass(
         "comment",
-        "a note that whoever collected the log wrote into it",
-        (Form(BARE, "# {:rest}"), Form(BARE, "## {:rest}")),
+        "a note that whoever ran the server or collected the log wrote into it",
+        (Form(BARE, "# {:rest}"), Form(BARE, "## {:rest}"), Form(BARE, "specdash: {:rest}")),
     ),
     LineClass("continuation", "a further line of the message before it", ()),
     LineClass("blank", "an empty line", (Form(BARE, ""),)),
