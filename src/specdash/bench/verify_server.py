@@ -8,8 +8,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from specdash.backend.local_http import Reply, ask
 from specdash.bench.verify import Answer, Weights
-from specdash.control.apply_http import Reply, ask
 from specdash.core.errors import InputError, RefusedError, SpecdashError, UnreachableError
 from specdash.llama.bodies import ParseError, error_message, integer, mapping, natural
 from specdash.llama.props import parse_props
