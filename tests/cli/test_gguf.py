@@ -28,7 +28,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("gguf")
     made = {
         "llama": tiny.write_llama(folder / "llama.gguf", layers=2),
-        "mamba": tiny.write_mamba(folder / "mamba.gguf"),
+        "mamba": tiny.write_mamba(folder / "mamba.gguf", layers=3),
         "heads": tiny.write_qwen35(folder / "heads.gguf", heads_too=True),
         "eagle3": tiny.write_eagle3(folder / "eagle3.gguf", reads=(0, 1, 3)),
         "dflash": tiny.write_dflash(folder / "dflash.gguf"),

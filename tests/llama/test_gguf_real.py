@@ -314,3 +314,26 @@ def test_prediction_layers_of_another_width_abort_the_server_as_is_said(
     assert pair is not None
     assert not pair.fits
     assert "the server would abort" in pair.misfits[0].said
+
+
+LAYERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Path], bool]] = {
+    "no layer inputs": (files.write_gemma3, tiny.write_eagle3, False),
+    "the last layer's output": (MODELS["llama"], lambda path: tiny.write_dflash(path, reads=(0, 3)), False),
+    "the last layer's output, for EAGLE-3": (
+        MODELS["llama"],
+        lambda path: tiny.write_eagle3(path, reads=(0, 1, 3)),
+        True,
+    ),
+    "the last layer's input": (MODELS["llama"], lambda path: tiny.write_dflash(path, reads=(0, 2)), True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_draft_that_reads_what_its_target_does_not_give_is_refused(name: str, tmp_path: Path) -> None:
+    write_model, write_draft, fits = LAYERS[name]
+    model, draft = write_model(tmp_path / "model.gguf"), write_draft(tmp_path / "draft.gguf")
+    pair = describe(read_facts(model), read_facts(draft)).pair
+    assert pair is not None
+    settings = {"LLAMA_ARG_MODEL": str(model), "LLAMA_ARG_SPEC_DRAFT_MODEL": str(draft)}
+    outcome = try_out({**COMMON, **settings, "LLAMA_ARG_SPEC_TYPE": pair.spec_type}, tmp_path)
+    assert outcome.answered == pair.fits == fits, outcome.log[-1500:]

@@ -32,3 +32,18 @@ ENCODERS = frozenset(
 """Architectures that turn text into vectors, or vectors into sound, and write nothing."""
 DRAFTS = frozenset({"eagle3", "dflash"})
 """Architectures of drafts that read a target's hidden states and cannot run by themselves."""
+_GIVE_LAYER_INPUTS = frozenset(
+    {"llama", "llama-embed", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4", "gpt-oss"}
+    | {"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "bailingmoe3", "deepseek4", "hunyuan_vl", "hunyuan-dense"}
+    | {"mimo2", "minimax-01", "minimax-m2", "muse-glimmer", "nanbeige"}
+)
+"""Architectures whose graphs keep the inputs of their layers for drafts (`t_layer_inp`), found in the code of b11434.
+
+Tried: llama, llama-embed, qwen3, lfm2 and qwen35 give them; with gemma3, qwen2, mistral3, internlm2, exaone, smollm3
+and mamba the server aborts at its first request.
+"""
+
+
+def gives_layer_inputs(architecture: str | None) -> bool:
+    """Whether drafts that read hidden states (EAGLE-3, DFlash, DSpark) work on it; True for one that is not known."""
+    return architecture not in KNOWN or architecture in _GIVE_LAYER_INPUTS

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from specdash.core.findings import Severity
 from specdash.core.speculation import SPEC_TYPES, SpecType
-from specdash.llama.model_shape import RECURRENT, Shape, shape_of
+from specdash.llama.architectures import gives_layer_inputs
+from specdash.llama.model_shape import Shape, shape_of
 from specdash.llama.vocabulary import misfit, other_words
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, sp
     shape = shape_of(model) if model is not None else None
     if model is None or shape is None:
         return
-    for reason in _mismatches(draft, layers, shape, model):
+    for reason in _mismatches(one, draft, layers, shape, model):
         said = f"{reason}; the server would abort"
         yield DraftMisfit("draft-architecture", Severity.ERROR, said, "use a draft made for this model")
     yield from _words(model, draft)
@@ -166,12 +167,15 @@ def _words(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfit]:
         yield DraftMisfit("vocabulary", Severity.WARNING, said, "use a draft made for this model")
 
 
-def _mismatches(draft: GgufFacts, layers: tuple[int, ...], shape: Shape, model: GgufFacts) -> Iterator[str]:
+def _mismatches(
+    one: SpecType, draft: GgufFacts, layers: tuple[int, ...], shape: Shape, model: GgufFacts
+) -> Iterator[str]:
+    # The input of a layer that is not there is the output of the last one; EAGLE-3 alone may read that.
     deepest = max(layers)
-    if deepest > len(shape.layers):
+    if deepest > len(shape.layers) or (deepest == len(shape.layers) and one.block_margin is not None):
         yield f"it reads layer {deepest} of a model that has {len(shape.layers)}"
     width = draft.number("target_hidden_size") or draft.number("embedding_length")
     if width is not None and width != shape.width:
         yield f"it is made for a model of width {width}, this one has {shape.width}"
-    if model.architecture in RECURRENT:
+    if not gives_layer_inputs(model.architecture):
         yield f"it reads layer inputs, which {model.architecture} models do not give"

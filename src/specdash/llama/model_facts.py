@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specdash.core.speculation import SPEC_TYPES, MemoryKind, Rollback, SpecType, detected_type, rollback, spec_type
-from specdash.llama.architectures import DIFFUSION, DRAFTS, ENCODERS, KNOWN
+from specdash.llama.architectures import DIFFUSION, DRAFTS, ENCODERS, KNOWN, gives_layer_inputs
 from specdash.llama.draft_fit import DraftMisfit, draft_misfits
 from specdash.llama.gguf_types import FILE_TYPES, GUESSED, TENSOR_TYPES, type_name
-from specdash.llama.model_shape import RECURRENT, STATE_ROLLBACK, shape_of
+from specdash.llama.model_shape import STATE_ROLLBACK, shape_of
 from specdash.llama.tuning import Tuning, tuning_of
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def _fit(one: SpecType, facts: GgufFacts, pair: Pair | None, parameters: int) ->
             return True, "it has the layers, but under 2B parameters they slow it down"
         return True, "it has the layers"
     if one.reads_layers is not None:
-        if facts.architecture in RECURRENT:
+        if not gives_layer_inputs(facts.architecture):
             return False, f"{facts.architecture} models do not give the layer inputs that it reads"
         return None, f"with {_METHODS[one.name]} draft made for this model"
     if one.needs_draft_model:
