@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from specdash.control import verify
 from specdash.control.apply_engine import age_s, promise
 from specdash.control.apply_steps import StepFailedError
 from specdash.core.observations import HealthStatus
+from specdash.core.start_check import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes
 
 OK = says(200, '{"status":"ok"}')
@@ -168,3 +170,41 @@ def test_the_age_of_a_process_is_told_where_there_is_one() -> None:
     assert mine is not None
     assert mine > 0
     assert age_s(2**22 + 1) is None
+
+
+class Runner:
+    """A runner whose checks come one after the other; the last one stays."""
+
+    def __init__(self, *checks: StartCheck | None) -> None:
+        self.checks = list(checks)
+
+    def __call__(self) -> StartCheck | None:
+        return self.checks.pop(0) if len(self.checks) > 1 else self.checks[0]
+
+
+PENDING = StartCheck(Drafting.READY, 1.0, pending=True)
+SEEN = StartCheck(Drafting.YES, 1.0, probe_tokens=16, probe_drafted=8, probe_accepted=5)
+
+
+def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
+    with FaultServer({"/completion": completion(), "/health": OK}) as server:
+        promised = Promise(server.url, speculates=True, types=("draft-simple",))
+        verdict = verify.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
+        assert verdict.detail == "16 tokens, as its runner saw"
+        assert server.count("/completion") == 0
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        None,
+        replace(SEEN, probe_problem="LLAMA_START_PROBE=0", probe_tokens=None),
+        replace(SEEN, probe_problem="a first completion did not answer in time"),
+        replace(SEEN, probe_accepted=8),
+    ],
+)
+def test_what_the_runner_did_not_see_is_asked_here(check: StartCheck | None) -> None:
+    with FaultServer({"/completion": completion(), "/health": OK}) as server:
+        promised = Promise(server.url, speculates=True, types=("draft-simple",))
+        verify.probe(server.url, promised, 10, Runner(check))
+        assert server.count("/completion") == 1

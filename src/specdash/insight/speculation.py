@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
 from specdash.insight import acceptance
+from specdash.insight.drafting import PROBLEM_CLASSES
 from specdash.insight.picture import Acceptance, Measured, SpeculationPicture
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 LIVE_SPAN_S = 10.0
 COUNTER_ERROR = 0.0025
 """A window whose counters are rounded by more than this share of its drafts is taken from the log instead."""
-PROBLEM_CLASSES = ("spec_init_failed", "vocab_mismatch", "spec_unsupported")
 TYPE_PARAMETER = "spec-type"
 
 
