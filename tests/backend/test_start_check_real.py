@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from specdash.core.errors import ExitCode
 from specdash.core.start_check import Drafting
 from support import tiny_models
-from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend
+from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend, write_env
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,3 +139,17 @@ def test_a_server_that_is_told_to_end_while_it_is_probed_ends_at_once(models: di
     backend.wait_record()
     assert backend.stop() == ExitCode.OK
     assert backend.records() == []
+
+
+@pytest.mark.llama_server
+def test_every_swap_is_checked_too(models: dict[str, Path], tmp_path: Path) -> None:
+    env = drafting(models, **engine_env("llama-server"))
+    with running_backend(env, tmp_path) as backend:
+        assert backend.wait_checked().because.startswith("draft-simple, ")
+        first = backend.wait_record()
+        del env["LLAMA_DRAFT_MODEL"]
+        write_env(tmp_path / "backend.env", {"LLAMA_PORT": str(backend.port), **env, "LLAMA_SPEC_TYPE": "ngram-mod"})
+        backend.process.send_signal(signal.SIGUSR1)
+        assert "drafted tokens accepted" in said(backend, "speculating: ngram-mod, ")
+        assert backend.wait_checked().drafting is Drafting.YES
+        assert backend.wait_record() != first
