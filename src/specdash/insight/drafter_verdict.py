@@ -69,7 +69,7 @@ def _length(told: Judged) -> str:
     if best is None or gain is None or told.longest is None:
         return _wasted(told)
     if told.best_speed is not None and told.best_speed < 1.0 - LEAST_GAIN:
-        return f"no draft length up to {told.longest} would pay"
+        return f"no draft length up to {told.longest} would pay, {best} would lose least"
     if best < told.longest and gain >= LEAST_GAIN:
         share = told.shares[best]
         return (
