@@ -140,7 +140,9 @@ def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, sp
     if not fits or not layers or (count and len(layers) != count):
         ends = "run without speculation" if name == "draft-eagle3" else "abort"
         said = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
-        fix = f"name a draft made for {name}, or set {spec_key}=draft-simple"
+        made_for = _MADE_FOR.get(draft.draft_architecture or "", "draft-simple")
+        other = f", or set {spec_key}={made_for}" if made_for != name else ""
+        fix = f"name a draft made for {name}{other}"
         yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would {ends}", fix)
         return
     made_for = _MADE_FOR.get(draft.draft_architecture or "", name)
