@@ -138,7 +138,8 @@ def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, sp
     layers = draft.array("target_layers") or ()
     fits = draft.draft_architecture in one.draft_architectures
     if not fits or not layers or (count and len(layers) != count):
-        ends = "run without speculation" if name == "draft-eagle3" else "abort"
+        # b11434: a plain draft aborts it; an EAGLE-3 head loads, and every request fails.
+        ends = "run without speculation" if name == "draft-eagle3" else "abort, or fail every request"
         said = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
         made_for = _MADE_FOR.get(draft.draft_architecture or "", "draft-simple")
         other = f", or set {spec_key}={made_for}" if made_for != name else ""
