@@ -48,8 +48,8 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "model": Remedy(
         "the server is a router, and no model is named",
-        "name one: --model NAME (it is never loaded by looking)",
-        ("acceptance", "slots", "prefill and decode"),
+        "the one in memory that was used last is shown; for another: --model NAME (it is never loaded by looking)",
+        ("acceptance, slots, prefill and decode of that model",),
     ),
     "log": Remedy(
         "no log file is known",
