@@ -149,3 +149,12 @@ def stopped_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def within(option: str, value: Any, default: Any, least: float, most: float) -> Any:
+    """A number that was given, else the default. Raises `UsageError` for one out of range, which NaN always is."""
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise UsageError(f"{option} {value:g}: wants {least:g} to {most:g}")
+    return value

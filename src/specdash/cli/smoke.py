@@ -9,8 +9,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, one_target, resolved_settings, stopped_by_signals
-from specdash.core.errors import ExitCode, SpecdashError, UsageError
+from specdash.cli.options import add_settings, one_target, resolved_settings, stopped_by_signals, within
+from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.start_check import Drafting
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _with_batch(args: argparse.Namespace, effort: Effort, target: Target) -> Eff
     from specdash.backend.settings import settings_from_env
 
     if args.ubatch is not None:
-        return replace(effort, batch=_within("--ubatch", args.ubatch, 512, 1, 1 << 20))
+        return replace(effort, batch=within("--ubatch", args.ubatch, 512, 1, 1 << 20))
     values = _recorded_env(target)
     try:
         found = settings_from_env(values).value("ubatch-size") if values is not None else None
@@ -169,18 +169,10 @@ def _effort(args: argparse.Namespace) -> Effort:
     from specdash.bench.smoke_run import IDENTICAL, LIMIT_S, TOKENS, Effort
 
     return Effort(
-        identical=_within("-n", args.identical, IDENTICAL, 1, 1000),
-        tokens=_within("--max-tokens", args.max_tokens, TOKENS, 8, 8192),
-        limit_s=_within("--timeout", args.timeout, LIMIT_S, 1.0, 86400.0),
+        identical=within("-n", args.identical, IDENTICAL, 1, 1000),
+        tokens=within("--max-tokens", args.max_tokens, TOKENS, 8, 8192),
+        limit_s=within("--timeout", args.timeout, LIMIT_S, 1.0, 86400.0),
     )
-
-
-def _within(option: str, value: Any, default: Any, least: float, most: float) -> Any:
-    if value is None:
-        return default
-    if not least <= value <= most:
-        raise UsageError(f"{option} {value:g}: wants {least:g} to {most:g}")
-    return value
 
 
 class _Progress:

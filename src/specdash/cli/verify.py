@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals
+from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals, within
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from specdash.cli.verify_view import Printer, as_json, failed, text
 
     effort = _effort(args)
-    limit = _within("--timeout", args.timeout, 600.0, 1.0, 86400.0)
+    limit = within("--timeout", args.timeout, 600.0, 1.0, 86400.0)
     prompts = read_prompts(args.prompts) if args.prompts is not None else BUILT_IN
     _check_words(args)
     with stopped_by_signals(), tempfile.TemporaryDirectory(prefix="specdash-verify-") as directory:
@@ -221,16 +221,8 @@ def _effort(args: argparse.Namespace) -> Effort:
     from specdash.bench.verify_run import TOKENS, Effort
 
     return Effort(
-        tokens=_within("--tokens", args.tokens, TOKENS, 8, 8192),
-        parallel=_within("--parallel", args.parallel, None, 1, 256),
-        runs=_within("--runs", args.runs, 1, 1, 20),
-        epsilon=_within("--epsilon", args.epsilon, EPSILON, 0.0, 10.0),
+        tokens=within("--tokens", args.tokens, TOKENS, 8, 8192),
+        parallel=within("--parallel", args.parallel, None, 1, 256),
+        runs=within("--runs", args.runs, 1, 1, 20),
+        epsilon=within("--epsilon", args.epsilon, EPSILON, 0.0, 10.0),
     )
-
-
-def _within(option: str, value: Any, default: Any, least: float, most: float) -> Any:
-    if value is None:
-        return default
-    if not least <= value <= most:
-        raise UsageError(f"{option} {value:g}: wants {least:g} to {most:g}")
-    return value
