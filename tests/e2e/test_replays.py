@@ -76,6 +76,8 @@ def seen(watching: Watched, truth: Truth) -> CheckpointsPicture:
 
     until(lambda: watching.picture().backend.requests_finished == REQUESTS + 2)
     until(lambda: told().lifetime.steps == truth.steps)
+    until(lambda: told().memory is not None)
+    until(lambda: watching.picture().backend.speculation.draft_tokens_total == truth.counters.draft_tokens)
     return told()
 
 

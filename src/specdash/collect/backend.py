@@ -172,7 +172,8 @@ class BackendPoller:
         if isinstance(result, Failure):
             return self._pause_after(result.kind, endpoint)
         if endpoint.source is Source.PROPS:
-            return self._pace.props_asleep if self._known.asleep else self._pace.props
+            soon = self._known.asleep or (self._files is not None and self._files.pending)
+            return self._pace.props_asleep if soon else self._pace.props
         if endpoint.source is Source.HEALTH and self._known.quiet:
             # /metrics has just answered, which says as much; it asks for /health again when it fails.
             return max(self._interval, min(2 * self._interval, self._pace.health_quiet))

@@ -38,6 +38,11 @@ class ModelFiles:
         """By path, time of change, and size."""
         self._reading: set[_Key] = set()
 
+    @property
+    def pending(self) -> bool:
+        """Whether a file is still being read, so that the next answer will tell more."""
+        return bool(self._reading)
+
     async def described(self, props: Props) -> Props:
         """The same with size and outline of the model's file, and the draft model's outline, where they can be seen."""
         if props.model_path is None:
@@ -64,6 +69,7 @@ class ModelFiles:
 
         def look() -> None:
             self._known[key] = outline_of(key[0])
+            self._reading.discard(key)
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
