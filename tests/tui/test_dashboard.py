@@ -68,6 +68,7 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
     from specdash.tui.actions import Action, Place
 
+    opened_by = {Place.TUNE: "e", Place.INCIDENTS: "i", Place.SPECULATION: "m"}
     assert isinstance(action, Action)
     for key in action.keys:
         app = dashboard(screenshots=tmp_path, console=FakeConsole())
@@ -82,7 +83,7 @@ async def test_every_key_of_every_action_does_something_and_breaks_nothing(actio
         setattr(app, name, spy)
         async with app.run_test(size=(120, 36)) as pilot:
             if len(action.places) == 1 and action.places != (Place.OVERVIEW,):
-                await press(pilot, {Place.TUNE: "e", Place.INCIDENTS: "i"}[action.places[0]])
+                await press(pilot, opened_by[action.places[0]])
             await press(pilot, key)
             await app.workers.wait_for_complete()
         assert calls == ["called"], key
