@@ -22,6 +22,8 @@ _DAY_S = 86400.0
 _LABEL_PX = 6.2
 """Width of a letter at the size of labels, on the safe side."""
 _LONGEST_LABEL = 34
+_LEAST = 1e-9
+"""A smaller one is nothing."""
 _MOST = 1e15
 """A larger value is no measurement."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -102,7 +104,7 @@ def _range(values: Sequence[float], low: float | None, high: float | None) -> tu
     least = min(values, default=0.0) if low is None else min(low, min(values, default=low))
     most = max([*values, high] if high is not None else values, default=1.0)
     if most - least <= max(1e-12, abs(least) * 1e-9):
-        most = least + (abs(least) * 0.1 or 1.0)
+        most = least + (abs(least) * 0.1 if abs(least) > _LEAST else 1.0)
     raw = (most - least) / _TICKS_Y
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
