@@ -11,7 +11,8 @@ import pytest
 from specdash.core.errors import ExitCode
 from specdash.core.start_check import Drafting
 from support import tiny_models
-from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend, write_env
+from support.engines import RunningBackend, engine_env, running_backend, write_env
+from support.start_checks import behind_our_back, drafting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,30 +20,6 @@ if TYPE_CHECKING:
 BINARY = pytest.param("llama-server", marks=pytest.mark.llama_server)
 PACKAGE = pytest.param("xllamacpp", marks=pytest.mark.engine)
 pytestmark = pytest.mark.slow
-
-
-def behind_our_back(directory: Path, *words: str) -> dict[str, str]:
-    """A llama-server that gets more arguments than we know of, so that nothing predicts what it does."""
-    path = directory / "wrapped-llama-server"
-    real, more = llama_server_binary(), " ".join(words)
-    path.write_text(
-        f'#!/bin/sh\ncase "$*" in *--version*|*--help*) exec {real} "$@";; esac\nexec {real} "$@" {more}\n',
-        encoding="utf-8",
-    )
-    path.chmod(0o755)
-    return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}
-
-
-def drafting(models: dict[str, Path], **more: str) -> dict[str, str]:
-    return {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_CTX_SIZE": "4096",
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_START_PROBE": "1",
-        "LLAMA_THREADS": "1",
-        **more,
-    }
 
 
 def said(backend: RunningBackend, words: str) -> str:

@@ -15,8 +15,9 @@ from specdash.core.start_check import Drafting
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support import tiny_models
-from support.engines import RunningBackend, engine_env, llama_server_binary, running_backend
+from support.engines import RunningBackend, engine_env, running_backend
 from support.faults import BreakableServer, until, watched
+from support.start_checks import behind_our_back, drafting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,31 +61,10 @@ def seen(backend: RunningBackend, found: Callable[[Picture], bool]) -> Picture:
             assert time.monotonic() < deadline, picture.views.drafting
 
 
-def wrapped(directory: Path, *words: str) -> dict[str, str]:
-    """A llama-server that gets more arguments than specdash knows of."""
-    path, real = directory / "wrapped-llama-server", llama_server_binary()
-    ask = f'case "$*" in *--version*|*--help*) exec {real} "$@";; esac'
-    path.write_text(f'#!/bin/sh\n{ask}\nexec {real} "$@" {" ".join(words)}\n', encoding="utf-8")
-    path.chmod(0o755)
-    return {"LLAMA_ENGINE": "llama-server", "LLAMA_BIN": str(path)}
-
-
-def drafting(models: dict[str, Path], **more: str) -> dict[str, str]:
-    return {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_CTX_SIZE": "4096",
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_START_PROBE": "1",
-        "LLAMA_THREADS": "1",
-        **more,
-    }
-
-
 def test_a_server_that_runs_without_is_failed_in_the_picture_with_its_cause(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
-    env = drafting(models, **wrapped(tmp_path, "-md", str(models["other"])))
+    env = drafting(models, **behind_our_back(tmp_path, "-md", str(models["other"])))
     with running_backend(env, tmp_path / "run") as backend:
         picture = seen(
             backend,

@@ -43,13 +43,13 @@ def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
     """Start llama-server with the settings, ask one completion, and stop it."""
     process, port, log = _start(settings, directory)
     try:
-        started = _wait(process, port)
+        started = wait_up(process, port)
         speculative, drafted, answered = False, 0, False
         if started:
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-                speculative = bool(_get(port, "/slots")[0]["speculative"])
+                speculative = bool(get(port, "/slots")[0]["speculative"])
                 body = json.dumps({"prompt": _PROMPT, "n_predict": 48, "temperature": 0}).encode()
-                timings = _get(port, "/completion", body)["timings"]
+                timings = get(port, "/completion", body)["timings"]
                 answered, drafted = True, int(timings.get("draft_n") or 0)
     finally:
         process.kill()
@@ -61,7 +61,7 @@ def bodies(settings: Mapping[str, str], directory: Path, paths: Iterable[str]) -
     """What llama-server with the settings answers at these paths; nothing where it does not start."""
     process, port, _ = _start(settings, directory)
     try:
-        return {path: _get(port, path) for path in paths} if _wait(process, port) else {}
+        return {path: get(port, path) for path in paths} if wait_up(process, port) else {}
     finally:
         process.kill()
         process.wait(10)
@@ -78,17 +78,19 @@ def _start(settings: Mapping[str, str], directory: Path) -> tuple[subprocess.Pop
     return process, port, log
 
 
-def _wait(process: subprocess.Popen[bytes], port: int) -> bool:
+def wait_up(process: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether it answers that it is healthy, before it ends."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError, ValueError):
-            if _get(port, "/health")["status"] == "ok":
+            if get(port, "/health")["status"] == "ok":
                 return True
         time.sleep(0.02)
     return False
 
 
-def _get(port: int, path: str, body: bytes | None = None) -> Any:
+def get(port: int, path: str, body: bytes | None = None) -> Any:
+    """The JSON at `path`, of a POST where there is a body."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body)
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.load(answer)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from specdash.backend.embedded import ASSIGNMENTS_VARIABLE
 from specdash.backend.launch import free_port
 from specdash.core.parameter_catalogue import BY_NAME
 from support.engines import llama_server_binary
+from support.native_server import get, wait_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,12 +76,12 @@ def run_raw(
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     speculative, drafted = None, 0
     try:
-        if _wait(process, port):
+        if wait_up(process, port):
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-                speculative = bool(_get(port, "/slots")[0]["speculative"])
+                speculative = bool(get(port, "/slots")[0]["speculative"])
                 for more in ({"temperature": 0}, _HARD):
                     body = json.dumps({"prompt": _PROMPT, "n_predict": 48, **more}).encode()
-                    drafted += int(_get(port, "/completion", body)["timings"].get("draft_n") or 0)
+                    drafted += int(get(port, "/completion", body)["timings"].get("draft_n") or 0)
                 _crowd(port, crowd)
         code = _ended(process, port)
     finally:
@@ -96,7 +96,7 @@ def _crowd(port: int, size: int) -> None:
     def one(seed: int) -> None:
         body = {"prompt": f"{_PROMPT} {seed}", "n_predict": 300, "temperature": 1.0, "ignore_eos": True, "seed": seed}
         with contextlib.suppress(OSError, ValueError):
-            _get(port, "/completion", json.dumps(body).encode())
+            get(port, "/completion", json.dumps(body).encode())
 
     threads = [threading.Thread(target=one, args=(seed,)) for seed in range(size)]
     for thread in threads:
@@ -124,23 +124,7 @@ def _ended(process: subprocess.Popen[bytes], port: int) -> int | None:
         if code is not None:
             return code
         with contextlib.suppress(OSError, ValueError):
-            if _get(port, "/health")["status"] == "ok":
+            if get(port, "/health")["status"] == "ok":
                 return None
         time.sleep(0.02)
     return None
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> bool:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError, ValueError):
-            if _get(port, "/health")["status"] == "ok":
-                return True
-        time.sleep(0.02)
-    return False
-
-
-def _get(port: int, path: str, body: bytes | None = None) -> Any:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
