@@ -65,7 +65,7 @@ def _ttft(found: PrefixCachePicture) -> str:
 
 def percent(share: float) -> str:
     """A share in words: not 100 % unless it is all, not 0 % unless it is nothing."""
-    if 0.0 < share < 0.005:
+    if 0.0 < share <= 0.005:
         return "under 1 %"
     if 0.995 <= share < 1.0:
         return "over 99 %"
