@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.backend.promise import promise_of
-from specdash.core.start_check import Drafting, StartCheck
+from specdash.core.start_check import SEE_LOG, Drafting, StartCheck, unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,6 @@ _POLL_S = 0.01
 _SLOWEST_POLL_S = 0.25
 _SLOWER = 1.2
 _PIPE_S = 0.1
-SEE_LOG = "see the first lines of the log, and `specdash preflight`"
 _REPEATS = "n-gram types draft only where text repeats"
 
 
@@ -46,6 +45,8 @@ class Look:
     drafting: int | None = None
     busy: int = 0
     problem: str = ""
+    asleep: bool = False
+    """Looking would have woken it."""
 
     @property
     def is_full(self) -> bool:
@@ -57,11 +58,10 @@ def look_of(slots: Slots | str) -> Look:
     """The look that an answer of /slots is; a text says why there is none."""
     if isinstance(slots, str):
         return Look(problem=slots)
-    told = [slot.speculative for slot in slots.slots]
-    busy = sum(slot.is_processing for slot in slots.slots)
-    if not told or None in told:
-        return Look(len(told), busy=busy, problem="this build's /slots does not tell")
-    return Look(len(told), sum(one is True for one in told), busy)
+    told, busy = slots.drafting, sum(slot.is_processing for slot in slots.slots)
+    if told is None:
+        return Look(len(slots.slots), busy=busy, problem="this build's /slots does not tell")
+    return Look(len(told), sum(told), busy)
 
 
 def judge(
@@ -106,8 +106,8 @@ def _unasked(said: StartCheck, look: Look, probed: Probed | None) -> StartCheck:
 def _failed(said: StartCheck, look: Look, failure: StartFailure | None) -> StartCheck:
     if failure is not None:
         return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
-    many = "its slots do not draft" if not look.drafting else f"{look.drafting} of {look.slots} slots draft"
-    return replace(said, drafting=Drafting.FAILED, because=f"{many}, and the log does not say why", fix=SEE_LOG)
+    why = unexplained(look.drafting or 0, look.slots or 0)
+    return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
 
 
 def _no_draft(promise: Promise, probed: Probed | None) -> str:
@@ -190,7 +190,7 @@ def _look(promise: Promise, cancel: Cancel | None) -> Look:
     if promise.router:
         return Look(problem="a router's slots are those of its models")
     if server_check.sleeps(promise.url, promise, cancel):
-        return Look(problem="it sleeps, and looking at its slots would wake it")
+        return Look(problem="it sleeps, and looking at its slots would wake it", asleep=True)
     return look_of(server_check.slots_of(promise.url, promise, cancel))
 
 
@@ -204,7 +204,7 @@ def _unprobed(promise: Promise, look: Look, *, probe: bool) -> str | None:
         return "no speculation was asked for"
     if look.drafting == 0:
         return "its slots do not draft"
-    if "sleeps" in look.problem:
+    if look.asleep:
         return "it sleeps"
     return "requests run in all slots" if look.is_full else None
 

@@ -132,8 +132,7 @@ class Server:
     @property
     def slot_context(self) -> int:
         """Tokens that fit into one slot."""
-        known = [slot.n_ctx for slot in self.slots.slots if slot.n_ctx]
-        return min(known) if known else self.props.n_ctx or 0
+        return self.slots.least_context or self.props.n_ctx or 0
 
     def cells(self, effort: Effort, report: Report) -> list[Cell]:
         """What can be measured, the most telling first; what cannot goes into the report."""
@@ -218,8 +217,8 @@ class Server:
 
     def _checked(self) -> Slots:
         slots = self._slots()
-        flags = [slot.speculative for slot in slots.slots]
-        if not flags or None in flags:
+        flags = slots.drafting
+        if flags is None:
             raise RefusedError(f"{self.url} does not tell whether it speculates; a newer llama.cpp does")
         if any(flags):
             raise RefusedError(

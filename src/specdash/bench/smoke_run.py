@@ -11,6 +11,7 @@ from specdash.bench import smoke, smoke_prompts
 from specdash.bench.smoke import Check, Completion, Instance, Kind, Look, Speculation
 from specdash.bench.smoke_answer import Gathered, complaint, with_answer
 from specdash.core.errors import InputError, UnreachableError
+from specdash.core.observations import Slots
 from specdash.core.router import most_recent_resident
 from specdash.llama.bodies import ParseError, error_message, mapping, one_line, text
 from specdash.llama.metrics import parse_metrics
@@ -20,7 +21,6 @@ from specdash.llama.slots import parse_slots
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from specdash.core.observations import Slots
 
 CHAT = "/v1/chat/completions"
 ANY = "any"
@@ -253,12 +253,11 @@ class Smoke:
             return None
 
     def _speculation(self, slots: Slots | None) -> Speculation:
-        flags = [slot.speculative for slot in slots.slots] if slots is not None else []
-        drafting = sum(bool(one) for one in flags) if flags and None not in flags else None
-        rooms = [slot.n_ctx for slot in slots.slots if slot.n_ctx] if slots is not None else []
-        self._room = min(rooms, default=None)
-        types = {name for slot in slots.slots for name in slot.speculative_types or ()} if slots is not None else set()
-        return Speculation(len(flags), drafting, tuple(sorted(types)), self.expected, self.because)
+        seen = slots if slots is not None else Slots()
+        flags, self._room = seen.drafting, seen.least_context
+        drafting = sum(flags) if flags is not None else None
+        types = {name for slot in seen.slots for name in slot.speculative_types or ()}
+        return Speculation(len(seen.slots), drafting, tuple(sorted(types)), self.expected, self.because)
 
     def _instance(self) -> Instance:
         """What it can be known by now. What does not answer is unknown: a completion says that it is gone."""

@@ -84,14 +84,13 @@ class Server:
     @property
     def speculates(self) -> bool | None:
         """Whether its slots draft; None where it does not tell."""
-        told = [slot.speculative for slot in self.slots.slots]
-        return None if not told or None in told else all(told)
+        told = self.slots.drafting
+        return all(told) if told is not None else None
 
     @property
     def slot_context(self) -> int | None:
         """Tokens that fit into one slot, where it tells."""
-        known = [slot.n_ctx for slot in self.slots.slots if slot.n_ctx]
-        return min(known) if known else None
+        return self.slots.least_context
 
     def tokenised(self, text: str) -> tuple[int, ...]:
         """The text as this server's tokens, with what stands at the beginning of any text."""

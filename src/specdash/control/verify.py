@@ -36,8 +36,8 @@ def speculative(url: str, promise: Promise) -> bool | None:
     if promise.router or server_check.sleeps(url, promise):
         return None
     slots = server_check.slots_of(url, promise)
-    told = [] if isinstance(slots, str) else [slot.speculative for slot in slots.slots]
-    return all(told) if told and None not in told else None
+    told = slots.drafting if not isinstance(slots, str) else None
+    return all(told) if told is not None else None
 
 
 def check_speculation(url: str, promise: Promise) -> Verdict:
@@ -48,8 +48,8 @@ def check_speculation(url: str, promise: Promise) -> Verdict:
     slots = server_check.slots_of(url, promise)
     if isinstance(slots, str):
         return Verdict(slots, f"whether it speculates could not be checked: {slots}")
-    told = [slot.speculative for slot in slots.slots]
-    if wanted is None or None in told or not told:
+    told = slots.drafting
+    if wanted is None or told is None:
         why = "the settings do not tell" if wanted is None else "this build's /slots does not tell"
         return Verdict(why, f"whether it speculates could not be checked: {why}")
     wrong = [slot.id for slot in slots.slots if slot.speculative is not wanted]

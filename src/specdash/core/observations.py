@@ -142,6 +142,17 @@ class Slots:
 
     slots: tuple[Slot, ...] = ()
 
+    @property
+    def drafting(self) -> tuple[bool, ...] | None:
+        """Whether each of them can draft; None where there are none, or not all tell."""
+        told = tuple(slot.speculative for slot in self.slots if slot.speculative is not None)
+        return told if told and len(told) == len(self.slots) else None
+
+    @property
+    def least_context(self) -> int | None:
+        """Tokens that fit into any of them; None where none tells."""
+        return min((slot.n_ctx for slot in self.slots if slot.n_ctx), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:

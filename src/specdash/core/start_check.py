@@ -9,6 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+SEE_LOG = "see the first lines of the log, and `specdash preflight`"
+"""What to do where nothing says why a server does not speculate."""
+
+
+def unexplained(drafting: int, slots: int) -> str:
+    """Why a server is taken not to speculate, where all that is known is how many of its slots can draft."""
+    many = f"{drafting} of {slots} slots draft" if drafting else "its slots do not draft"
+    return f"{many}, and the log does not say why"
+
 
 class Drafting(StrEnum):
     """Whether the server speculates, as a state of its own."""

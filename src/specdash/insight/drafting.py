@@ -14,7 +14,7 @@ from specdash.core.command_flags import flags_of, speculation
 from specdash.core.observations import HealthStatus, Props, Slots
 from specdash.core.readings import Source
 from specdash.core.speculation import NO_SPECULATION
-from specdash.core.start_check import Drafting
+from specdash.core.start_check import SEE_LOG, Drafting, unexplained
 from specdash.insight.drafter_picture import DraftingPicture
 from specdash.llama.start_failures import StartFailure, explain, unspoken
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PROBLEM_CLASSES = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "draft_load_failed")
 """Line classes that say why a server which runs does not speculate."""
-SEE_LOG = "see the first lines of the log, and `specdash preflight`"
 _TYPE = "spec-type"
 
 
@@ -71,8 +70,6 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Draf
 def seen_of(state: TargetState, now: float) -> Seen:
     """What the state has to judge by. The caller holds its lock."""
     slots = state.value(Source.SLOTS)
-    told = [one.speculative for one in slots.slots] if isinstance(slots, Slots) else []
-    flags = tuple(one for one in told if one is not None)
     scrape = state.counters.last
     drafted = int(scrape.counters.draft_tokens or 0) if scrape is not None else 0
     accepted = int(scrape.counters.accepted_tokens or 0) if scrape is not None else None
@@ -81,7 +78,7 @@ def seen_of(state: TargetState, now: float) -> Seen:
         drafted, accepted = sum(one for one, _ in live), sum(one for _, one in live)
     parameters, all_known = _parameters(state)
     return Seen(
-        slots=flags if flags and len(flags) == len(told) else None,
+        slots=slots.drafting if isinstance(slots, Slots) else None,
         drafted=drafted,
         accepted=accepted,
         parameters=parameters,
@@ -127,8 +124,7 @@ def _not_all(seen: Seen, slots: tuple[bool, ...], check: StartCheck | None) -> D
     if failure is not None:
         return DraftingPicture(Drafting.FAILED, failure.because, failure.fix)
     if seen.types or any(slots):
-        many = f"{sum(slots)} of {len(slots)} slots draft" if any(slots) else "its slots do not draft"
-        return DraftingPicture(Drafting.FAILED, f"{many}, and the log does not say why", SEE_LOG)
+        return DraftingPicture(Drafting.FAILED, unexplained(sum(slots), len(slots)), SEE_LOG)
     if seen.types is None:
         return DraftingPicture(Drafting.OFF, "its slots do not draft, and nothing says that they should")
     return DraftingPicture(Drafting.OFF, "no speculation was asked for")
