@@ -64,6 +64,7 @@ class Pace:
 
 
 WHICH_MODEL_S = 0.5
+"""How long the first look at a server waits to learn whether it is a router, and which model to look at."""
 DOUBT_S = 0.3
 """An idle server that takes longer over /metrics is asked for its health at once."""
 

@@ -56,6 +56,11 @@ class RouterModels:
 
     models: tuple[RouterModel, ...] = ()
 
+    @property
+    def holds_none(self) -> bool:
+        """Whether this is a router, and none of its models is in memory."""
+        return bool(self.models) and not any(one.resident for one in self.models)
+
 
 def most_recent_resident(models: tuple[RouterModel, ...]) -> RouterModel | None:
     """What the model name `any` means: the resident model used last, one that is awake before one that sleeps; None

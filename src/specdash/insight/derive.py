@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.core.observations import Props, Slot
+    from specdash.core.router import RouterModels
     from specdash.insight.log_view import SlotSteps
     from specdash.insight.proxy_picture import ProxyPicture
     from specdash.insight.rates import RateSample
@@ -118,6 +119,7 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         for source in (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
         if source in state.last_known
     ]
+    router: RouterModels | None = state.value(Source.ROUTER)
     return Evidence(
         now=now,
         health=state.latest.get(Source.HEALTH),
@@ -125,13 +127,15 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         slots=state.latest.get(Source.SLOTS),
         last_good=max(good, default=None),
         restarted_at=state.counters.restarted_at,
-        holds_no_model=state.holds_no_model,
+        holds_no_model=router is not None and router.holds_none,
     )
 
 
 def _model_name(props: Props | None) -> str | None:
-    if props is None or props.role == ROUTER:
-        return props.role if props is not None else None
+    if props is None:
+        return None
+    if props.role == ROUTER:
+        return ROUTER
     name = props.model_alias or props.model_path
     return PurePath(name).name if name else None
 

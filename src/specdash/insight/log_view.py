@@ -178,6 +178,8 @@ class LogView:
 
     def leave_out(self, tasks: Collection[int]) -> None:
         """Take these tasks of the server that writes now from the finished requests: they are no user's."""
+        if not tasks:
+            return
         ours = [one for one in self._of_this_life if one.task in tasks and one.origin is None]
         for request in ours:
             self._of_this_life.remove(request)

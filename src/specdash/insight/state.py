@@ -203,12 +203,6 @@ class TargetState:
         reading = self.last_known.get(source)
         return reading.value if reading is not None else None
 
-    @property
-    def holds_no_model(self) -> bool:
-        """Whether the server is a router without any model in memory."""
-        found: RouterModels | None = self.value(Source.ROUTER)
-        return found is not None and bool(found.models) and not any(one.resident for one in found.models)
-
     def uptime(self, now: float, wall: float | None = None) -> float | None:
         """Seconds since the server process started: from the process itself, else from the log's time stamps."""
         process: ProcessTree | None = self.value(Source.PROCESS)
