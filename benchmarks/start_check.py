@@ -29,20 +29,11 @@ from specdash.core.start_check import Drafting  # noqa: E402
 from specdash.core.target import Target  # noqa: E402
 from specdash.insight.state import TargetState  # noqa: E402
 from support import tiny_models  # noqa: E402
-from support.engines import llama_server_binary  # noqa: E402
+from support.start_checks import behind_our_back  # noqa: E402
 
 ROUNDS = 5
 LIMIT_S = 60.0
 DECIDED = (Drafting.FAILED, Drafting.YES)
-
-
-def wrapper(folder: Path, words: str) -> Path:
-    """A llama-server that gets these arguments on top."""
-    path, real = folder / "wrapped-llama-server", llama_server_binary()
-    ask = f'case "$*" in *--version*|*--help*) exec {real} "$@";; esac'
-    path.write_text(f'#!/bin/sh\n{ask}\nexec {real} "$@" {words}\n', encoding="utf-8")
-    path.chmod(0o755)
-    return path
 
 
 class Run:
@@ -58,7 +49,7 @@ class Run:
             "LLAMA_CTX_SIZE": 4096,
             "LLAMA_THREADS": 1,
             "LLAMA_PORT": port,
-            "LLAMA_BIN": wrapper(folder, words),
+            "LLAMA_BIN": behind_our_back(folder, words)["LLAMA_BIN"],
         }
         env_file = folder / "backend.env"
         env_file.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
