@@ -71,6 +71,11 @@ def apply_journal_file(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "apply.journal"
 
 
+def trial_file(env: Mapping[str, str] = os.environ) -> Path:
+    """What a service ran before settings were tried on it; there while that lasts (see `control.trial`)."""
+    return state_dir(env) / "trial.json"
+
+
 def services_file(env: Mapping[str, str] = os.environ) -> Path:
     """The services that the built-in supervisor runs."""
     return config_dir(env) / "services.json"
@@ -99,6 +104,11 @@ def saved_slots_file(env: Mapping[str, str] = os.environ) -> Path:
 def history_file(env: Mapping[str, str] = os.environ) -> Path:
     """The recorder's database."""
     return state_dir(env) / "history.db"
+
+
+def tune_runs_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where runs of `specdash tune` keep what they measure, a directory each (see `tune.status`)."""
+    return state_dir(env) / "tune"
 
 
 def incidents_dir(env: Mapping[str, str] = os.environ) -> Path:

@@ -40,6 +40,8 @@ class Source(StrEnum):
     """The changes that specdash made to the services: a tuple of `core.applies.ApplyRecord`, oldest first."""
     BASELINES = "baselines"
     """Decode speeds without speculation: a tuple of `core.baselines.Baseline`, oldest first."""
+    TRIAL = "trial"
+    """Settings that are tried on the server: a tuple of `core.trials.TrialNote`, empty where none are."""
     ROUTER = "router"
     """The models of a server in router mode: `core.router.RouterModels`."""
 
