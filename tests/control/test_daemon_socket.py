@@ -17,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specdash.control import supervisor_client
 from specdash.control.services import ServiceState
 from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.supervisor_wire import LOG_LINES_LIMIT, REQUEST_LIMIT_BYTES, peer_uid, socket_address
+from specdash.control.supervisor_wire import LOG_LINES_LIMIT, REQUEST_LIMIT_BYTES, peer_uid, send, socket_address
 from specdash.core.errors import ServiceError
 from specdash.core.paths import supervisor_socket
 from support.supervised import RunningDaemon, running_daemon, until
@@ -238,6 +239,36 @@ def test_a_client_gives_up_on_an_answer_that_cannot_be_meant(tmp_path: Path, sai
         with pytest.raises(ServiceError, match=complaint):
             SupervisorClient(path).status("a")
         thread.join(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        (b'{"ok": false, "error": "more than 64 clients at once"}\n', "^more than 64 clients at once$"),
+        (b"", "the built-in supervisor ended before it answered to 'status a'"),
+    ],
+)
+def test_why_a_client_is_refused_is_heard_also_when_the_daemon_has_hung_up_before_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, complaint: str
+) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(said)
+
+        def send_late(*given: Any) -> None:
+            thread.join(WAIT_S)
+            send(*given)
+
+        monkeypatch.setattr(supervisor_client, "send", send_late)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ServiceError, match=complaint):
+            SupervisorClient(path).status("a")
 
 
 def test_a_socket_whose_daemon_is_gone_is_no_daemon(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -134,11 +135,15 @@ def test_a_file_that_is_no_journal_is_named_with_what_to_do(tmp_path: Path, text
 def test_the_last_version_stays_when_the_next_cannot_be_written(tmp_path: Path) -> None:
     file = JournalFile(tmp_path / "apply.journal")
     file.write(a_journal())
-    (tmp_path / ".apply.journal.new").mkdir()
-    with pytest.raises(NotWrittenError, match="cannot go on safely"):
-        file.write(replace(a_journal(), step=Step.HEALTH))
-    (tmp_path / ".apply.journal.new").rmdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(NotWrittenError, match="cannot go on safely"):
+            file.write(replace(a_journal(), step=Step.HEALTH))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert file.read() == a_journal()
+    assert [one.name for one in tmp_path.iterdir()] == ["apply.journal"]
 
 
 def test_its_words_say_what_was_cut_short_and_where() -> None:

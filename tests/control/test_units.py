@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from specdash.control.unit_files import (
@@ -81,8 +81,24 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserManager]:
         yield one
 
 
+@pytest.mark.parametrize("text", ["a\0b", "caf\udce9", "\ud800"])
+def test_what_no_unit_file_can_say_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="cannot be a word"):
+        word(text)
+    with pytest.raises(InputError, match=r"V=.* cannot be given"):
+        assignment("V", text)
+
+
+@pytest.mark.parametrize("code", [0xFDD0, 0xFDEF, 0xFFFE, 0xFFFF, 0x1FFFE, 0x10FFFF])
+def test_a_value_that_systemd_would_leave_out_is_refused(code: int) -> None:
+    with pytest.raises(InputError, match=r"V=.* systemd takes no such characters"):
+        assignment("V", f"a{chr(code)}")
+
+
 @pytest.mark.systemd
 @given(words=st.lists(TEXTS, min_size=1, max_size=8), value=TEXTS)
+@example(words=["a\uffffb", "\ufdd0"], value="\ufdcf\ufdf0\ufffd\U0010fffd")
+@example(words=["a"], value="\uffff")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_systemd_hands_over_words_and_variables_as_they_were_meant(
     manager: UserManager, tmp_path: Path, words: list[str], value: str
@@ -90,7 +106,11 @@ def test_systemd_hands_over_words_and_variables_as_they_were_meant(
     out = tmp_path / "out.json"
     code = f"import json,os,sys; json.dump([sys.argv[1:], os.environ['V']], open({str(out)!r}, 'w'))"
     line = " ".join(word(one) for one in (sys.executable, "-I", "-S", "-c", code, *words))
-    text = f"[Service]\nType=oneshot\nExecStart={line}\nEnvironment={assignment('V', value)}\n"
+    try:
+        said = assignment("V", value)
+    except InputError:
+        return
+    text = f"[Service]\nType=oneshot\nExecStart={line}\nEnvironment={said}\n"
     (manager.units / "words.service").write_text(text, encoding="utf-8")
     manager.systemctl("daemon-reload")
     manager.systemctl("start", "words.service")

@@ -39,7 +39,7 @@ from specdash.control.units import UnitFacts, unit_texts
 from specdash.core.applies import ApplyRecord, Outcome, Progress, Step, StepState
 from specdash.core.changes import Role, parse_assignments
 from specdash.core.envfile import parse
-from specdash.core.paths import applies_file, backups_dir
+from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.help_engine import HELP, TODAY
 from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
         contextlib.AbstractContextManager[tuple[dict[str, str], ServiceManager, dict[Role, str]]],
     ]
 
+DRAFTS = ".*.specdash-new"
+"""What a writer leaves that is killed before its new version is in place (`control.safe_file`)."""
 START_S = 60.0
 MANAGERS = ("daemon", "systemd", "in-process")
 MANAGER_PARAMETERS = [
@@ -65,6 +67,19 @@ MANAGER_PARAMETERS = [
 _NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
 _UNIT = re.compile(r"specdash-(\w+\.(?:service|socket))")
 _STOP_S = 20.0
+
+
+class Command(subprocess.Popen[str]):
+    """A command that fails the test where it hangs, saying where it stands."""
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:  # noqa: A002
+        """As `subprocess` has it."""
+        try:
+            return super().communicate(input, timeout)
+        except subprocess.TimeoutExpired:
+            self.send_signal(signal.SIGABRT)
+            _, said = super().communicate(timeout=10)
+            pytest.fail(f"{self.args!r} hangs after {timeout} s:\n{said}")
 
 
 @dataclass(slots=True)
@@ -144,11 +159,11 @@ class Rig:
             stdin=subprocess.DEVNULL,
         )
 
-    def start_command(self, *words: str) -> subprocess.Popen[str]:
+    def start_command(self, *words: str) -> Command:
         """The same, not waited for."""
-        return subprocess.Popen(
+        return Command(
             [sys.executable, "-m", "specdash", *words],
-            env=self.env,
+            env={**self.env, "PYTHONFAULTHANDLER": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -179,7 +194,7 @@ class Rig:
         if version is not None:
             assert self.file().read_bytes() == version
         assert not journal_file(self.env).path.exists()
-        left = [path.name for path in (*self.home.rglob(".*.specdash-new"), *self.home.rglob(".apply.journal*"))]
+        left = [path.name for path in (*self.home.rglob(DRAFTS), *self.home.rglob(".apply.journal*"))]
         assert left == []
         with ApplyLock("test", self.env):
             pass
@@ -194,6 +209,9 @@ class Rig:
     def reset(self) -> None:
         """Back to the settings it began with, whatever a test has left."""
         journal_file(self.env).remove()
+        trial_file(self.env).unlink(missing_ok=True)
+        for draft in self.home.rglob(DRAFTS):
+            draft.unlink()
         for role, data in self.good.items():
             service = self.service(role)
             current = service.env_file.read_bytes() if service.env_file.exists() else None

@@ -25,6 +25,7 @@ from specdash.control.apply_work import Work
 from specdash.control.env_store import Backups, check_writable, read_env
 from specdash.control.journal import Before, Journal, JournalEdit, describe, journal_file
 from specdash.control.records import append_record, next_number, read_records
+from specdash.control.trial import refuse_during_trial
 from specdash.core.applies import ApplyRecord, Outcome, Step
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, NotWrittenError, RefusedError, SpecdashError, UnfinishedApplyError
@@ -82,6 +83,8 @@ class Apply:
             with self._steps.step(Step.LOCK):
                 lock.acquire()
                 refuse_unfinished(self._env)
+                if not self.plan.trial:
+                    refuse_during_trial(self._env)
             return self._locked()
         except CancelledApplyError as error:
             if self._steps.current is not Step.LOCK:

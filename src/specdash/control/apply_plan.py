@@ -65,6 +65,8 @@ class ApplyPlan:
     findings: tuple[Finding, ...] = ()
     profile: str | None = None
     kind: ApplyKind = ApplyKind.APPLY
+    trial: bool = False
+    """Whether it is a step of the trial that is noted (`control.trial`), which keeps all other applies away."""
 
     @property
     def changes(self) -> tuple[KeyChange, ...]:
@@ -123,7 +125,7 @@ def plan_rollback(
         service = service_of(deployment, role)
         snapshot = read_env(service.env_file)
         data = backups.read(role, backup)
-        changed = _differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
+        changed = differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
         if data != snapshot.data:
             edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
     return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env), None, ApplyKind.ROLLBACK)
@@ -239,7 +241,8 @@ def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backup
     return found
 
 
-def _differences(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[KeyChange, ...]:
+def differences(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[KeyChange, ...]:
+    """What differs between two versions of an env, key by key."""
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return tuple(KeyChange(role, key, before.get(key), after.get(key)) for key in keys)
 

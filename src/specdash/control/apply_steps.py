@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from specdash.control import faults
 from specdash.core.applies import Progress, Step, StepState
 from specdash.core.errors import ExitCode, SpecdashError
+from specdash.core.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ class Steps:
         self.undoing = False
         """While undoing, nothing can cancel any more."""
         self._on_progress = on_progress
-        self._cancelled = threading.Event()
+        self._cancelled = Flag()
         self._began = 0.0
         self._detail = ""
 

@@ -158,16 +158,30 @@ class Console:
         return self._running.start()
 
     def recover(self, *, finish: bool) -> Running:
-        """Finish or roll back the apply that was cut short, in a thread. Raises `SpecdashError` when there is none."""
+        """Finish or roll back the apply that was cut short, in a thread; what was left on trial is put back, whatever
+        `finish` says. Raises `SpecdashError` when there is neither."""
+        from specdash.control.apply import ApplyOptions
         from specdash.control.recover import recover, unfinished
+        from specdash.control.trial import abandoned
+        from specdash.control.trial_end import restore_abandoned
 
-        journal = unfinished(self._env)
-        if journal is None:
+        journal, trial = unfinished(self._env), abandoned(self._env)
+        if journal is None and trial is None:
             raise SpecdashError("no apply was cut short: there is nothing to recover")
         deployment = self._find()
-        self._running = Running(
-            lambda report: recover(deployment, journal, finish=finish, on_progress=report, env=self._env), lambda: None
-        )
+
+        def work(report: Callable[[Progress], None]) -> ApplyRecord:
+            record: ApplyRecord | None = None
+            if journal is not None:
+                go_on = finish and trial is None
+                record = recover(deployment, journal, finish=go_on, on_progress=report, env=self._env)
+            if trial is not None:
+                record = restore_abandoned(trial, deployment, ApplyOptions(), report, self._env) or record
+            if record is None:
+                raise SpecdashError("the settings from before the trial are in force: there is nothing to recover")
+            return record
+
+        self._running = Running(work, lambda: None)
         return self._running.start()
 
     def profiles(self) -> tuple[Profile, ...]:
@@ -190,12 +204,13 @@ class Console:
         return self._running.join(timeout)
 
     def unfinished(self) -> str | None:
-        """In words, the apply that was cut short by the death of its specdash; None when there is none."""
+        """In words, the apply or the trial that was cut short by the death of its specdash; None when there is none."""
         from specdash.control.recover import unfinished
+        from specdash.control.trial import abandoned
 
         with contextlib.suppress(SpecdashError):
-            journal = unfinished(self._env)
-            return None if journal is None else journal.words
+            found = unfinished(self._env) or abandoned(self._env)
+            return None if found is None else found.words
         return None
 
     def _last_good(self, role: Role) -> Mapping[str, str] | None:

@@ -108,13 +108,9 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
             now = _unchanged(snapshot)
             _check_owner(now)
             draft = safe_file.temporary(snapshot.target, data, _like(now))
-            try:
+            with safe_file.gone_on_failure(draft):
                 _unchanged(snapshot)
                 draft.replace(snapshot.target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    draft.unlink()
-                raise
     except BaseException as error:
         safe_file.remove_directories(made)
         if isinstance(error, OSError):
@@ -239,13 +235,9 @@ class Backups:
 
 def _keep(path: Path, data: bytes, at: float) -> None:
     draft = safe_file.temporary(path, data)
-    try:
+    with safe_file.gone_on_failure(draft):
         os.utime(draft, (at, at))
         draft.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
 
 
 def _take_number(folder: Path, note: bytes) -> tuple[int, Path]:

@@ -14,16 +14,19 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from specdash.control import safe_file
 from specdash.core.applies import ApplyKind, Step, StoredChange
 from specdash.core.changes import Role
 from specdash.core.envfile import parse
 from specdash.core.errors import InputError, NotWrittenError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+Note = TypeVar("Note")
 
 
 class Phase(StrEnum):
@@ -185,49 +188,39 @@ class JournalFile:
 
     def read(self) -> Journal | None:
         """The journal that is there. Raises `InputError` for one that cannot be read."""
-        try:
-            return Journal.from_json(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{self.path} is no journal of this version of specdash ({error}); compare the env files with "
-                "`specdash env history`, then move it away"
-            ) from None
+        return read_note(self.path, Journal.from_json, "journal")
 
     def write(self, journal: Journal) -> None:
         """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
-        draft = self.path.with_name(f".{self.path.name}.new")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(journal.to_json())
-                file.flush()
-                os.fsync(descriptor)
-            draft.replace(self.path)
-            _sync_directory(self.path.parent)
+            safe_file.make_directories(self.path.parent)
+            safe_file.replace(self.path, journal.to_json().encode())
+            safe_file.sync_directory(self.path.parent)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
             raise NotWrittenError(f"{self.path}: {error.strerror or error}; the apply cannot go on safely") from None
 
     def remove(self) -> None:
         """The apply is over."""
-        self.path.with_name(f".{self.path.name}.new").unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
+        safe_file.sweep(self.path.parent, self.path.name)
         with contextlib.suppress(OSError):
-            _sync_directory(self.path.parent)
+            safe_file.sync_directory(self.path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None:
+    """What is noted in a file of ours, None where there is none. Raises `InputError` for what cannot be read; `what`
+    says for what it should be one."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no {what} of this version of specdash ({error}); compare the env files with "
+            "`specdash env history`, then move it away"
+        ) from None
 
 
 def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:

@@ -196,7 +196,7 @@ def save_profile(profile: Profile, env: Mapping[str, str] = os.environ, *, repla
         made = safe_file.make_directories(path.parent)
         with safe_file.locked(path.parent):
             if replace:
-                safe_file.temporary(path, text.encode()).replace(path)
+                safe_file.replace(path, text.encode())
             else:
                 safe_file.create(path, text.encode())
         safe_file.sync_directory(path.parent)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import grp
 import os
 import pwd
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import psutil
 
 from specdash.core.errors import ConflictError, NotWrittenError
 
@@ -37,32 +40,44 @@ def temporary(target: Path, data: bytes, like: Like | None = None) -> Path:
     """A new file beside `target` that holds `data`, on the disk when we return; mode 0600 unless `like` says otherwise.
     Raises OSError, and leaves nothing behind."""
     path = target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _new(path, data, like)
+    return path
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file, mode 0600: whoever reads it finds the old version or the new one, each of them whole. Raises
+    OSError, and leaves nothing behind, not even what an earlier writer left that was killed."""
+    sweep(path.parent, path.name)
+    draft = temporary(path, data)
+    with gone_on_failure(draft):
+        draft.replace(path)
+
+
+@contextlib.contextmanager
+def gone_on_failure(path: Path) -> Iterator[None]:
+    """Whatever is raised inside, the file is not left behind."""
     try:
-        try:
-            _fill(descriptor, data, like)
-        finally:
-            os.close(descriptor)
+        yield
     except BaseException:
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    return path
+
+
+def sweep(directory: Path, name: str | None = None) -> None:
+    """Remove new versions that never took their place because their writer was killed: of the file of this name, or of
+    all in the directory."""
+    for left in _drafts(directory, name):
+        writer = left.name.removesuffix(_TEMPORARY).rpartition(".")[2].partition("-")[0]
+        if writer.isdecimal() and not psutil.pid_exists(int(writer)):
+            with contextlib.suppress(OSError):
+                left.unlink()
 
 
 def create(path: Path, data: bytes) -> None:
     """A file that was not there before, mode 0600, on the disk when we return. Raises FileExistsError, or another
     OSError, and leaves nothing behind."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            _fill(descriptor, data, None)
-        finally:
-            os.close(descriptor)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise
+    _new(path, data, None)
 
 
 def rehearse(directory: Path, size: int, like: Like | None) -> None:
@@ -121,13 +136,14 @@ def remove_directories(made: list[Path]) -> None:
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep every other specdash from replacing files in the directory meanwhile, and sweep up what one that was killed
-    left there. Raises `ConflictError` when the lock cannot be had in five seconds, and OSError."""
+def locked(directory: Path, name: str | None = None) -> Iterator[None]:
+    """Keep every other specdash that asks for the lock from replacing files in the directory meanwhile, and sweep up
+    what one that was killed left there: of the file of this name alone, where others write there without the lock.
+    Raises `ConflictError` when the lock cannot be had in five seconds, and OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if _lock(descriptor, directory):
-            for left in directory.glob(f".*{_TEMPORARY}"):
+            for left in _drafts(directory, name):
                 with contextlib.suppress(OSError):
                     left.unlink()
         yield
@@ -173,6 +189,20 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def _drafts(directory: Path, name: str | None) -> Iterator[Path]:
+    """New versions that are not in their place: of the file of this name, or of all in the directory."""
+    return directory.glob(f".{glob.escape(name)}.*{_TEMPORARY}" if name is not None else f".*{_TEMPORARY}")
+
+
+def _new(path: Path, data: bytes, like: Like | None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with gone_on_failure(path):
+        try:
+            _fill(descriptor, data, like)
+        finally:
+            os.close(descriptor)
 
 
 def _fill(descriptor: int, data: bytes, like: Like | None) -> None:

@@ -253,10 +253,10 @@ def remember(saved: SavedSlot, env: Mapping[str, str] = os.environ) -> tuple[str
     path = paths.saved_slots_file(env)
     try:
         safe_file.make_directories(path.parent)
-        with safe_file.locked(path.parent):
+        with safe_file.locked(path.parent, path.name):
             kept = [one for one in read_saved(env) if one.key != saved.key][-MOST_RECORDS + 1 :]
             text = "".join(f"{one.to_json()}\n" for one in (*kept, saved))
-            safe_file.temporary(path, text.encode()).replace(path)
+            safe_file.replace(path, text.encode())
     except (OSError, SpecdashError) as error:
         return (f"{path}: {error}; a restore of {saved.filename} cannot be checked",)
     return ()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from specdash.control.services import ServiceState, ServiceStatus
@@ -112,7 +113,9 @@ class SupervisorClient:
         what = f"{command} {fields['name']}" if "name" in fields else command
         try:
             with self._connected() as connection:
-                send(connection, {"command": command, **fields}, answer_s)
+                # A daemon that refuses us says why before it has heard us, and hangs up.
+                with suppress(BrokenPipeError):
+                    send(connection, {"command": command, **fields}, answer_s)
                 lines = Lines(connection, ANSWER_LIMIT_BYTES)
                 answer = lines.read(answer_s)
                 if answer is not None and "bound_s" in answer:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+\Z")
 _NO_PROGRAM = re.compile(r"[\"'\\\x00-\x1f\x7f]")
+_UNSAYABLE = re.compile(r"[\0\ud800-\udfff]")
+"""No text can hold it, or no UTF-8: bytes of a path that were none (PEP 383)."""
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "s": " "}
 _WRITTEN = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
 _FILE_OUTPUT = ("append:", "truncate:", "file:")
@@ -29,7 +31,7 @@ def word(text: str, *, program: bool = False) -> str:
     `program` marks the first word: `$` is nothing special there, and systemd takes no quotes, backslashes or control
     characters. Raises `InputError` for what cannot be written.
     """
-    if not text or "\0" in text:
+    if not text or _UNSAYABLE.search(text):
         raise InputError(f"{text!r} cannot be a word of a unit file")
     if program and _NO_PROGRAM.search(text):
         raise InputError(f"systemd runs no program whose path has quotes or backslashes: {text!r}; move it")
@@ -40,9 +42,16 @@ def word(text: str, *, program: bool = False) -> str:
 
 
 def assignment(key: str, value: str) -> str:
-    """`KEY=VALUE` as `Environment=` takes it."""
+    """`KEY=VALUE` as `Environment=` takes it. Raises `InputError` for a value that systemd leaves out."""
+    if _UNSAYABLE.search(value) or any(_is_no_character(ord(char)) for char in value):
+        raise InputError(f"{key}={value!r} cannot be given to a service: systemd takes no such characters; change it")
     text = f"{key}={value}"
     return text if _PLAIN.match(text) else '"' + "".join(_written(char) for char in text) + '"'
+
+
+def _is_no_character(code: int) -> bool:
+    """The code points that are none, which systemd's `unichar_is_valid` refuses (src/basic/utf8.c)."""
+    return code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
 
 
 def path_value(path: str) -> str:
