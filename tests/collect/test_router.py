@@ -65,7 +65,7 @@ def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tm
         router.use("alpha")
         watched = Watched(router)
         with watched.hub:
-            picture = watched.until(lambda one: one.backend.speculation.active)
+            picture = watched.until(lambda one: one.backend.speculation.types)
             assert picture.backend.model == "alpha"
             assert picture.backend.speculation.types == ("draft-simple",)
             assert [one.id for one in picture.views.router.models if one.watched] == ["alpha"]

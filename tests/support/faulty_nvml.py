@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -24,7 +24,7 @@ class FaultyNvml:
         self.calls: list[str] = []
         self.sessions = 0
         self.values: dict[str, Any] = {}
-        """Answers instead of the usual ones, by function."""
+        """Answers instead of the usual ones, by function; one that differs between GPUs is a function of its index."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("NVMLError_"):
@@ -48,7 +48,8 @@ class FaultyNvml:
         if name == "nvmlDeviceGetMemoryInfo":
             assert options == {"version": pynvml.nvmlMemory_v2}
         if name in self.values:
-            return self.values[name]
+            given = self.values[name]
+            return given(*arguments) if isinstance(given, FunctionType) else given
         return {
             "nvmlDeviceGetCount": self.gpus,
             "nvmlSystemGetDriverVersion": "575.1",
@@ -56,8 +57,9 @@ class FaultyNvml:
             "nvmlDeviceGetName": b"NVIDIA H200",
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75, memory=20),
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10 << 30, total=80 << 30),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10 << 30, total=80 << 30, free=69 << 30),
             "nvmlDeviceGetPowerUsage": 250_500,
+            "nvmlDeviceGetTotalEnergyConsumption": 1_500,
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetClockInfo": 1500,

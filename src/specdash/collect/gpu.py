@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.observations import Gpu, GpuProcess, Gpus
 from specdash.core.readings import FailureKind, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 RETRY_ABSENT_S = 30.0
 """Seconds between looks for an NVML that is not there."""
@@ -39,7 +39,10 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One NVML question: the fields of `Gpu` that it fills, in order, and how long its answer is good for."""
+    """One NVML question: the fields that it fills, in order, and how long its answer is good for.
+
+    Fields that `Gpu` does not have are told by `GpuCollector.told`.
+    """
 
     fields: tuple[str, ...]
     ttl_s: float
@@ -83,6 +86,15 @@ PROBES: tuple[Probe, ...] = (
     Probe(("name",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
     Probe(("uuid",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
 )
+
+ENERGY = Probe(("energy_joules",), 1.0, lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000.0,))
+"""Since the driver was loaded. Volta and newer."""
+FREE = Probe(
+    ("memory_free_bytes",), 1.0, lambda nvml, gpu: (nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).free,)
+)
+"""Less than total minus used: the driver reserves some."""
+
+_OF_GPU = frozenset(one.name for one in fields(Gpu))
 
 FIELD_ERRORS = (
     "NVMLError_NotSupported",
@@ -130,12 +142,14 @@ class GpuCollector:
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
         name_of: Callable[[int], str | None] | None = None,
+        probes: Sequence[Probe] = PROBES,
     ) -> None:
         self._publish = publish
         self._backend_pids = backend_pids
         self._nvml = nvml
         self._clock = clock
         self._name_of = name_of or _process_name
+        self._probes = probes
         self._names: dict[int, str | None] = {}
         self._devices: list[_Device] | None = None
         self._driver: str | None = None
@@ -158,6 +172,10 @@ class GpuCollector:
             return self._absent("NVML shows no GPU", RETRY_ABSENT_S)
         self._publish(Reading.known(Source.GPU, self._clock(), Gpus(gpus, self._driver)))
         return max(interval_s, 1.0)
+
+    def told(self, name: str) -> tuple[Any, ...]:
+        """What each GPU said last of a field; None for one that does not tell."""
+        return tuple(device.fields.get(name) if device.handle is not None else None for device in self._devices or ())
 
     def _gpus(self, nvml: Any) -> tuple[Gpu, ...]:
         if self._devices is not None and self._clock() >= self._revive_at:
@@ -220,16 +238,16 @@ class GpuCollector:
         if device.handle is None:
             return Gpu(device.index)
         now = self._clock()
-        for probe in PROBES:
+        for probe in self._probes:
             key = probe.fields[0]
             if now >= device.due.get(key, now):
                 self._ask(nvml, device, probe)
                 # A little less than the time to live, or a look that comes early would skip a whole round.
                 device.due[key] = now + 0.9 * probe.ttl_s
-        fields = dict(device.fields)
-        if (processes := fields.get("processes")) is not None:
-            fields["processes"] = self._named(processes)
-        return Gpu(index=device.index, **fields)
+        known = {name: value for name, value in device.fields.items() if name in _OF_GPU}
+        if (processes := known.get("processes")) is not None:
+            known["processes"] = self._named(processes)
+        return Gpu(index=device.index, **known)
 
     def _ask(self, nvml: Any, device: _Device, probe: Probe) -> None:
         try:

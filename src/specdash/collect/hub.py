@@ -82,6 +82,7 @@ class Hub:
         self._watch_log()
         self._watch_applies()
         self._watch_baselines()
+        self._watch_trials()
         self._watch_record()
         self._proxy.start()
         if self._with_host:
@@ -130,6 +131,11 @@ class Hub:
         from specdash.collect.baselines import BaselineCollector
 
         self._work("baselines", BaselineCollector(self.bus.publish, self._env).step, Source.BASELINES)
+
+    def _watch_trials(self) -> None:
+        from specdash.collect.trials import TrialCollector
+
+        self._work("trials", TrialCollector(self._target.url, self.bus.publish, self._env).step, Source.TRIAL)
 
     def _watch_record(self) -> None:
         watch = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), self._env)
