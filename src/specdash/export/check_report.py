@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.alerts import AlertSeverity
 from specdash.core.readings import Status
 from specdash.export.alerts_snapshot import alert_json, alert_line
+from specdash.export.trial_snapshot import trial_json
 from specdash.insight.picture import BackendState
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def first_line(result: Verdict) -> str:
 
 def _words(result: Verdict) -> str:
     alerts, backend = result.alerts, result.picture.backend
+    trial = f"; {result.picture.trial.words}" if result.picture.trial is not None else ""
     if result.status is CheckStatus.UNKNOWN:
         words = backend.reason or "the server's state is unknown"
     elif not alerts:
@@ -73,7 +75,7 @@ def _words(result: Verdict) -> str:
         others = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
         over = " (over)" if cause.ended is not None else ""
         words = f"{cause.title}: {cause.summary}{over}{others}"
-    return one_line(words)
+    return one_line(words + trial)
 
 
 def one_line(words: str) -> str:
@@ -150,6 +152,7 @@ def as_json(result: Verdict, rules: Sequence[Rule]) -> dict[str, Any]:
         "url": backend.url,
         "state": str(backend.state),
         "reason": backend.reason or None,
+        "trial": trial_json(result.picture),
         "seconds": round(result.seconds, 3),
         "judged": result.judged,
         "alerts": [{**alert_json(one), "runbook": _runbook(specs.get(one.rule))} for one in result.alerts],

@@ -19,7 +19,7 @@ _TICKS_Y = 4
 _TICKS_X = 8
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _DAY_S = 86400.0
-_LABEL_PX = 6.2
+LABEL_PX = 6.2
 """Width of a letter at the size of labels, on the safe side."""
 _LONGEST_LABEL = 34
 _LEAST = 1e-9
@@ -28,7 +28,7 @@ _MOST = 1e15
 """A larger value is no measurement."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_STYLE = (
+STYLE = (
     "text{font-family:system-ui,'DejaVu Sans',Helvetica,Arial,sans-serif;font-size:11px;fill:#4b5563}"
     ".page{fill:#fff}.title{font-size:14px;font-weight:600;fill:#111827}.grid{stroke:#e5e7eb}.axis{stroke:#9ca3af}"
     ".line{fill:none;stroke:#2563eb;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}"
@@ -77,14 +77,14 @@ def draw(plot: Plot) -> str:
     points = [(at, value * scale if _is_number(value) else None) for at, value in plot.points]  # type: ignore[operator]
     values = [value for _, value in points if value is not None]
     high_given = plot.high * scale if plot.high is not None else None
-    low, high, step = _range(values, plot.low, high_given)
+    low, high, step = grid_range(values, plot.low, high_given)
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{_text(plot.title)}">',
-        f"<style>{_STYLE}</style>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escaped(plot.title)}">',
+        f"<style>{STYLE}</style>",
         f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
-        f'<text class="title" x="{_LEFT}" y="20">{_text(plot.title)}</text>',
-        f'<text x="{_LEFT - 8}" y="{_TOP - 10}" text-anchor="end">{_text(plot.unit)}</text>',
+        f'<text class="title" x="{_LEFT}" y="20">{escaped(plot.title)}</text>',
+        f'<text x="{_LEFT - 8}" y="{_TOP - 10}" text-anchor="end">{escaped(plot.unit)}</text>',
         *_rows(low, high, step),
         *_columns(plot),
         *_marks(plot),
@@ -99,7 +99,7 @@ def _is_number(value: float | None) -> bool:
     return value is not None and abs(value) < _MOST
 
 
-def _range(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float, float]:
+def grid_range(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float, float]:
     """Bottom, top and step of the grid: round numbers that hold every value."""
     least = min(values, default=0.0) if low is None else min(low, min(values, default=low))
     most = max([*values, high] if high is not None else values, default=1.0)
@@ -119,11 +119,12 @@ def _rows(low: float, high: float, step: float) -> Iterable[str]:
         value = low + at * step
         y = _y(value, low, high)
         yield f'<line class="{"grid" if at else "axis"}" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
-        written = _number(value, thousands=thousands)
+        written = grid_number(value, thousands=thousands)
         yield f'<text x="{_LEFT - 8}" y="{float(y) + 4:g}" text-anchor="end">{written}</text>'
 
 
-def _number(value: float, *, thousands: bool) -> str:
+def grid_number(value: float, *, thousands: bool) -> str:
+    """A number at the grid."""
     return f"{value:,.0f}" if thousands else f"{value:.6g}"
 
 
@@ -137,7 +138,8 @@ def _columns(plot: Plot) -> Iterable[str]:
         x = _x(plot, at)
         yield f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
         label = time.strftime(form, time.localtime(at))
-        yield f'<text x="{x}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{label}</text>'
+        middle = min(float(x), WIDTH - 4 - len(label) * LABEL_PX / 2)
+        yield f'<text x="{middle:g}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{label}</text>'
         at += step
 
 
@@ -157,17 +159,17 @@ def _marks(plot: Plot) -> Iterable[str]:
                 f' height="{bottom - _TOP}"/>'
             )
         words = _short(mark.label)
-        tip = f"<title>{_text(mark.label)}, {time.strftime('%H:%M:%S', time.localtime(mark.at))}</title>"
+        tip = f"<title>{escaped(mark.label)}, {time.strftime('%H:%M:%S', time.localtime(mark.at))}</title>"
         if mark.at >= plot.since:
             x = f'x1="{begin:g}" x2="{begin:g}"'
             yield f'<line class="mark {kind}" {x} y1="{_TOP}" y2="{bottom}">{tip}</line>'
-        width = len(words) * _LABEL_PX
+        width = len(words) * LABEL_PX
         left = min(begin + 3, WIDTH - _RIGHT - width)
         row = next((row for row, taken in enumerate(free) if left >= taken), None)
         if row is not None:
             free[row] = left + width + 8
             y = _TOP - 6 - 12 * row
-            yield f'<text class="label {kind}" x="{left:.1f}" y="{y}">{_text(words)}</text>'
+            yield f'<text class="label {kind}" x="{left:.1f}" y="{y}">{escaped(words)}</text>'
 
 
 def _short(label: str) -> str:
@@ -207,5 +209,6 @@ def _y(value: float, low: float, high: float) -> str:
     return f"{_TOP + height * (1 - (value - low) / (high - low)):.2f}"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """As text of an element or value of an attribute, without what XML forbids."""
     return escape(_NOT_XML.sub("", text), {'"': "&quot;"})

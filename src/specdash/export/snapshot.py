@@ -12,6 +12,7 @@ from specdash.export.alerts_snapshot import alerts_json, alerts_rows, timeline_j
 from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
 from specdash.export.proxy_snapshot import proxy_json, proxy_rows
 from specdash.export.speedup_snapshot import speedup_json, speedup_rows
+from specdash.export.trial_snapshot import trial_json, trial_rows
 from specdash.export.views_snapshot import drafting_rows, views_json, views_rows
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def to_json(picture: Picture) -> dict[str, Any]:
         "proxy": proxy_json(picture.proxy),
         "applies": applies_json(picture),
         "experiment": experiment_json(picture.experiment),
+        "trial": trial_json(picture),
         "alerts": alerts_json(picture.alerts),
         "timeline": timeline_json(picture),
         "speedup": speedup_json(picture.speedup),
@@ -181,6 +183,7 @@ def to_text(picture: Picture) -> str:
     active = {True: "active", False: "NOT active", None: "--"}[speculation.active]
     rows = [
         ("state", f"{backend.state.upper()}{'  ' + backend.reason if backend.reason else ''}"),
+        *trial_rows(picture),
         ("server", f"{backend.url}  {backend.engine or '--'}"),
         ("model", backend.model or "--"),
         *drafting_rows(picture),

@@ -17,6 +17,7 @@ from specdash.core.proxy_events import ProxyEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
 from specdash.core.router import RouterModels
+from specdash.core.trials import TrialNote
 from specdash.history.records import shape_of
 from specdash.history.shapes import Scalar, Shape, UnreadableError
 
@@ -35,6 +36,7 @@ VALUE_TYPES: dict[Source, Any] = {
     Source.PROXY_EVENTS: ProxyEvents,
     Source.APPLIES: tuple[ApplyRecord, ...],
     Source.BASELINES: tuple[Baseline, ...],
+    Source.TRIAL: tuple[TrialNote, ...],
     Source.ROUTER: RouterModels,
 }
 """The value type of every source."""

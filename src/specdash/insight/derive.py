@@ -49,6 +49,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
     applies = state.experiments.marks(now, wall)
     alerts = state.alerts.picture()
     paying = speedup.derive(state, now, wall, window_s)
+    trial = next(iter(state.value(Source.TRIAL) or ()), None)
     return Picture(
         at=now,
         wall=wall,
@@ -64,6 +65,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         views=(
             views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
         ),
+        trial=trial,
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),
     )
@@ -79,7 +81,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES):
+    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES, Source.TRIAL):
         return known
     return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
 

@@ -19,6 +19,7 @@ from specdash.insight.speedup_picture import SpeedUpPicture
 if TYPE_CHECKING:
     from specdash.core.observations import Gpu, Host, ProcessTree
     from specdash.core.timeline import TimelineEvent
+    from specdash.core.trials import TrialNote
     from specdash.insight.experiment_picture import ApplyMark, ExperimentCard
 
 
@@ -284,6 +285,8 @@ class Picture:
     """Whether speculation pays."""
     views: SpeculationViews = field(default_factory=SpeculationViews)
     """What is particular to the drafter in force, its checkpoints, the prompt cache, and a router's models."""
+    trial: TrialNote | None = None
+    """Settings that are tried on the server now, or were when their process died."""
     alerts: AlertsPicture = field(default_factory=AlertsPicture)
     timeline: tuple[TimelineEvent, ...] = ()
     """Alerts, applies, restarts and changes of state, oldest first; bounded."""

@@ -161,12 +161,15 @@ class TargetState:
         elif isinstance(value, ProxyEvents):
             self._proxy_events(value)
         elif isinstance(value, tuple):
-            if reading.source is Source.BASELINES:
-                self.baselines = value
-            else:
-                self.experiments.set_records(value)
+            self._noted(reading.source, value)
         elif not isinstance(value, Props | ProcessTree | RouterModels) and value.status is HealthStatus.LOADING:
             self._absent_since = reading.at
+
+    def _noted(self, source: Source, value: tuple[Any, ...]) -> None:
+        if source is Source.BASELINES:
+            self.baselines = value
+        elif source is Source.APPLIES:
+            self.experiments.set_records(value)
 
     def retarget(self, target: Target) -> None:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""

@@ -118,7 +118,8 @@ def loading_too_long(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 
 def crash_loop(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The server starts again and again."""
-    starts = [one for one in scene.past.starts.within(scene.now, limits["seconds"]) if not _by_apply(scene, one)]
+    lately = scene.past.starts.within(scene.now, limits["seconds"])
+    starts = [one for one in lately if not (one.on_trial or _by_apply(scene, one))]
     if len(starts) < limits["starts"]:
         return
     between = sorted(later.at - earlier.at for earlier, later in pairwise(starts))
@@ -130,7 +131,7 @@ def crash_loop(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 
 def restarted(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """Another process serves than a moment ago."""
-    starts = [one for one in scene.past.starts.within(scene.now, limits["shown_s"]) if one.again]
+    starts = [one for one in scene.past.starts.within(scene.now, limits["shown_s"]) if one.again and not one.on_trial]
     if not starts:
         return
     last = starts[-1]

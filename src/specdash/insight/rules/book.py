@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.alerts import Alert, AlertEvent, Transition
@@ -29,6 +30,8 @@ FORGOTTEN_AFTER_S = 600.0
 INTERRUPTED_S = 10.0
 """A symptom that has not lasted long enough yet survives so long without being judged: a look that failed, or a pause
 between two requests, does not make it begin anew."""
+TRIAL_ENDS_S = 5.0
+"""So long after a trial may the restart be seen that ended it."""
 SUBJECTS = 40
 """One rule has at most so many symptoms at a time."""
 
@@ -106,15 +109,18 @@ class AlertBook:
             return "the server has just begun"
         if not spec.while_idle and scene.is_idle:
             return "the server is idle"
-        return None
+        return _trial_words(scene) if spec.trial_s == inf and _is_of_trial(spec, scene) else None
 
     def _take(self, spec: RuleSpec, symptoms: dict[str, Symptom], scene: Scene) -> list[AlertEvent]:
         wall, now = scene.picture.wall, scene.now
+        wait_s = spec.raise_after_s
+        if spec.trial_s is not None and scene.past.tried_within(TRIAL_ENDS_S):
+            wait_s = max(wait_s, spec.trial_s)
         events = []
         for subject, symptom in symptoms.items():
             seen = self._seen.setdefault((spec.id, subject), _Seen(now, now))
             seen.last = now
-            event = self._raise(spec, seen, symptom, now, wall)
+            event = self._raise(spec, seen, symptom, now, wall, wait_s)
             if event is not None:
                 events.append(event)
         for key in [key for key in self._seen if key[0] == spec.id and key[1] not in symptoms]:
@@ -123,10 +129,12 @@ class AlertBook:
                 events += self._end(key, wall)
         return events
 
-    def _raise(self, spec: RuleSpec, seen: _Seen, symptom: Symptom, now: float, wall: float) -> AlertEvent | None:
+    def _raise(
+        self, spec: RuleSpec, seen: _Seen, symptom: Symptom, now: float, wall: float, wait_s: float
+    ) -> AlertEvent | None:
         severity = symptom.severity or spec.severity
         if seen.alert is None:
-            if now - seen.since < spec.raise_after_s:
+            if now - seen.since < wait_s:
                 return None
             seen.alert = Alert(
                 rule=spec.id,
@@ -176,6 +184,19 @@ class AlertBook:
         ended = replace(alert, ended=max(wall, alert.raised))
         self.past.appendleft(ended)
         return [AlertEvent(Transition.ENDED, ended, wall)]
+
+
+def _is_of_trial(spec: RuleSpec, scene: Scene) -> bool:
+    """Whether what the rule sees may be the doing of a trial, as far back as it looks; one whose process died explains
+    nothing any more."""
+    trial = scene.picture.trial
+    looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
+    return scene.past.tried_within(looks_back) if trial is None else trial.alive
+
+
+def _trial_words(scene: Scene) -> str:
+    trial = scene.picture.trial
+    return trial.words if trial is not None else "settings were tried a moment ago"
 
 
 def _symptoms(rule: Rule, scene: Scene) -> dict[str, Symptom] | str:

@@ -51,6 +51,9 @@ class RuleSpec:
     """How long it must be gone."""
     hold_back: bool = True
     """Not judged while the server loads or has just begun, nor within `SETTLE_S` of it."""
+    trial_s: float | None = None
+    """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
+    judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
     while_idle: bool = True
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()

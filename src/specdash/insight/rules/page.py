@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.insight.rules.catalogue import FAMILIES, shipped
@@ -24,6 +25,11 @@ them at every look at the server, `specdash check` from cron and CI ([check.md](
 - **Held back**: while the server loads or was restarted, and for 10 s after it, rules that judge its work are not
   judged, nor are those marked "at work only" while nothing runs. What cannot be judged, also because a source is
   silent, neither begins nor ends; an alert that could not be judged for 10 minutes is over.
+- **While settings are tried** (`specdash tune`, `bench ab`, `bench sweep`, `bench matrix` on the service): restarts and
+  starts that fail are the trial's, and are not counted. Rules marked "not judged while settings are tried" judge what
+  the settings do, and are not judged then, nor afterwards as far back as they look (`window_s`); those with a time wait
+  so long. All others go on as ever: GPU, memory of the machine, disk, hangs, errors that clients get. Where the process
+  that tries has died, everything is judged again.
 - **Explains**: where several alerts are active, the one that explains the others is named as the likely cause.
 - **Fix**: where an alert has one, the tune screen takes it as a pending change, and `specdash check -v` prints the
   command. Nothing is ever applied by itself.
@@ -113,6 +119,12 @@ def _when(spec: RuleSpec) -> str:
         words.append("at work only")
     if spec.hold_back:
         words.append("held back while the server settles")
+    if spec.trial_s is not None:
+        words.append(
+            "not judged while settings are tried"
+            if spec.trial_s == inf
+            else f"while settings are tried, after {spec.trial_s:g} s"
+        )
     if spec.needs:
         words.append(f"needs {', '.join(spec.needs)}")
     return "".join(f"; {one}" for one in words)

@@ -39,6 +39,8 @@ class Sample:
     wall: float = 0.0
     """The same moment in Unix time."""
     uptime_s: float | None = None
+    on_trial: bool = False
+    """Settings are tried on the server."""
     pid: int | None = None
     processes: int = 1
     """The server's and its children."""
@@ -81,10 +83,13 @@ class Past:
         self._samples: list[Sample] = []
         self._added = 0
         self.starts = Starts()
+        self._tried_at: float | None = None
 
     def add(self, sample: Sample) -> None:
         """Take in the sample of this moment; times must not decrease."""
         samples = self._samples
+        if sample.on_trial:
+            self._tried_at = sample.at
         if samples:
             sample = _sharing(sample, samples[-1])
         if len(samples) >= 2 and sample.at - samples[-2].at < LEAST_APART_S and samples[-1].state is samples[-2].state:
@@ -134,6 +139,11 @@ class Past:
         """How much a count of `warnings`, `checkpoints`, `live` or `guardrails` grew in the last `seconds`."""
         tables: list[Mapping[str, float] | None] = [getattr(one, kind) for one in self._recent(seconds)]
         return increase([table.get(name, 0) if table is not None else None for table in tables]) or 0.0
+
+    def tried_within(self, seconds: float) -> bool:
+        """Whether settings are tried on the server, or were in the last `seconds`."""
+        at = self._tried_at
+        return at is not None and bool(self._samples) and self._samples[-1].at - at <= seconds
 
     def lasting(self, states: Iterable[BackendState]) -> float | None:
         """For how many seconds the state has been one of these without a break; None when it is not one now."""
@@ -232,6 +242,7 @@ def sample_of(picture: Picture) -> Sample:
         at=picture.at,
         state=backend.state,
         wall=picture.wall,
+        on_trial=picture.trial is not None and picture.trial.alive,
         uptime_s=backend.uptime_s,
         pid=backend.process.pid if backend.process is not None else None,
         processes=backend.process.processes if backend.process is not None else 1,

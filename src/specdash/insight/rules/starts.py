@@ -16,6 +16,8 @@ ONE_START_S = 30.0
 """Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
 CONFIRMED_S = 4.0
 """A process at the port is the server's when it stays up for so long with it."""
+TRIAL_SEEN_S = CONFIRMED_S + 3.0
+"""So long after a trial its last restart, which put the settings from before back, may be told."""
 _UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
@@ -29,6 +31,8 @@ class Start:
     wall: float
     why: str
     again: bool
+    on_trial: bool = False
+    """Settings were tried then: it is one of their restarts."""
 
 
 class Starts:
@@ -45,12 +49,15 @@ class Starts:
         self._state: BackendState | None = None
         self._was_up = False
         self._was_down = False
+        self._tried_at = float("-inf")
         self._signs: set[str] = set()
         """Signs that the last start has given."""
 
     def add(self, sample: Sample) -> None:
         """Take in the sample of this moment."""
         before, self._state = self._state, sample.state
+        if sample.on_trial:
+            self._tried_at = sample.at
         if sample.state not in _UP:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
             self._candidate = None
@@ -103,4 +110,5 @@ class Starts:
 
     def _count(self, sample: Sample, why: str, sign: str) -> None:
         self._signs.add(sign)
-        self.seen.append(Start(sample.at, sample.wall, why, self._was_up))
+        of_trial = sample.at - self._tried_at <= TRIAL_SEEN_S
+        self.seen.append(Start(sample.at, sample.wall, why, self._was_up, of_trial))
