@@ -11,9 +11,10 @@ import pytest
 
 from insight.speedup_data import baseline
 from specdash.bench.baseline_store import add_baseline, forget_baselines, read_baselines
+from specdash.control import safe_file
 from specdash.core.baselines import Baseline
 from specdash.core.errors import NotWrittenError
-from specdash.core.paths import baselines_file
+from specdash.core.paths import apply_journal_file, baselines_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,14 @@ def test_a_newer_one_takes_the_place_of_its_key_and_of_no_other(env: dict[str, s
     for one in (baseline(), other, newer):
         add_baseline(one, env)
     assert set(read_baselines(env)) == {other, newer}
+
+
+def test_what_an_apply_writes_beside_it_meanwhile_is_left_alone(env: dict[str, str]) -> None:
+    """Its journal lies in the same directory, and takes its place a moment after it is written."""
+    add_baseline(baseline(), env)
+    draft = safe_file.temporary(apply_journal_file(env), b"{}")
+    add_baseline(baseline(rate=60.0), env)
+    assert draft.exists()
 
 
 def test_forgetting_leaves_the_others_and_lines_of_a_newer_version(env: dict[str, str]) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.bench.messages import TurnSeen
-from specdash.bench.soak import Report, body, judged, kind
+from specdash.bench.soak import Report, body, judged, kind, windows
+from specdash.bench.soak import soak as run_soak
+from specdash.bench.soak_report import markdown, over_time, plots, verdict
+from specdash.bench.soak_watch import Look, SoakWatch, Watched
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
@@ -18,6 +24,7 @@ from support.proxy_process import running_proxy
 from support.upstream_script import Script, answers, error, tool_turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 GOOD = (("read_file", {"path": "a"}),)
@@ -118,12 +125,164 @@ def test_no_proxy_is_one_clear_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--turns", "0"), ("--timeout", "0"), ("--demo", "--url", "x"), ("--key-env", "NO_KEY_X")]
+    "options",
+    [
+        ("--turns", "0"),
+        ("--timeout", "0"),
+        ("--demo", "--url", "x"),
+        ("--key-env", "NO_KEY_X"),
+        ("--for", "soon"),
+        ("--for", "40d"),
+        ("--for", "1h", "--turns", "2"),
+        ("--pid", "99999999"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(options: tuple[str, ...]) -> None:
     done = soak(*options)
     assert done.returncode == ExitCode.USAGE
     assert done.stderr.count("\n") == 1
+
+
+class Leaky:
+    """A process that opens descriptors and takes memory, or does not."""
+
+    def __init__(self, *, leaks: bool) -> None:
+        body = "held.append((open('/dev/null'), bytearray(65536)))" if leaks else "pass"
+        code = f"import time\nheld = []\nprint('up', flush=True)\nwhile True:\n    {body}\n    time.sleep(0.005)"
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+    def __enter__(self) -> int:
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+        return self.process.pid
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+
+def test_a_process_is_looked_at_and_its_restart_noticed() -> None:
+    with Leaky(leaks=False) as second:
+        pids: dict[str, int] = {}
+        with Leaky(leaks=True) as first:
+            pids["proxy"] = first
+            with SoakWatch(lambda: pids, 0.02) as watch:
+                wait_for(lambda: len(watch.watched[0].looks) >= 20)
+                looks = list(watch.watched[0].looks)
+                pids["proxy"] = second
+                watch.watched[0].gone = True
+                wait_for(lambda: watch.watched[0].pid == second and bool(watch.watched[0].looks))
+    assert looks[-1].descriptors is not None
+    assert looks[0].descriptors is not None
+    assert looks[-1].descriptors > looks[0].descriptors
+    assert looks[-1].memory > 0
+    assert (watch.watched[0].restarts, watch.watched[0].pid) == (1, second)
+
+
+def test_a_process_that_ends_is_said_to_have_ended() -> None:
+    with Leaky(leaks=False) as pid:
+        watch = SoakWatch(lambda: {"proxy": pid}, 0.02)
+        watch.__enter__()
+    wait_for(lambda: watch.watched[0].gone)
+    watch.__exit__()
+    assert not Report((), watch.watched).leaks
+
+
+def watched(role: str, memory: float, descriptors: float) -> Watched:
+    """A process over an hour; growth is an hour, in bytes and descriptors."""
+    looks = [
+        Look(at * 10.0, round(2e8 + memory * at / 360), round(20 + descriptors * at / 360), 4) for at in range(360)
+    ]
+    return Watched(role, 1, 0.0, looks)
+
+
+@pytest.mark.parametrize(
+    ("role", "memory", "descriptors", "leaks"),
+    [("proxy", 0, 0, False), ("proxy", 3e7, 0, True), ("proxy", 0, 60, True), ("backend", 3e7, 0, False),
+     ("backend", 0, 60, True)],
+)  # fmt: skip
+def test_growth_fails_a_soak_but_for_the_memory_of_an_engine(
+    role: str, memory: float, descriptors: float, leaks: bool
+) -> None:
+    made = Report(
+        report(TurnSeen(1.0, text="Fine.", stop_reason="end_turn")).turns, (watched(role, memory, descriptors),)
+    )
+    assert bool(made.leaks) == leaks
+    assert (f"{role} grows" in verdict(made)) == leaks
+    assert markdown(made, [])
+    assert len(list(plots(made))) == 3
+    assert json.dumps(made.as_json(), allow_nan=False)
+
+
+def test_a_proxy_that_is_gone_is_not_asked_thousands_of_times() -> None:
+    found = run_soak(f"http://127.0.0.1:{free_port()}", 10_000, key=None, timeout=5, until=time.monotonic() + 1.5)
+    assert 4 < len(found.turns) < 10
+    assert found.error_rate == 1
+
+
+def test_speeds_are_told_over_time() -> None:
+    turns = [
+        replace(judged(1, TurnSeen(1.0, ttft_s=number / 100, calls=GOOD, output_tokens=10)), at=1e9 + number * 10)
+        for number in range(120)
+    ]
+    found = windows(turns)
+    assert [one.turns for one in found] == [10] * 12
+    assert found[0].ttft_p50_s == pytest.approx(0.045)
+    assert found[-1].ttft_p95_s == pytest.approx(1.1855)
+    assert all(one.output_tok_s == 10 for one in found)
+    assert len(over_time(Report(tuple(turns)))) == 13
+
+
+def test_of_very_many_turns_only_those_at_fault_are_told_one_by_one() -> None:
+    turns = [judged(1, TurnSeen(1.0, calls=GOOD)) for _ in range(1500)]
+    bad = judged(1, TurnSeen(1.0, error="HTTP 500: boom"))
+    assert len(Report((*turns, bad)).as_json()["detail"]) == 1
+    assert Report(()).as_json()["turns"] == 0
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_soak_by_the_clock_watches_its_proxy_and_leaves_a_report(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with FaultUpstream() as upstream:
+        upstream.decide = answer
+        with running_proxy(upstream.url, tmp_path, {"PROXY_MALFORMED_TOOL_STREAM_STRICT": "on"}) as proxy:
+            done = soak("--url", proxy.url, "--for", "4s", "--out", str(out), "--pid", str(proxy.process.pid))
+    assert done.returncode == ExitCode.OK, done.stderr
+    told = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert 3 < told["duration_s"] < 15
+    assert {one["role"] for one in told["processes"]} == {"proxy", f"process {proxy.process.pid}"}
+    assert told["processes"][0]["memory"]["verdict"] == "too short to tell"
+    assert {"report.md", "ttft.svg", "proxy-memory.svg", "proxy-descriptors.svg", "proxy.csv"} <= {
+        one.name for one in out.iterdir()
+    }
+    lines = (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == told["turns"]
+    assert "verdict             passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_the_soak_has(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with FaultUpstream() as upstream:
+        upstream.decide = answer
+        with running_proxy(upstream.url, tmp_path) as proxy:
+            command = [sys.executable, "-m", "specdash", "bench", "soak", "--url", proxy.url, "--for", "1h"]
+            process = subprocess.Popen([*command, "--out", str(out), "--json"], stdout=subprocess.PIPE, text=True)
+            wait_for(lambda: (out / "samples.jsonl").exists())
+            process.send_signal(signal.SIGINT)
+            stdout, _ = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.INTERRUPTED
+    told = json.loads(stdout)
+    assert told["interrupted"]
+    assert told["turns"] >= 1
+    assert "stopped before the end" in (out / "report.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.engine

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from support.listening import Listening, OwnedHandler
 
 VOCABULARY = 500
 TIE_GAP = 0.02
@@ -58,10 +59,14 @@ class Behaviour:
     """Before this request it becomes another instance."""
     model: str = "scripted.gguf"
     metrics: bool = True
+    knows_tools: bool = True
+    """Its chat template, that is."""
+    tells: bool = True
+    """Whether chat completions come with usage and timings."""
 
 
 @dataclass
-class ScriptedLlama:
+class ScriptedLlama(Listening):
     """Listens on 127.0.0.1 while it is entered."""
 
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -73,25 +78,6 @@ class ScriptedLlama:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __enter__(self) -> Self:
-        owner = self
-
-        class Handler(_Handler):
-            server_of: ScriptedLlama = owner
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
 
     def began(self) -> int:
         """Count a completion; its number."""
@@ -126,66 +112,73 @@ class ScriptedLlama:
         return text[len(prompt) :]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server_of: ScriptedLlama
-    protocol_version = "HTTP/1.1"
+class _Handler(OwnedHandler):
+    owner: ScriptedLlama
 
-    def do_GET(self) -> None:
-        one, path = self.server_of.behaviour, self.path.partition("?")[0]
+    def do_GET(self) -> None:  # noqa: N802 - the base class names it
+        one, path = self.owner.behaviour, self.path.partition("?")[0]
         if path == "/health":
-            self._say({"status": "ok"})
+            self.say({"status": "ok"})
         elif path == "/props":
-            self._say({"model_path": f"/models/{one.model}", "build_info": "b1-scripted", "total_slots": one.slots})
+            self.say({"model_path": f"/models/{one.model}", "build_info": "b1-scripted", "total_slots": one.slots})
+        elif path == "/v1/models":
+            self.say({"object": "list", "data": [{"id": one.model}]})
         elif path == "/slots":
             slots = [{"id": index, "n_ctx": one.n_ctx, "is_processing": False} for index in range(one.slots)]
             for slot in slots:
                 if one.speculative is not None:
                     slot["speculative"] = one.speculative
-                if self.server_of.task:
-                    slot["id_task"] = self.server_of.task
-            self._say(slots)
+                if self.owner.task:
+                    slot["id_task"] = self.owner.task
+            self.say(slots)
         elif path == "/metrics" and one.metrics:
             name = "llamacpp:tokens_predicted_total"
-            lines = f"# TYPE {name} counter\n{name} {self.server_of.predicted}\n"
-            self._send(200, lines.encode(), "text/plain; version=0.0.4")
+            lines = f"# TYPE {name} counter\n{name} {self.owner.predicted}\n"
+            self.send(200, lines.encode(), "text/plain; version=0.0.4")
         else:
-            self._say({"error": {"message": "File Not Found"}}, 404)
+            self.say({"error": {"message": "File Not Found"}}, 404)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the base class names it
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", "0"))) or b"{}")
         path = self.path.partition("?")[0]
         if path == "/tokenize":
-            self._say({"tokens": [ord(letter) % VOCABULARY for letter in body["content"]]})
+            self.say({"tokens": [ord(letter) % VOCABULARY for letter in body["content"]]})
         elif path == "/detokenize":
-            self._say({"content": "".join(f" t{token}" for token in body["tokens"])})
+            self.say({"content": "".join(f" t{token}" for token in body["tokens"])})
+        elif path == "/apply-template" and not self._understands(body):
+            self.say({"error": {"message": "no tools", "code": 500}}, 500)
         elif path == "/apply-template":
-            self._say({"prompt": "".join(str(one["content"]) for one in body["messages"])})
+            self.say({"prompt": "".join(str(one["content"]) for one in body["messages"])})
         else:
             self._complete(path, body)
 
+    def _understands(self, body: dict[str, Any]) -> bool:
+        roles = {one["role"] for one in body["messages"]}
+        return self.owner.behaviour.knows_tools or not (body.get("tools") or "tool" in roles)
+
     def _complete(self, path: str, body: dict[str, Any]) -> None:
-        server, one = self.server_of, self.server_of.behaviour
+        server, one = self.owner, self.owner.behaviour
         server.bodies.append(body)
         number = server.began()
         if one.fails_from is not None and number >= one.fails_from:
-            self._say({"error": {"message": "Compute error.", "code": 500}}, 500)
+            self.say({"error": {"message": "Compute error.", "code": 500}}, 500)
         elif one.hangs_from is not None and number >= one.hangs_from:
             server.closing.wait(30)
             self.close_connection = True
         elif path == "/completion":
-            self._say(self._tokens(body))
+            self.say(self._tokens(body))
         else:
             self._chat(body)
 
     def _tokens(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, count = body["prompt"], body["n_predict"]
-        tokens = self.server_of.generated(prompt, count)
-        told = {"tokens": tokens, "timings": self.server_of.timings(count)}
+        tokens = self.owner.generated(prompt, count)
+        told = {"tokens": tokens, "timings": self.owner.timings(count)}
         if body.get("n_probs"):
             last = prompt[-1]
             gap = TIE_GAP if is_tied(last) else 8.0
             worth = {successor(last): -0.7, alternative(last): -0.7 - gap}
-            if self.server_of.behaviour.own_mind:
+            if self.owner.behaviour.own_mind:
                 tokens = [(successor(last) + 50) % VOCABULARY]
                 worth[tokens[0]] = -0.01
             likely = [{"id": token, "logprob": logprob} for token, logprob in worth.items()]
@@ -193,40 +186,34 @@ class _Handler(BaseHTTPRequestHandler):
         return told
 
     def _chat(self, body: dict[str, Any]) -> None:
-        server, prompt = self.server_of, json.dumps(body["messages"])
+        server, prompt = self.owner, json.dumps(body["messages"])
         cached = 20 if prompt in server.seen else 0
         server.seen.add(prompt)
         count = body["max_tokens"]
         words = server.behaviour.text
         text = words if words is not None else " ".join(WORDS[index % len(WORDS)] for index in range(count))
-        figures = {
+        figures: dict[str, Any] = {
             "model": server.behaviour.model,
             "system_fingerprint": "b1-scripted",
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": count},
             "timings": server.timings(count, cached=cached),
         }
+        if not server.behaviour.tells:
+            figures = {}
         if not body.get("stream"):
             choice = {"index": 0, "finish_reason": "length", "message": {"role": "assistant", "content": text}}
-            self._say({"choices": [choice], **figures})
+            self.say({"choices": [choice], **figures})
             return
         chunks: list[dict[str, Any]] = [
             {"choices": [{"index": 0, "finish_reason": None, "delta": {"content": text}}]},
             {"choices": [{"index": 0, "finish_reason": "length", "delta": {}}]},
-            {"choices": [], **figures},
+            *([{"choices": [], **figures}] if figures else []),
         ]
         lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-        self._send(200, lines.encode(), "text/event-stream")
+        self.send(200, lines.encode(), "text/event-stream")
 
-    def _say(self, value: Any, status: int = 200) -> None:
-        self._send(status, json.dumps(value).encode(), "application/json")
+    def headers_of_all(self) -> dict[str, str]:
+        return {"Process-Start-Time-Unix": str(self.owner.started)}
 
-    def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Process-Start-Time-Unix", str(self.server_of.started))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+ScriptedLlama.handler = _Handler

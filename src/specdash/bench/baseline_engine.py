@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdash.backend.child import Child
     from specdash.backend.launch import Plan
     from specdash.backend.settings import BackendSettings
+    from specdash.bench.beds import Guard
     from specdash.control.apply import ApplyOptions, ApplyPlan
     from specdash.control.services import Deployment
     from specdash.core.applies import ApplyRecord, Progress
@@ -166,11 +167,15 @@ class InPlace:
         options: ApplyOptions,
         on_progress: Callable[[Progress], None],
         env: Mapping[str, str] = os.environ,
+        *,
+        guard: Guard = lambda _: nullcontext(),
     ) -> None:
+        """`guard` is around the apply that switches it off: signals that cancel it."""
         self._deployment = deployment
         self._options = options
         self._on_progress = on_progress
         self._env = env
+        self._guard = guard
         self.applied: ApplyRecord | None = None
 
     def plan(self) -> ApplyPlan:
@@ -188,10 +193,11 @@ class InPlace:
 
         if not plan.empty:
             apply = Apply(plan, self._options, self._on_progress, self._env)
-            record = apply.run()
-            if record.outcome is not Outcome.APPLIED:
+            with self._guard(apply):
+                record = apply.run()
+                self.applied = record if record.outcome is Outcome.APPLIED else None
+            if self.applied is None:
                 raise apply.error or SpecdashError(f"speculation could not be switched off: {record.reason}")
-            self.applied = record
         return self._place()
 
     def switch_back(self) -> ApplyRecord | None:

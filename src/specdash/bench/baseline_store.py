@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -48,17 +47,11 @@ def _replace(path: Path, stays: Callable[[Baseline], bool], added: Iterable[Base
     """Write the file anew: what stays, lines that are no baselines of ours (of a newer version), and what is added."""
     try:
         safe_file.make_directories(path.parent)
-        with safe_file.locked(path.parent):
+        with safe_file.locked(path.parent, path.name):
             kept = [line for line in _lines(path) if line.strip() and _stays(line, stays)]
             kept += [one.to_json() for one in added]
             # Never an empty file: whoever follows it takes that for a file whose writer has not begun.
-            fresh = safe_file.temporary(path, ("\n".join(kept) + "\n").encode())
-            try:
-                os.replace(fresh, path)  # noqa: PTH105
-            except OSError:
-                with contextlib.suppress(OSError):
-                    fresh.unlink()
-                raise
+            safe_file.replace(path, ("\n".join(kept) + "\n").encode())
             safe_file.sync_directory(path.parent)
     except OSError as error:
         raise safe_file.not_written(path, error) from None

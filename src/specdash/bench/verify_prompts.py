@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from specdash.bench.prompt_file import Entry, entries, name_of
 from specdash.core.errors import InputError
 
 LEAST_TOKENS = 64
 """A shorter prompt is read with other kernels on some backends (PR #19493: 30 tokens on Metal)."""
 _MOST = 64
 _LARGEST = 16 << 20
-_RULE = "---"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,68 +61,22 @@ BUILT_IN: tuple[Prompt, ...] = (
 def read_prompts(path: str) -> tuple[Prompt, ...]:
     """Prompts of a file: JSON or JSON Lines of texts or objects with `prompt` or `messages` and perhaps `name`, or
     plain texts between lines of `---`. Raises `InputError` naming file and entry; quotes nothing of it."""
-    file = Path(path).expanduser()
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise InputError(f"prompts {path}: larger than {_LARGEST >> 20} MiB")
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"prompts {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"prompts {path}: is not UTF-8 text") from None
-    entries = _entries(text, path)
-    found = tuple(_prompt(entry, number, path) for number, entry in enumerate(entries, 1))
-    if not found:
+    held = entries(path, largest=_LARGEST)
+    if not held:
         raise InputError(f"prompts {path}: has no prompt")
-    if len(found) > _MOST:
-        raise InputError(f"prompts {path}: {len(found)} prompts; {_MOST} are the most")
-    return found
+    if len(held) > _MOST:
+        raise InputError(f"prompts {path}: {len(held)} prompts; {_MOST} are the most")
+    return tuple(_prompt(entry, number) for number, entry in enumerate(held, 1))
 
 
-def _entries(text: str, path: str) -> list[Any]:
-    if text.lstrip()[:1] not in ("[", "{", '"'):
-        return _plain(text)
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        return _lines(text, path)
-    return whole if isinstance(whole, list) else [whole]
-
-
-def _plain(text: str) -> list[Any]:
-    parts: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.strip() == _RULE:
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    return [found for part in parts if (found := "\n".join(part).strip())]
-
-
-def _lines(text: str, path: str) -> list[Any]:
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                found.append(json.loads(line))
-            except ValueError as error:
-                raise InputError(f"prompts {path}, line {number}: is not JSON ({_where(error)})") from None
-    return found
-
-
-def _where(error: ValueError) -> str:
-    return f"column {error.colno}" if isinstance(error, json.JSONDecodeError) else "unreadable"
-
-
-def _prompt(entry: Any, number: int, path: str) -> Prompt:
-    where = f"prompts {path}, prompt {number}"
-    if isinstance(entry, str):
-        entry = {"prompt": entry}
-    if not isinstance(entry, dict):
+def _prompt(entry: Entry, number: int) -> Prompt:
+    where, value = entry.where, entry.value
+    if isinstance(value, str):
+        value = {"prompt": value}
+    if not isinstance(value, dict):
         raise InputError(f"{where}: must be a text, or an object with prompt or messages")
-    text, messages, name = entry.get("prompt"), entry.get("messages"), entry.get("name", f"prompt {number}")
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 64:
-        raise InputError(f"{where}: name must be a printable text of at most 64 characters")
+    text, messages = value.get("prompt"), value.get("messages")
+    name = name_of(entry, value.get("name"), f"prompt {number}")
     if (text is None) is (messages is None):
         raise InputError(f"{where}: needs either prompt or messages")
     if text is not None:

@@ -1,0 +1,299 @@
+"""Where configurations are tried: the service itself, through applies, or an engine beside it. See `samples.Bed`.
+
+Whatever becomes of a trial, the service ends as it was before the first: `ServiceBed` notes it on the disk before it
+touches anything (`control.trial`), and a process that is killed leaves that note to `specdash recover`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.bench.samples import BootFailedError, Place
+from specdash.control import trial
+from specdash.control.apply import Apply, ApplyOptions
+from specdash.control.apply_engine import promise, recorded_engine
+from specdash.control.apply_plan import service_of
+from specdash.control.apply_steps import CancelledApplyError
+from specdash.control.env_store import read_env
+from specdash.control.trial_end import NotRestoredError, restored
+from specdash.core.applies import Outcome, Step
+from specdash.core.changes import Role
+from specdash.core.errors import ConflictError, ServiceError, SpecdashError
+from specdash.core.findings import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from specdash.backend.launch import Plan
+    from specdash.backend.promise import Promise
+    from specdash.control.apply_plan import ApplyPlan
+    from specdash.control.services import Deployment
+    from specdash.core.applies import ApplyRecord, Progress
+
+    Guard = Callable[[Apply], AbstractContextManager[None]]
+    """What is around an apply of a trial: signals that cancel it, and end nothing once it undoes."""
+
+_OWN_FAULT = (Step.PREFLIGHT, Step.RESTART, Step.HEALTH, Step.SPECULATION, Step.PROBE)
+"""The steps at which an apply fails because of what it applies."""
+_START_S = 600.0
+_NOTICED_S = 0.5
+"""From the note of a trial to its first restart: dashboards look for it more often than that, and know whose it is."""
+
+
+class ServiceBed:
+    """Configurations on the real service, one apply each; clients that come through the proxy wait meanwhile.
+
+    Every boot is a restart, also of what runs already. Not for several threads.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        options: ApplyOptions | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        env: Mapping[str, str] = os.environ,
+        *,
+        what: str = "bench",
+        guard: Guard = lambda _: nullcontext(),
+        restore_guard: Guard = lambda _: nullcontext(),
+    ) -> None:
+        """`what` is the command, for whoever finds the service on trial. Nothing is touched before the first boot."""
+        self._deployment = deployment
+        self._options = options or ApplyOptions()
+        self._on_progress = on_progress
+        self._env = env
+        self._what = what
+        self._guard = guard
+        self._restore_guard = restore_guard
+        self._trial: trial.Trial | None = None
+        self._begins = False
+        self._step: tuple[int | None, int | None] = (None, None)
+        self.records: list[ApplyRecord] = []
+        """The applies so far, those that failed and the one that restored too."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The settings over which configurations are laid: the service's own. Holds secrets."""
+        if self._trial is not None:
+            return self._trial.values
+        return read_env(service_of(self._deployment, Role.BACKEND).env_file).values
+
+    @property
+    def file(self) -> str:
+        """The service's env file."""
+        return str(service_of(self._deployment, Role.BACKEND).env_file)
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        service = service_of(self._deployment, Role.BACKEND)
+        return f"the service {service.name}"
+
+    def check(self) -> None:
+        """Raise `SpecdashError` where no trial can be made: no service, not running, another apply or trial."""
+        service = service_of(self._deployment, Role.BACKEND)
+        if not service.status().alive:
+            raise ServiceError(
+                f"{service.name} does not run, so it could not be put back as it is; start it with `specdash services "
+                "start backend`, or leave --service out"
+            )
+        if self._trial is not None:
+            return
+        trial.refuse_during_trial(self._env)
+        engine = recorded_engine(service, self._env)
+        if engine is not None and engine.digest not in (None, read_env(service.env_file).digest):
+            raise ConflictError(
+                f"{service.env_file} was edited since {service.name} was started, so what runs now could not be put "
+                f"back; bring the edits into force first, with `specdash services restart backend`"
+            )
+
+    @contextmanager
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+        """See `samples.Bed`. What was booted goes on serving until the next boot, or until `restore`."""
+        if self._trial is None:
+            self.check()
+            self._begins = True
+            self._trial = trial.begin(service_of(self._deployment, Role.BACKEND), self._what, self._env)
+            time.sleep(_NOTICED_S)
+        try:
+            number, planned = self._step
+            self._trial, plan = trial.plan_trial(
+                self._trial, self._deployment, configuration, self._env, boot=number, planned=planned
+            )
+        except ConflictError:
+            self._give_up()
+            raise
+        if plan.refused:
+            raise BootFailedError("; ".join(one.line for one in errors(plan.findings)))
+        self._judge(*self._run(plan, self._guard))
+        yield self._place()
+
+    def announce(self, number: int | None, planned: int | None = None) -> None:
+        """See `samples.Bed`. Dashboards on the service show it."""
+        self._step = number, planned
+
+    def restore(self) -> None:
+        """Put the original back, and verify it. Raises `NotRestoredError` when it does not come back, `ConflictError`
+        when somebody else changed the env file, which is left as it is then."""
+        if self._trial is None and self._begins:
+            # A Ctrl-C just after the note was made has kept us from remembering it.
+            noted = trial.read_trial(self._env)
+            self._trial = noted if noted is not None and noted.ours else None
+        if self._trial is None:
+            return
+        try:
+            restored(self._trial, self._deployment, lambda plan: self._run(plan, self._restore_guard)[0], self._env)
+        except ConflictError:
+            self._trial = None
+            raise
+        self._trial = None
+
+    def _run(self, plan: ApplyPlan, guard: Guard) -> tuple[ApplyRecord, SpecdashError | None]:
+        apply = Apply(plan, self._options, self._on_progress, self._env)
+        with guard(apply):
+            record = apply.run()
+        self.records.append(record)
+        return record, apply.error
+
+    def _judge(self, record: ApplyRecord, error: SpecdashError | None) -> None:
+        """Raise what an apply that did not go well means."""
+        if record.outcome is Outcome.APPLIED:
+            return
+        if isinstance(error, CancelledApplyError):
+            raise KeyboardInterrupt
+        if record.outcome is Outcome.ROLLBACK_FAILED:
+            raise NotRestoredError(record.reason)
+        if record.failed_step in _OWN_FAULT and not isinstance(error, ConflictError):
+            lines = f" ({'; '.join(record.log_lines[-2:])})" if record.log_lines else ""
+            raise BootFailedError(f"{record.reason}{lines}")
+        raise error or SpecdashError(record.reason)
+
+    def _give_up(self) -> None:
+        """Somebody else's version is in the file: it stays, and nothing is to be put back."""
+        trial.end(self._env)
+        self._trial = None
+
+    def _place(self) -> Place:
+        service = service_of(self._deployment, Role.BACKEND)
+        promised = promise(read_env(service.env_file).values, self._env)
+        engine = recorded_engine(service, self._env)
+        url = engine.url if engine is not None else promised.url
+        return Place(url, promised.key, log=engine.log if engine is not None else promised.log)
+
+
+class OwnBed:
+    """Engines of our own, one at a time, from the settings of an env file; nothing of them is left afterwards."""
+
+    def __init__(
+        self,
+        env_file: str,
+        directory: Path,
+        *,
+        engine: str | None = None,
+        force: bool = False,
+        start_s: float = _START_S,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Logs go into `directory`. `force` leaves out the question whether memory suffices. Raises `InputError` for
+        an env file that cannot be read."""
+        from specdash.backend.launch import read_env_file
+
+        self.values: dict[str, str] = read_env_file(env_file)
+        """The settings over which configurations are laid. Holds secrets."""
+        self.file = env_file
+        self._directory = directory
+        self._engine = engine
+        self._force = force
+        self._start_s = start_s
+        self._env = env
+        self._boots = 0
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"engines of our own from {self.file}"
+
+    @contextmanager
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+        """See `samples.Bed`. The engine ends with the context; one that crashes meanwhile is a `BootFailedError`."""
+        from specdash.bench.baseline_engine import last_words, own_engine
+        from specdash.control.apply_steps import StepFailedError
+        from specdash.control.verify import check_speculation
+
+        self._boots += 1
+        plan = self._planned(configuration)
+        log = Path(plan.log)
+        is_up = False
+        try:
+            with own_engine(plan, start_s=self._start_s, name="the engine") as place:
+                try:
+                    check_speculation(place.url, self._promise(plan))
+                except StepFailedError as error:
+                    raise BootFailedError(f"{error}: {last_words(plan.log)}") from None
+                is_up = True
+                try:
+                    yield Place(place.url, place.key, engine=place.engine, log=plan.log)
+                except SpecdashError as error:
+                    raise _FromInsideError(error) from error
+        except _FromInsideError as inside:
+            raise inside.error from None
+        except BootFailedError:
+            raise
+        except SpecdashError as error:
+            # `own_engine` says so of an engine that ended by itself.
+            raise BootFailedError(str(error)) from None
+        finally:
+            if is_up:
+                log.unlink(missing_ok=True)
+
+    def announce(self, number: int | None, planned: int | None = None) -> None:
+        """Nobody watches an engine of our own."""
+
+    def restore(self) -> None:
+        """Nothing was changed."""
+
+    def _planned(self, configuration: Mapping[str, str]) -> Plan:
+        from specdash.backend.launch import free_port, make_plan
+        from specdash.backend.settings import MACHINE_KEYS
+        from specdash.bench.baseline_engine import memory_problem
+
+        values = laid_over(self.values, configuration)
+        machine = {key: self._env[key] for key in MACHINE_KEYS if self._env.get(key) and key not in values}
+        try:
+            plan = make_plan({**values, **machine, "LLAMA_PORT": "0"}, engine=self._engine, base=self._env)
+        except SpecdashError as error:
+            raise BootFailedError(str(error)) from None
+        settings = plan.settings
+        given = (("host", "127.0.0.1"), ("port", free_port("127.0.0.1")), ("slots", True), ("metrics", True))
+        for name, value in given:
+            settings = settings.with_value(name, value, "bench")
+        log = self._directory / f"engine-{self._boots}.log"
+        plan = replace(plan, settings=settings, log=str(log), env_file=self.file)
+        problem = None if self._force else memory_problem(plan, values, self._env)
+        if problem is not None:
+            raise BootFailedError(f"it does not fit beside what runs now: {problem}; --force tries it all the same")
+        return plan
+
+    def _promise(self, plan: Plan) -> Promise:
+        from specdash.backend.promise import promise_of
+
+        return promise_of(plan.settings, self._env)
+
+
+class _FromInsideError(SpecdashError):
+    """Carries an error of whoever uses the place past `own_engine`."""
+
+    def __init__(self, error: SpecdashError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def laid_over(values: Mapping[str, str], configuration: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the configuration over them; an empty value unsets a key."""
+    return {key: value for key, value in {**values, **configuration}.items() if value != "" or key not in configuration}

@@ -1,0 +1,83 @@
+"""Who answers, before anything is measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.bench.contact import look
+from specdash.bench.samples import Place
+from specdash.core.errors import InputError, SpecdashError, UnreachableError
+from support.chat_server import MODEL, ChatServer
+from support.fault_server import FaultServer, free_port, says, writes
+
+if TYPE_CHECKING:
+    from support.fault_server import Behaviour
+
+MODELS = "/v1/models"
+
+
+def routed(**states: str) -> Behaviour:
+    data = [{"id": name, "status": {"value": state}} for name, state in states.items()]
+    return says(200, json.dumps({"data": data}))
+
+
+def test_a_server_is_described_by_itself() -> None:
+    with ChatServer(slots=3) as server:
+        place, engine = look(Place(server.url))
+    assert place == Place(server.url)
+    assert (engine.model, engine.build, engine.slots, engine.slot_context) == ("scripted.gguf", "b1-scripted", 3, 4096)
+    assert engine.speculative is True
+    assert engine.models == (MODEL,)
+
+
+@pytest.mark.parametrize("name", [MODEL, "scripted.gguf"])
+def test_a_model_may_be_named_by_its_id_or_its_file(name: str) -> None:
+    with ChatServer() as server:
+        assert look(Place(server.url, model=name))[0].model == name
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
+    with ChatServer(models=("/models/a.gguf", "b")) as server, pytest.raises(InputError, match=r"there are a\.gguf, b"):
+        look(Place(server.url, model="c"))
+
+
+def test_of_a_router_the_one_model_in_memory_is_asked() -> None:
+    with FaultServer({MODELS: routed(a="unloaded", b="loaded", c="unloaded")}) as server:
+        assert look(Place(server.url))[0].model == "b"
+
+
+def test_a_router_with_none_or_several_in_memory_wants_a_name() -> None:
+    for states in ({"a": "unloaded", "b": "unloaded"}, {"a": "loaded", "b": "loaded"}):
+        with FaultServer({MODELS: routed(**states)}) as server:
+            with pytest.raises(InputError, match=r"is a router: name one .* there are a, b"):
+                look(Place(server.url))
+            assert look(Place(server.url, model="a"))[0].model == "a"
+
+
+def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> None:
+    with FaultServer({MODELS: says(200, '{"data":[{"id":"gpt"}]}')}) as server:
+        _, engine = look(Place(server.url))
+    assert (engine.model, engine.build, engine.slots, engine.speculative) == ("gpt", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "said"),
+    [
+        (says(401, "{}"), InputError, "wants another API key"),
+        (says(503, '{"error":{"message":"Loading model"}}'), UnreachableError, "still loading"),
+        (says(404, "{}"), SpecdashError, "HTTP 404; is this llama-server"),
+        (says(200, "<html>"), SpecdashError, "not JSON"),
+        (writes(b"junk\r\n\r\n"), UnreachableError, "no HTTP answer"),
+    ],
+)
+def test_what_is_no_server_to_measure_is_said(behaviour: Behaviour, error: type[SpecdashError], said: str) -> None:
+    with FaultServer({MODELS: behaviour}) as server, pytest.raises(error, match=said):
+        look(Place(server.url))
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(UnreachableError, match=r"does not answer \(Connection refused\); start the server"):
+        look(Place(f"http://127.0.0.1:{free_port()}"))

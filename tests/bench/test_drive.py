@@ -1,0 +1,307 @@
+"""Requests that are measured: what is sent when, and what is made of what comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from specdash.bench.chat import Fault
+from specdash.bench.drive import Interrupted, Options, measure
+from specdash.bench.plausible import CACHED, IMPOSSIBLE, MISSING, NO_TIMINGS, SHORT, TOO_FAST, TOO_LONG, flags_of
+from specdash.bench.samples import Place, Prompt, Sample
+from specdash.bench.schedule import jobs, marked
+from specdash.core.errors import InputError, SpecdashError, UnreachableError
+from support.chat_server import Answer, ChatServer
+from support.fault_server import FaultServer, floods, free_port, hangs, resets, says, writes
+
+CHAT = "/v1/chat/completions"
+PROMPTS = tuple(Prompt(f"p{n}", "coding", ({"role": "user", "content": f"task {n}"},)) for n in range(4))
+QUICK = Options(runs=1, max_tokens=32, warm_up=False)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+TOKEN = b'data: {"choices":[{"index":0,"finish_reason":null,"delta":{"content":"a"}}]}\n\n'
+
+
+def one(server: ChatServer | FaultServer, options: Options = QUICK, prompts: int = 1, **place: Any) -> Sample:
+    return measure(Place(server.url, **place), PROMPTS[:prompts], options).samples[0]
+
+
+def test_a_sample_holds_what_the_server_says_and_what_the_client_saw() -> None:
+    with ChatServer(lambda *_: Answer(prefill_s=0.03, decode_s=0.06, tokens=31, prompt_tokens=120, cached=0)) as server:
+        found = one(server)
+    assert (found.prompt, found.kind, found.run, found.error) == ("p0", "coding", 0, "")
+    assert (found.prompt_tokens, found.cached_tokens, found.predicted_tokens) == (120, 0, 31)
+    assert (found.drafted, found.accepted, found.finish, found.chunks) == (40, 20, "length", 2)
+    assert found.prefill_rate == pytest.approx(120 / 0.03)
+    assert found.decode_rate == pytest.approx(30 / 0.06), "the first token is the prompt's"
+    assert found.ttft_s is not None
+    assert found.latency_s is not None
+    assert 0.03 <= found.ttft_s < found.latency_s
+    assert found.latency_s >= 0.09
+
+
+def test_every_prompt_is_asked_in_every_run_in_an_order_of_its_own_that_the_seed_gives() -> None:
+    options = Options(runs=6)
+    order = [job.prompt.id for job in jobs(PROMPTS, options)]
+    rounds = [tuple(order[start : start + 4]) for start in range(0, 24, 4)]
+    assert all(sorted(found) == ["p0", "p1", "p2", "p3"] for found in rounds)
+    assert len(set(rounds)) > 1
+    assert order == [job.prompt.id for job in jobs(PROMPTS, options)]
+    assert order != [job.prompt.id for job in jobs(PROMPTS, Options(runs=6, seed=2))]
+
+
+def test_the_warm_up_is_another_text_and_no_sample() -> None:
+    with ChatServer() as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=1, max_tokens=32))
+    assert len(server.bodies) == 5
+    assert len(run.samples) == 4
+    assert run.warm_up is not None
+    assert "task" not in str(server.bodies[0]["messages"])
+    assert all("task" in str(body["messages"]) for body in server.bodies[1:])
+
+
+def test_without_a_cache_no_two_requests_begin_alike_and_another_boot_is_asked_the_same() -> None:
+    sent = []
+    for _ in range(2):
+        with ChatServer() as server:
+            measure(Place(server.url), PROMPTS, Options(runs=3, max_tokens=32, warm_up=False))
+        sent.append(server.bodies)
+    beginnings = [body["messages"][0]["content"][:8] for body in sent[0]]
+    assert len(set(beginnings)) == 12
+    assert all(body["cache_prompt"] is False for body in sent[0])
+    assert sent[0] == sent[1]
+
+
+def test_with_a_cache_prompts_are_sent_as_they_are() -> None:
+    with ChatServer() as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, cache=True, warm_up=False))
+    assert {body["messages"][0]["content"] for body in server.bodies} == {f"task {n}" for n in range(4)}
+    assert all(body["cache_prompt"] is True for body in server.bodies)
+    assert not any(CACHED in sample.flags for sample in run.samples)
+
+
+def test_a_mark_goes_before_the_first_text_whatever_form_it_has() -> None:
+    call: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
+    parts: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    changed = marked([call, parts], "a")
+    assert changed[0] == call
+    assert changed[1]["content"][0]["text"].startswith("[")
+    assert changed[1]["content"][1:] == parts["content"]
+    assert parts["content"] == [{"type": "text", "text": "x"}], "the prompt itself is not touched"
+
+
+def test_tools_length_sampling_and_model_are_sent() -> None:
+    tools = ({"type": "function", "function": {"name": "look"}},)
+    prompt = Prompt("a", "agentic", PROMPTS[0].messages, tools, max_tokens=16)
+    options = Options(runs=1, max_tokens=64, temperature=0.7, force_length=True, warm_up=False)
+    with ChatServer() as server:
+        measure(Place(server.url, model="m"), [prompt], options)
+    body = server.bodies[0]
+    assert (body["tools"], body["max_tokens"], body["temperature"]) == (list(tools), 16, 0.7)
+    assert (body["ignore_eos"], body["model"], body["stream"]) == (True, "m", True)
+
+
+def test_at_a_rate_latency_counts_from_when_a_request_was_due() -> None:
+    with ChatServer(lambda *_: Answer(prefill_s=0.0, decode_s=0.05)) as server:
+        options = Options(runs=3, max_tokens=32, rate=200.0, constant=True, warm_up=False)
+        run = measure(Place(server.url), PROMPTS, options)
+    due = sorted(sample.intended_s for sample in run.samples)
+    assert [round(later - due[0], 4) for later in due] == [round(0.005 * n, 4) for n in range(12)]
+    latencies = sorted(sample.latency_s or 0.0 for sample in run.samples)
+    assert latencies[-1] >= 12 * 0.05 - 0.06, "the last one waited for all the others"
+    assert all((sample.done_s or 0.0) - sample.intended_s == sample.latency_s for sample in run.samples)
+
+
+def test_arrivals_at_a_rate_are_a_poisson_process_of_that_rate() -> None:
+    due = [job.due_s or 0.0 for job in jobs(PROMPTS, Options(runs=500, rate=10.0))]
+    gaps = [later - earlier for earlier, later in pairwise(due)]
+    mean = sum(gaps) / len(gaps)
+    assert mean == pytest.approx(0.1, rel=0.07)
+    assert sum(gap > 0.1 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.04), "exponential gaps"
+
+
+def test_with_concurrency_that_many_are_under_way() -> None:
+    def when_all_are_there(number: int, _: dict[str, Any]) -> Answer:
+        deadline = time.monotonic() + 20
+        while server.arrived < min(8, number + 3) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return Answer(status=200 if server.arrived >= min(8, number + 3) else 500)
+
+    with ChatServer(when_all_are_there) as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, concurrency=3, warm_up=False))
+    assert len(run.answered) == 8
+
+
+@pytest.mark.parametrize(
+    ("answer", "flag"),
+    [
+        (Answer(tokens=5), SHORT),
+        (Answer(cached=60), CACHED),
+        (Answer(timings=False), NO_TIMINGS),
+        (Answer(claims={"prompt_ms": 90_000.0}), TOO_LONG),
+        (Answer(claims={"predicted_ms": 0.0003}), TOO_FAST),
+        (Answer(drafted=10, accepted=11), IMPOSSIBLE),
+        (Answer(decode_s=0.6, claims={"predicted_ms": 10.0}), MISSING),
+    ],
+)
+def test_what_is_odd_is_flagged(answer: Answer, flag: str) -> None:
+    with ChatServer(lambda *_: answer) as server:
+        assert flag in one(server).flags
+
+
+def test_time_that_is_missing_is_only_odd_where_no_other_request_of_ours_could_take_it() -> None:
+    late = Sample("p", "x", 0, 0.0, 0.0, 0.5, 1.0, 100, 0, 50.0, 32, 100.0)
+    assert flags_of(late, wanted=32, alone=True, cache=False) == (MISSING,)
+    assert flags_of(late, wanted=32, alone=False, cache=False) == ()
+
+
+def test_a_request_in_order_has_no_flags() -> None:
+    good = Sample("p", "x", 0, 0.0, 0.0, 0.05, 0.151, 100, 0, 50.0, 32, 100.0, 20, 10)
+    assert flags_of(good, wanted=32, alone=True, cache=False) == ()
+
+
+def test_an_empty_answer_is_seen_and_no_error() -> None:
+    with ChatServer(lambda *_: Answer(empty=True)) as server:
+        found = one(server)
+    assert (found.empty, found.error, found.ttft_s) == (True, "", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault", "said"),
+    [
+        (Answer(status=400), Fault.REFUSED, "HTTP 400: no"),
+        (Answer(status=429), Fault.BUSY, "HTTP 429: no"),
+        (Answer(status=503), Fault.BUSY, "HTTP 503: no"),
+        (Answer(status=500), Fault.SERVER, "HTTP 500: no"),
+        (Answer(error=True), Fault.SERVER, "Compute error."),
+        (Answer(cut=True), Fault.BROKEN, "stopped before its end"),
+        (Answer(body=b"<html>hello</html>"), Fault.GARBAGE, "is this llama-server?"),
+        (Answer(body=b'{"ok":true}'), Fault.GARBAGE, "is this llama-server?"),
+    ],
+)
+def test_failures_are_told_apart(answer: Answer, fault: Fault, said: str) -> None:
+    with ChatServer(lambda *_: answer) as server:
+        found = one(server)
+    assert (found.failed, found.fault) == (True, fault)
+    assert said in found.error
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "fault"),
+    [
+        (writes(b""), Fault.BROKEN),
+        (writes(b"nonsense\r\n\r\n"), Fault.BROKEN),
+        (resets(HEAD + TOKEN), Fault.BROKEN),
+        (writes(HEAD + TOKEN), Fault.BROKEN),
+        (writes(HEAD + TOKEN + b"data: {not json\n\n"), Fault.BROKEN),
+        (writes(HEAD + b"data: {not json\n\n"), Fault.GARBAGE),
+        (hangs(HEAD + TOKEN), Fault.TIMEOUT),
+        (hangs(), Fault.TIMEOUT),
+        (says(200, "x" * 100), Fault.GARBAGE),
+    ],
+)
+def test_broken_connections_end_in_time_in_a_sample(behaviour: Any, fault: Fault) -> None:
+    with FaultServer({CHAT: behaviour}) as server:
+        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, silence_s=0.3))
+    assert found.fault == fault
+
+
+def test_a_stream_without_end_is_cut_off_by_time() -> None:
+    with FaultServer({CHAT: floods(HEAD, TOKEN * 100, 10_000_000)}) as server:
+        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, limit_s=0.3))
+    assert found.fault == Fault.TIMEOUT
+    assert "not complete within" in found.error
+
+
+def test_a_server_that_does_not_stream_is_measured_without_a_first_token() -> None:
+    body = (
+        b'{"choices":[{"index":0,"finish_reason":"stop","message":{"content":"hi"}}],"usage":{"completion_tokens":9}}'
+    )
+    with ChatServer(lambda *_: Answer(body=body)) as server:
+        found = one(server)
+    assert (found.empty, found.error, found.ttft_s, found.predicted_tokens) == (False, "", None, 9)
+
+
+def test_nobody_there_is_said_before_anything_is_measured() -> None:
+    with pytest.raises(UnreachableError, match="Connection refused; start the server"):
+        measure(Place(f"http://127.0.0.1:{free_port()}"), PROMPTS)
+
+
+def test_a_failed_warm_up_ends_it_as_nothing_could_be_measured() -> None:
+    with ChatServer(lambda *_: Answer(status=500)) as server, pytest.raises(SpecdashError, match="HTTP 500: no"):
+        measure(Place(server.url), PROMPTS)
+
+
+def test_no_prompts_are_refused() -> None:
+    with pytest.raises(InputError, match="no prompts"):
+        measure(Place("http://127.0.0.1:1"), [])
+
+
+def test_some_failures_are_samples_among_the_others() -> None:
+    with ChatServer(lambda number, _: Answer(status=500) if number % 2 else Answer()) as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False))
+    assert (len(run.samples), len(run.answered), run.complete) == (8, 4, True)
+
+
+def test_it_gives_up_on_a_server_that_only_fails() -> None:
+    with ChatServer(lambda number, _: Answer() if number < 3 else Answer(status=500)) as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=9, max_tokens=32, warm_up=False, give_up=3))
+    assert (len(run.samples), len(run.answered), run.complete) == (6, 3, False)
+    assert run.notes == ("given up after 3 failures in a row: HTTP 500: no",)
+
+
+def test_requests_that_the_server_will_not_have_are_no_reason_to_give_up() -> None:
+    with ChatServer(lambda number, _: Answer() if number == 7 else Answer(status=400)) as server:
+        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False, give_up=3))
+    assert (len(run.samples), len(run.answered), run.complete) == (8, 1, True)
+
+
+def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
+    stop = threading.Event()
+    seen: list[Sample] = []
+
+    def noted(sample: Sample) -> None:
+        seen.append(sample)
+        if len(seen) == 3:
+            threading.Timer(0.05, stop.set).start()
+
+    with ChatServer(lambda number, _: Answer() if number < 3 else Answer(hang=True)) as server:
+        with pytest.raises(Interrupted) as stopped:
+            measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False), noted, stop=stop)
+        deadline = time.monotonic() + 5
+        while not server.broken and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.broken == 1, "the server was told that nobody waits any more"
+    assert list(stopped.value.run.samples) == seen
+    assert len(seen) == 3
+    assert not stopped.value.run.complete
+
+
+def test_stopping_during_the_warm_up_is_no_failure() -> None:
+    stop = threading.Event()
+    with ChatServer(lambda *_: Answer(hang=True)) as server:
+        threading.Timer(0.1, stop.set).start()
+        with pytest.raises(Interrupted) as stopped:
+            measure(Place(server.url), PROMPTS, stop=stop)
+    assert stopped.value.run.samples == ()
+
+
+def test_the_key_is_sent_and_never_told() -> None:
+    secret = "sk-very-secret"
+    with ChatServer(key=secret) as server:
+        assert not one(server, key=secret).failed
+    with ChatServer(
+        lambda *_: Answer(status=400, body=f'{{"error":{{"message":"{secret} is bad"}}}}'.encode())
+    ) as server:
+        found = one(server, key=secret)
+    assert found.error == "HTTP 400: *** is bad"
+
+
+def test_acceptance_per_position_is_said_to_be_unknown_where_there_are_no_metrics() -> None:
+    with ChatServer() as server:
+        run = measure(Place(server.url), PROMPTS[:1], Options(runs=1, max_tokens=32, positions=True))
+    assert run.notes == ("no acceptance per position: /metrics answers HTTP 404",)
+    assert run.samples[0].steps is None

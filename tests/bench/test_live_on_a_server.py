@@ -1,0 +1,112 @@
+"""What is measured on a real llama-server: as llama.cpp's own benchmark has it, and as its counters do."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.bench.drive import Options, measure
+from specdash.bench.figures import by_class, figures_of
+from specdash.bench.line import get
+from specdash.bench.samples import Place
+from specdash.bench.schedule import body_of, jobs
+from specdash.bench.workloads import bundled
+from specdash.llama.metrics import parse_metrics
+from support import speed_bench
+from support.engines import engine_env, running_backend
+from support.small_server import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.engines import RunningBackend
+
+pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
+
+OPTIONS = Options(runs=2, max_tokens=48, warm_up=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningBackend]:
+    env = {
+        "LLAMA_MODEL": str(MODELS / "demo-target.gguf"),
+        "LLAMA_DRAFT_MODEL": str(MODELS / "demo-draft.gguf"),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": "4",
+        "LLAMA_CTX_SIZE": "8192",
+        "LLAMA_THREADS": "1",
+        "LLAMA_ARG_N_PARALLEL": "2",
+        "LLAMA_ARG_LOG_VERBOSITY": "4",
+    }
+    with running_backend({**env, **engine_env("llama-server")}, tmp_path) as backend:
+        yield backend
+
+
+def test_it_agrees_with_speed_bench_on_the_same_requests(server: RunningBackend) -> None:
+    prompts, place = bundled(each=2), Place(server.url)
+    requests = [(job.prompt.kind, body_of(job, OPTIONS, place)) for job in jobs(prompts, OPTIONS)]
+    theirs = [speed_bench.asked(server.url, requests)]
+    run = measure(place, prompts, OPTIONS)
+    theirs.append(speed_bench.asked(server.url, requests))
+    assert all(not one.failed for one in run.samples)
+    ours = {**by_class(run.samples), "overall": figures_of(run.samples)}
+    for told in theirs:
+        table = speed_bench.summary(told)
+        assert ours.keys() == table.keys()
+        for name, row in table.items():
+            mine = ours[name]
+            assert (mine.accepted, mine.drafted, mine.requests) == (row.draft_n_accepted, row.draft_n, row.samples), (
+                name
+            )
+            assert mine.acceptance is not None
+            assert mine.acceptance.value == row.accept_rate
+    # Single requests are compared, as a machine that stalls once moves a mean as far as it likes.
+    order = {(sample.prompt, sample.run): sample for sample in run.samples}
+    mine_in_order = [order[job.prompt.id, job.run] for job in jobs(prompts, OPTIONS)]
+    for told in theirs:
+        apart = [
+            (sample.decode_rate or 0.0) / result.predicted_per_second
+            for sample, result in zip(mine_in_order, told, strict=True)
+        ]
+        assert 0.5 < statistics.median(apart) < 2.0
+
+
+def test_steps_and_positions_of_each_request_add_up_and_so_do_the_counters(server: RunningBackend) -> None:
+    place, prompts = Place(server.url), bundled(each=2)
+    options = Options(runs=1, max_tokens=48, positions=True, log=str(server.log))
+    run = measure(place, prompts, options)
+    assert run.notes == ()
+    for sample in run.samples:
+        assert sample.steps is not None
+        assert sample.accepted is not None
+        assert sample.predicted_tokens is not None
+        assert sum(sample.accepted_per_position) == sample.accepted
+        assert sample.drafted is not None
+        assert sample.drafted <= 4 * sample.steps
+        assert all(count <= sample.steps for count in sample.accepted_per_position)
+    counted = parse_metrics(get(place, "/metrics", 5.0).body)
+    everything = [*run.samples, run.warm_up]
+    assert counted.draft_tokens == sum(one.drafted or 0 for one in everything if one is not None)
+    assert counted.accepted_tokens == sum(one.accepted or 0 for one in everything if one is not None)
+    assert counted.predicted_tokens == sum(one.predicted_tokens or 0 for one in everything if one is not None)
+    assert run.draft_s is not None
+    assert 0 < run.draft_s < sum(one.predicted_ms or 0.0 for one in run.samples) / 1000.0
+
+
+def test_a_cache_is_used_when_it_may_and_not_when_it_may_not(server: RunningBackend) -> None:
+    place, prompts = Place(server.url), bundled(["agentic"], each=1)
+    cold = measure(place, prompts, Options(runs=2, max_tokens=16))
+    assert [one.cached_tokens for one in cold.samples] == [0, 0]
+    warm = measure(place, prompts, Options(runs=2, max_tokens=16, cache=True))
+    again = warm.samples[1]
+    assert again.cached_tokens is not None
+    assert again.prompt_tokens is not None
+    assert again.cached_tokens > 0.9 * again.prompt_tokens
+
+
+def test_forced_length_makes_every_answer_as_long_as_was_asked(server: RunningBackend) -> None:
+    run = measure(Place(server.url), bundled(each=1), Options(runs=1, max_tokens=200, force_length=True))
+    assert {one.predicted_tokens for one in run.samples} == {200}

@@ -1,0 +1,88 @@
+"""What llama.cpp's speed-bench (tools/server/bench/speed-bench, PR #23869) makes of requests, written anew from its
+description: whole answers, one after the other, and the mean of the requests' own rates."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True)
+class Result:
+    """One request."""
+
+    category: str
+    latency_s: float
+    predicted: int
+    draft_n: int
+    draft_n_accepted: int
+    prompt_per_second: float
+    predicted_per_second: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of its table."""
+
+    samples: int
+    avg_prompt: float
+    avg_predicted: float
+    avg_latency: float
+    draft_n: int
+    draft_n_accepted: int
+
+    @property
+    def accept_rate(self) -> float | None:
+        return self.draft_n_accepted / self.draft_n if self.draft_n else None
+
+
+def asked(url: str, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Result]:
+    """Ask (category, body), without streaming."""
+    found = []
+    for category, body in requests:
+        whole = {key: value for key, value in body.items() if not key.startswith("stream")}
+        data = json.dumps(whole).encode()
+        head = {"Content-Type": "application/json"}
+        began = time.monotonic()
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url}/v1/chat/completions", data, head), timeout=120
+        ) as told:
+            timings = json.load(told)["timings"]
+        found.append(
+            Result(
+                category,
+                time.monotonic() - began,
+                timings["predicted_n"],
+                timings.get("draft_n", 0),
+                timings.get("draft_n_accepted", 0),
+                timings["prompt_per_second"],
+                timings["predicted_per_second"],
+            )
+        )
+    return found
+
+
+def summary(results: list[Result]) -> dict[str, Row]:
+    """Its table: a row a category, and `overall`."""
+    groups: dict[str, list[Result]] = {}
+    for one in results:
+        groups.setdefault(one.category, []).append(one)
+    return {name: _row(group) for name, group in (*sorted(groups.items()), ("overall", results))}
+
+
+def _row(group: list[Result]) -> Row:
+    return Row(
+        len(group),
+        statistics.fmean(one.prompt_per_second for one in group),
+        statistics.fmean(one.predicted_per_second for one in group),
+        statistics.fmean(one.latency_s for one in group),
+        sum(one.draft_n for one in group),
+        sum(one.draft_n_accepted for one in group),
+    )

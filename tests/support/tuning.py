@@ -1,0 +1,195 @@
+"""A bed, a measurement and a record of a tuning run, scripted: speeds by point, and faults where a test wants them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specdash.bench.samples import BootFailedError, Place, Sample
+from specdash.tune.loop import Gear, Loop, Texts
+from specdash.tune.measuring import Measured
+from specdash.tune.problem import Ask, BootResult, Budget, Outcome, Point, Stage, Task, Workload, mixture_speed
+from specdash.tune.status import RunPlan
+from specdash.tune.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from specdash.tune.status import Boot, Now, RunEnd, RunHead
+
+START = Point(("draft-simple",), n_max=3, p_min=0.0)
+FAST = Point(("draft-simple",), n_max=6, p_min=0.0)
+SLOW = Point(("draft-simple",), n_max=12, p_min=0.0)
+POINTS = (START, FAST, SLOW, Point())
+SPEEDS = {START: 50.0, FAST: 70.0, SLOW: 30.0, Point(): 40.0}
+KINDS = ("coding", "prose")
+WORKLOAD = Workload(tuple((kind, 1 / len(KINDS)) for kind in KINDS))
+
+
+def samples(speed: float, *, ttft_s: float = 0.1, drafted: int = 90) -> tuple[Sample, ...]:
+    """Four answers of 101 tokens."""
+    seconds = 100 / speed
+    return tuple(
+        Sample(
+            f"{kind}-{number}", kind, 0, 0.0, 0.0, ttft_s, ttft_s + seconds, prompt_tokens=50, cached_tokens=0,
+            prompt_ms=90.0, predicted_tokens=101, predicted_ms=seconds * 1000, drafted=drafted, accepted=60, steps=40,
+            accepted_per_position=(35, 25),
+        )
+        for kind in KINDS
+        for number in range(2)
+    )  # fmt: skip
+
+
+class InTurn:
+    """A tuner that boots the start, then every other point, then the best again, and keeps the best."""
+
+    def __init__(self, task: Task, points: tuple[Point, ...] = POINTS) -> None:
+        self.task, self.left = task, [task.start, *(one for one in points if one != task.start)]
+        self.results: list[BootResult] = []
+
+    def ask(self) -> Ask | None:
+        return Ask(self.left[0], Stage.EXPLORE, "next") if self.left else None
+
+    def tell(self, result: BootResult) -> None:
+        assert result.point == self.left.pop(0)
+        self.results.append(result)
+
+    def outcome(self) -> Outcome:
+        told = {
+            one.point: speed
+            for one in self.results
+            if not one.failure and (speed := mixture_speed(one.prompts, self.task.workload)) is not None
+        }
+        best = max(told, key=lambda point: told[point])
+        gain = told[best] / told[self.task.start] - 1
+        chosen = best if gain > 0.02 else self.task.start
+        return Outcome(chosen, chosen != self.task.start, gain, gain - 0.01, gain + 0.01, len(self.results), "", 0.004)
+
+
+@dataclass(slots=True)
+class ScriptedBed:
+    """`faults` maps the number of a boot, from 1, to what it raises."""
+
+    faults: Mapping[int, BaseException] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    point: Point = START
+    boots: int = 0
+    restored: int = 0
+    restoring: list[BaseException] = field(default_factory=list)
+
+    @contextmanager
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+        self.boots += 1
+        self.restored = 0
+        fault = self.faults.get(self.boots)
+        if fault is not None:
+            raise fault
+        self.point = by_name(configuration["POINT"])
+        yield Place("http://127.0.0.1:9", log=None)
+
+    def announce(self, number: int | None, planned: int | None = None) -> None:
+        """Nobody watches."""
+
+    def restore(self) -> None:
+        if self.restoring:
+            raise self.restoring.pop(0)
+        self.restored += 1
+
+
+def by_name(name: str) -> Point:
+    return next(point for point in POINTS if point.name == name)
+
+
+@dataclass(slots=True)
+class Kept:
+    """A record in memory. `fails` is the number of the write that fails."""
+
+    events: list[RunHead | Boot | RunEnd] = field(default_factory=list)
+    nows: list[Now] = field(default_factory=list)
+    samples: list[tuple[int, Measured, str]] = field(default_factory=list)
+    fails: dict[int, BaseException] = field(default_factory=dict)
+    writes: int = 0
+
+    def add(self, event: RunHead | Boot | RunEnd) -> None:
+        self._written()
+        self.events.append(event)
+
+    def tell(self, now: Now) -> None:
+        self._written()
+        self.nows.append(now)
+
+    def keep(self, number: int, measured: Measured, discarded: str) -> None:
+        self._written()
+        self.samples.append((number, measured, discarded))
+
+    def _written(self) -> None:
+        self.writes += 1
+        if self.writes in self.fails:
+            raise self.fails[self.writes]
+
+
+class Watcher:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.boots: list[tuple[Boot, bool]] = []
+        self.thrown: list[str] = []
+
+    def now(self, now: Now) -> None:
+        """Nothing to keep."""
+
+    def booted(self, boot: Boot, again: bool) -> None:
+        self.boots.append((boot, again))
+
+    def discarded(self, why: str) -> None:
+        self.thrown.append(why)
+
+
+@dataclass(slots=True)
+class Scene:
+    """A loop and what it works with; change it before `loop`."""
+
+    budget: Budget = field(default_factory=lambda: Budget(12))
+    points: tuple[Point, ...] = POINTS
+    bed: ScriptedBed = field(default_factory=ScriptedBed)
+    record: Kept = field(default_factory=Kept)
+    watcher: Watcher = field(default_factory=Watcher)
+    measured: dict[int, Callable[[], Measured]] = field(default_factory=dict)
+    """By number of the measurement, from 1, instead of the usual."""
+    measurements: int = 0
+    verify: Callable[[Point, Callable[[str], None]], Texts] | None = None
+    gear: dict[str, Any] = field(default_factory=dict)
+    tuner: Any = None
+
+    def measure(self, place: Place, on_done: Callable[[int, int], None]) -> Measured:
+        self.measurements += 1
+        on_done(1, 4)
+        if self.measurements in self.measured:
+            return self.measured[self.measurements]()
+        drafted = 90 if self.bed.point.types else 0
+        return Measured(samples(SPEEDS[self.bed.point], drafted=drafted))
+
+    def loop(self, earlier: tuple[Boot, ...] = (), **more: Any) -> Loop:
+        task = Task(POINTS, START, WORKLOAD, self.budget)
+        gear = Gear(
+            tuner=self.tuner or InTurn(task, self.points),
+            bed=self.bed,
+            measure=self.measure,
+            configure=lambda point: {"POINT": point.name},
+            record=self.record,
+            observer=self.watcher,
+            verify=self.verify,
+            **self.gear,
+        )
+        return Loop(task, RunPlan("the test", start=START, workload=WORKLOAD), gear, earlier, **more)
+
+
+def disturbed(speed: float = 20.0) -> Measured:
+    """A boot during which somebody else used the engine."""
+    return Measured(samples(speed), seen=Surroundings(foreign_tokens=17))
+
+
+def boot_failed(words: str = "out of memory") -> BootFailedError:
+    """What a bed raises for a configuration that does not come up."""
+    return BootFailedError(words)
