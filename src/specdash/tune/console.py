@@ -1,0 +1,206 @@
+"""The dashboard's hand on the tuner: runs that anybody started, and runs of its own, behind one object that knows no
+screen. Every method may block (files, processes): call it from a thread.
+
+A run is a child process in a session of its own, so that it survives the dashboard and its terminal; it is stopped as
+Ctrl-C stops it, and puts the original back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import ConflictError, SpecdashError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from specdash.tune.gains import Gain
+    from specdash.tune.problem import Budget
+    from specdash.tune.status import Run, RunPlan
+
+_PLAN_S = 60.0
+_BEGIN_S = 60.0
+_ABORT_S = 1_800.0
+_PAUSE_S = 0.1
+_LAST_WORDS = 600
+LOG = "tune-screen.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The newest run, and what its boots gain over its start, by number."""
+
+    run: Run | None = None
+    gains: Mapping[int, Gain] = field(default_factory=dict)
+    on_trial: bool | None = None
+    """Whether a service still runs, or may run, what was tried on it; None where that cannot be read."""
+
+
+class TunerConsole:
+    """Runs of the tuner on the services of this machine. All methods raise `SpecdashError`."""
+
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        """`env` is that of `specdash tune`, and says which service, where that is not the usual one."""
+        self._env = env
+        self._seen: tuple[object, Look] = (None, Look())
+
+    def look(self) -> Look:
+        """The newest run; one that goes on comes first."""
+        from specdash.tune.run_files import newest_run
+
+        run = newest_run(self._env)
+        if run is None:
+            return Look()
+        key = (run.directory, len(run.boots), run.heads)
+        gains = self._seen[1].gains if self._seen[0] == key else _gains(run)
+        self._seen = (key, Look(run, gains, self._on_trial()))
+        return self._seen[1]
+
+    def plan(self, budget: Budget) -> RunPlan:
+        """What a run would do; touches nothing."""
+        from specdash.tune.run_files import decode
+        from specdash.tune.status import RunPlan
+
+        done = self._asked([*self._command(budget), "--dry-run", "--json"], _PLAN_S, "tune --dry-run")
+        try:
+            plan = decode(RunPlan, json.loads(done.stdout))
+        except ValueError:
+            plan = None
+        if plan is None:
+            raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "`specdash tune` did not say a plan")
+        return plan
+
+    def start(self, budget: Budget) -> Run:
+        """Begin a run, and return once it is written down that it has begun."""
+        return self._begin([*self._command(budget), "--yes"])
+
+    def resume(self) -> Run:
+        """Take up the run that was cut short."""
+        return self._begin([sys.executable, "-m", "specdash", "tune", "--resume", "--yes"])
+
+    def abort(self) -> str:
+        """End the run that was cut short, and put the settings from before back; what was done, in words. Takes as long
+        as a restart does."""
+        done = self._asked([sys.executable, "-m", "specdash", "tune", "--abort"], _ABORT_S, "tune --abort")
+        if done.returncode:
+            raise SpecdashError(_words(done.stderr.decode("utf-8", "replace")) or "the run could not be ended")
+        return _words(done.stdout.decode("utf-8", "replace"))
+
+    def stop(self, run: Run) -> None:
+        """Ask a run to stop, as Ctrl-C does. It then puts the original back, which takes a while.
+
+        By SIGTERM: what a shell put into the background without job control does not hear SIGINT.
+        """
+        pid = run.head.pid
+        if not self.alive(run):
+            raise ConflictError("the run has ended meanwhile: there is nothing to stop")
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            raise ConflictError("the run has ended meanwhile: there is nothing to stop") from None
+        except PermissionError:
+            raise SpecdashError(f"the run is another user's (pid {pid}); stop it there, with Ctrl-C") from None
+
+    @staticmethod
+    def alive(run: Run) -> bool:
+        """Whether its process is there."""
+        from specdash.control.apply_engine import same_process
+
+        return same_process(run.head.pid, run.head.pid_started)
+
+    def _asked(self, command: Sequence[str], most_s: float, name: str) -> subprocess.CompletedProcess[bytes]:
+        """A command that ends by itself."""
+        nothing = subprocess.DEVNULL
+        try:
+            return subprocess.run(
+                command, env=dict(self._env), capture_output=True, timeout=most_s, check=False, stdin=nothing
+            )
+        except subprocess.TimeoutExpired:
+            raise SpecdashError(f"`specdash {name}` took longer than {most_s:g} s") from None
+        except OSError as error:
+            raise SpecdashError(f"`specdash {name}` cannot be run: {error.strerror or error}") from None
+
+    def _on_trial(self) -> bool | None:
+        from specdash.control.trial import read_trial
+
+        try:
+            return read_trial(self._env) is not None
+        except SpecdashError:
+            return None
+
+    def _command(self, budget: Budget) -> list[str]:
+        minutes = ["--minutes", f"{budget.minutes:g}"] if budget.minutes is not None else []
+        return [
+            sys.executable, "-m", "specdash", "tune", "--restarts", str(budget.restarts), *minutes
+        ]  # fmt: skip
+
+    def _begin(self, command: Sequence[str]) -> Run:
+        from specdash.control.safe_file import make_directories
+        from specdash.core.paths import tune_runs_dir
+
+        before = self.look().run
+        if before is not None and before.alive:
+            raise ConflictError(f"a run goes on already (pid {before.head.pid})")
+        log = tune_runs_dir(self._env) / LOG
+        try:
+            make_directories(log.parent)
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SpecdashError(f"{log}: {error.strerror or error}") from None
+        try:
+            process = subprocess.Popen(
+                command,
+                env=dict(self._env),
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error}") from None
+        finally:
+            os.close(descriptor)
+        # Whoever started a process has to take note of its end, however late that is.
+        threading.Thread(target=process.wait, name="specdash-tune", daemon=True).start()
+        return self._begun(process, log)
+
+    def _begun(self, process: subprocess.Popen[bytes], log: Path) -> Run:
+        """The run of that process, once it says so; why there is none."""
+        until = time.monotonic() + _BEGIN_S
+        while time.monotonic() < until:
+            run = self.look().run
+            if run is not None and run.head.pid == process.pid:
+                return run
+            if process.poll() is not None:
+                raise SpecdashError(f"the tuner did not begin: {_said(log) or f'exit code {process.returncode}'}")
+            time.sleep(_PAUSE_S)
+        raise SpecdashError(f"the tuner has not begun after {_BEGIN_S:g} s (pid {process.pid}); see {log}")
+
+
+def _gains(run: Run) -> dict[int, Gain]:
+    from specdash.tune.gains import gains
+
+    found = gains([one.result for one in run.boots], run.plan.start, run.plan.workload)
+    return {one.number: gain for one, gain in zip(run.boots, found, strict=True) if gain is not None}
+
+
+def _said(log: Path) -> str:
+    try:
+        return _words(log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+
+
+def _words(text: str) -> str:
+    """The last line that says something, without the program's name."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("specdash: ")[:_LAST_WORDS] if lines else ""

@@ -1,0 +1,60 @@
+"""What the text model makes of counters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specdash.tune.acceptance import Counters, Design, Parameters, expected, fit
+from specdash.tune.problem import BootResult, Point, PromptResult
+from specdash.tune.tally import Tally
+
+GSM8K = (0.762, 0.616, 0.513, 0.424, 0.364, 0.309, 0.272, 0.237)
+"""vLLM#48892: accepted per position with drafts of 8; with drafts of 1 it is .834."""
+
+
+def boot(point: Point, rates: tuple[float, ...], steps: int = 2000) -> BootResult:
+    at = tuple(round(rate * steps) for rate in rates)
+    drafted = steps * (point.n_max or 0)
+    one = PromptResult("a", "coding", steps + sum(at), 40.0, drafted, sum(at), steps, at)
+    return BootResult(point, (one,))
+
+
+def mtp(length: int, gate: float = 0.0) -> Point:
+    return Point(("draft-mtp",), n_max=length, p_min=gate)
+
+
+def learned(*boots: BootResult) -> Parameters:
+    return fit(Counters([Tally(one, ("coding",)) for one in boots], 1), Parameters.prior(1), 30)
+
+
+def tokens_of_a_step(parameters: Parameters, point: Point) -> float:
+    found = expected(Design.of([point]), parameters.kinds, parameters.gates)
+    return float(1 / found.steps[0, 0])
+
+
+def test_a_deep_draft_tells_what_a_short_one_does_and_truncating_it_does_not() -> None:
+    parameters = learned(boot(mtp(8), GSM8K))
+    assert tokens_of_a_step(parameters, mtp(8)) == pytest.approx(1 + sum(GSM8K), rel=0.02)
+    truncated = abs((1 + GSM8K[0]) / 1.834 - 1)
+    assert abs(tokens_of_a_step(parameters, mtp(1)) / 1.834 - 1) < truncated
+
+
+def test_a_longer_draft_never_takes_more_steps() -> None:
+    parameters = learned(boot(mtp(4), (0.8, 0.7, 0.6, 0.5)))
+    points = [mtp(length) for length in range(1, 13)]
+    steps = expected(Design.of(points), parameters.kinds, parameters.gates).steps[:, 0]
+    assert np.all(np.diff(steps) <= 1e-9)
+
+
+def test_a_gate_drafts_less_and_takes_more_steps() -> None:
+    parameters = learned(boot(mtp(6), (0.8, 0.65, 0.55, 0.45, 0.35, 0.3)))
+    found = expected(Design.of([mtp(6), mtp(6, 0.5), mtp(6, 0.75)]), parameters.kinds, parameters.gates)
+    assert np.all(np.diff(found.drafted[:, 0]) < 0)
+    assert np.all(np.diff(found.steps[:, 0]) > 0)
+
+
+def test_without_drafts_every_token_is_a_step() -> None:
+    found = expected(Design.of([Point()]), Parameters.prior(3).kinds, Parameters.prior(3).gates)
+    assert np.allclose(found.steps, 1.0)
+    assert np.allclose(found.drafted, 0.0)
