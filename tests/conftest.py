@@ -13,7 +13,10 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.deployment import Rig
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +30,22 @@ def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     # An aborting llama.cpp would attach gdb to itself, which takes seconds and may dump core where the tests run.
     monkeypatch.setenv("GGML_NO_BACKTRACE", "1")
     return home
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Rig]:
+    """Both services under the built-in supervisor, for all tests of a module that change them."""
+    from support.deployment import running_deployment
+
+    with running_deployment("daemon") as one:
+        yield one
+
+
+@pytest.fixture
+def rig(running: Rig) -> Rig:
+    """The services, as they were before the first test whatever the last one left."""
+    running.reset()
+    return running
 
 
 KEPT = ("SPECDASH_REQUIRE_LLAMA_SERVER", "SPECDASH_REQUIRE_NODE", "SPECDASH_REQUIRE_SYSTEMD", "LLAMA_BIN")

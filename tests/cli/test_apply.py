@@ -20,10 +20,9 @@ from specdash.control.records import append_record
 from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, Step, StoredChange
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file
-from support.deployment import Rig, misbehaving, running_deployment
+from support.deployment import Rig, misbehaving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ENGINE = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -33,18 +32,6 @@ def with_engine(test: Any) -> Any:
     for mark in ENGINE:
         test = mark(test)
     return test
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Rig]:
-    with running_deployment("daemon") as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(running: Rig) -> Rig:
-    running.reset()
-    return running
 
 
 def test_nothing_to_apply_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import pytest
 
 from specdash.cli import record
 from specdash.core import paths
+from specdash.core.flag import Flag
 from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
@@ -131,9 +131,9 @@ def test_without_a_server_it_waits_until_there_is_one(
     looks = [[], [], [Target("http://127.0.0.1:9")]]
     monkeypatch.setattr(record, "find_targets", lambda _: looks.pop(0))
     monkeypatch.setattr(record, "LOOK_S", 0.01)
-    assert record._target({}, threading.Event(), None) == Target("http://127.0.0.1:9")
+    assert record._target({}, Flag(), None) == Target("http://127.0.0.1:9")
     assert capsys.readouterr().err.count("no llama-server found yet") == 1
-    stopped = threading.Event()
+    stopped = Flag()
     stopped.set()
     looks.append([])
     assert record._target({}, stopped, None) is None

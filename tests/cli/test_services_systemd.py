@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -217,9 +218,10 @@ def _answers_at_all(port: int) -> bool:
 class TestBackend:
     def digest(self) -> str | None:
         for file in run_records_dir().glob("*.json"):
-            record = RunRecord.from_json(file.read_text(encoding="utf-8"))
-            if record is not None:
-                return record.env_digest
+            with contextlib.suppress(FileNotFoundError):  # the old one goes with its engine
+                record = RunRecord.from_json(file.read_text(encoding="utf-8"))
+                if record is not None:
+                    return record.env_digest
         return None
 
     def test_it_starts_answers_reloads_and_stops(self, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:

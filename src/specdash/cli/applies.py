@@ -63,7 +63,11 @@ def _row(record: ApplyRecord) -> tuple[str, ...]:
 
 def _tell_unfinished() -> None:
     from specdash.control.recover import unfinished
+    from specdash.control.trial import abandoned
 
     journal = unfinished(os.environ)
     if journal is not None:
         print(f"\n{journal.words}; `specdash recover` rolls it back, `specdash recover --finish` completes it")
+    trial = abandoned(os.environ)
+    if trial is not None:
+        print(f"\n{trial.words}; `specdash recover` puts its settings from before back")

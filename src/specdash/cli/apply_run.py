@@ -7,20 +7,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from specdash.cli.apply_view import (
-    StepPrinter,
-    cancelled_by_signals,
-    confirm,
-    exit_code,
-    plan_json,
-    plan_lines,
-    recovered_code,
-    report,
-)
+from specdash.cli.apply_view import StepPrinter, confirm, exit_code, plan_json, plan_lines, recovered_code, report
 from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.signals import cancelled_by_signals
 from specdash.control.apply import Apply, ApplyOptions
 from specdash.control.deployment import find_deployment
 from specdash.control.recover import recover, unfinished
+from specdash.control.trial import abandoned
+from specdash.control.trial_end import restore_abandoned
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UnfinishedApplyError
 
@@ -53,10 +47,21 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
 
 
 def settle_unfinished(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
-    """Roll an apply back that was cut short, saying so; None when there is none.
+    """Roll an apply back that was cut short, and put back what was left on trial, saying so; None when there is none.
 
     Raises `UnfinishedApplyError` where that is not `allowed`, and when it cannot be undone.
     """
+    record = _settle_apply(deployment, allowed=allowed, printer=printer)
+    trial = abandoned(os.environ)
+    if trial is None:
+        return record
+    if not allowed:
+        raise UnfinishedApplyError(f"{trial.words}; `specdash recover` puts its settings from before back")
+    printer.say(f"specdash: {trial.words}: putting its settings from before back first")
+    return restore_abandoned(trial, deployment, ApplyOptions(), printer, os.environ) or record
+
+
+def _settle_apply(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
     journal = unfinished(os.environ)
     if journal is None:
         return None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import signal
 import sys
 import threading
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,13 +16,11 @@ from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.findings import Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from specdash.control.apply import Apply, ApplyPlan
+    from specdash.control.apply import ApplyPlan
     from specdash.core.applies import ApplyRecord
 
-_STDERR = 2
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MARKS = {StepState.DONE: "ok", StepState.FAILED: "FAILED", StepState.SKIPPED: "--", StepState.RUNNING: "..."}
 _NOTHING_CHANGED = (ExitCode.CONFLICT, ExitCode.SERVICE, ExitCode.NOT_WRITTEN)
 
@@ -106,44 +100,6 @@ def _step_line(progress: Progress) -> str:
     percent = f" {progress.fraction:.0%}" if progress.fraction is not None else ""
     took = f"{progress.seconds:7.2f} s" if progress.state is not StepState.SKIPPED else " " * 9
     return f"  {progress.step:<12} {_MARKS[progress.state]:<6} {took}  {progress.detail}{percent}".rstrip()
-
-
-@contextmanager
-def cancelled_by_signals(apply: Apply) -> Iterator[None]:
-    """While inside, Ctrl-C, SIGTERM and SIGHUP mean: roll back and end. A second one changes nothing."""
-    asked: set[int] = set()
-
-    def ask(number: int) -> str:
-        again = apply.undoing or bool(asked)
-        asked.add(number)
-        apply.cancel()
-        return "already rolling back, this does not stop it" if again else "rolling back"
-
-    with _on_signals(ask):
-        yield
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """While inside, Ctrl-C, SIGTERM and SIGHUP end nothing: what is being brought back must come back."""
-    with _on_signals(lambda _: "the recovery goes on to its end"):
-        yield
-
-
-@contextmanager
-def _on_signals(ask: Callable[[int], str]) -> Iterator[None]:
-    def handle(number: int, _frame: object) -> None:
-        text = f"\nspecdash: {signal.Signals(number).name}: {ask(number)}\n"
-        # Past Python's own buffers, which may be in use right now; and the terminal may be what just went away.
-        with contextlib.suppress(OSError):
-            os.write(_STDERR, text.encode())
-
-    replaced = {number: signal.signal(number, handle) for number in _STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in replaced.items():
-            signal.signal(number, handler)
 
 
 def report(record: ApplyRecord, *, as_json: bool) -> None:

@@ -7,14 +7,16 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals
+from specdash.cli.options import add_settings, resolved_settings, within
+from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from specdash.bench.baseline import Effort, Step
     from specdash.bench.baseline_engine import Place
@@ -75,8 +77,8 @@ def _record(args: argparse.Namespace) -> int:
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
         return _measure(Place(url, key, target_for_url(url, os.environ).engine), effort, args)
-    with stopped_by_signals():
-        return _in_place(args, effort) if args.in_place else _beside(args, effort)
+    with stopped_by_signals() as over:
+        return _in_place(args, effort, over) if args.in_place else _beside(args, effort)
 
 
 def _beside(args: argparse.Namespace, effort: Effort) -> int:
@@ -103,10 +105,11 @@ def _service_file(args: argparse.Namespace) -> str | None:
     return str(service.env_file) if service is not None and service.env_file.is_file() else None
 
 
-def _in_place(args: argparse.Namespace, effort: Effort) -> int:
+def _in_place(args: argparse.Namespace, effort: Effort, over: Callable[[], None]) -> int:
     from specdash.bench.baseline_engine import InPlace
     from specdash.cli.apply_run import deployment_of, settle_unfinished
-    from specdash.cli.apply_view import StepPrinter, confirm, plan_lines, undisturbed
+    from specdash.cli.apply_view import StepPrinter, confirm, plan_lines
+    from specdash.cli.signals import cancelled_by_signals
     from specdash.core.applies import Outcome
 
     if args.env_file is not None or args.engine is not None:
@@ -114,7 +117,7 @@ def _in_place(args: argparse.Namespace, effort: Effort) -> int:
     deployment, options = deployment_of(args)
     printer = StepPrinter()
     settle_unfinished(deployment, allowed=args.yes, printer=printer)
-    in_place = InPlace(deployment, options, printer)
+    in_place = InPlace(deployment, options, printer, guard=cancelled_by_signals)
     plan = in_place.plan()
     if not plan.empty:
         print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr, flush=True)
@@ -124,10 +127,12 @@ def _in_place(args: argparse.Namespace, effort: Effort) -> int:
             return ExitCode.OK
     code: int = ExitCode.FAILED
     try:
-        code = _measure(in_place.switch_off(plan), effort, args)
+        try:
+            code = _measure(in_place.switch_off(plan), effort, args)
+        finally:
+            over()
     finally:
-        with undisturbed():
-            record = in_place.switch_back()
+        record = in_place.switch_back()
         if record is not None and record.outcome is not Outcome.APPLIED:
             _say(f"speculation is still OFF: {record.reason}; `specdash rollback` switches it back on")
             code = ExitCode.ROLLBACK_FAILED
@@ -179,18 +184,10 @@ def _effort(args: argparse.Namespace) -> Effort:
     return Effort(
         contexts=_numbers("--context", args.context, 1, 1 << 24) or CONTEXTS,
         concurrencies=_numbers("--concurrency", args.concurrency, 1, 256),
-        rounds=_within("--requests", args.requests, ROUNDS, 1, 100),
-        tokens=_within("--tokens", args.tokens, TOKENS, 8, 4096),
-        limit_s=float(_within("--limit", args.limit, LIMIT_S, 1, 86400)),
+        rounds=within("--requests", args.requests, ROUNDS, 1, 100),
+        tokens=within("--tokens", args.tokens, TOKENS, 8, 4096),
+        limit_s=float(within("--limit", args.limit, LIMIT_S, 1, 86400)),
     )
-
-
-def _within(option: str, value: Any, default: Any, least: int, most: int) -> Any:
-    if value is None:
-        return default
-    if not least <= value <= most:
-        raise UsageError(f"{option} {value:g}: wants {least} to {most}")
-    return value
 
 
 def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int, ...]:

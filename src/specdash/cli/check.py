@@ -107,7 +107,7 @@ def watch(target: Target, rules: Sequence[Rule], watch_s: float | None) -> Pictu
     from specdash.insight.state import TargetState
 
     state = TargetState(target, rules=rules)
-    awaited = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
+    awaited = {Source.TRIAL, Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
     if target.log is not None:
         awaited.add(Source.LOG)
     if target.proxy_url is not None:

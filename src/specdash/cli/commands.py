@@ -46,7 +46,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("smoke", "specdash.cli.smoke", "a few completions that show whether speculation works at all"),
     Command("repro-empty", "specdash.cli.repro_empty", "growing prefixes, cache off and on: are answers empty?"),
     Command("slots", "specdash.cli.slots", "list, save, restore and erase what the slots hold"),
-    Command("bench", "specdash.cli.bench", "trials: the proxy over many turns, applies under load"),
+    Command("bench", "specdash.cli.bench", "measure a running server, and trials of proxy and applies"),
+    Command("autotune", "specdash.cli.autotune", "the seeds' formula for three knobs: a heuristic, not a measurement"),
+    Command("simulate", "specdash.cli.simulate", "the seeds' simulation of that formula: a circular model"),
+    Command("tune", "specdash.cli.tune", "find the fastest way to speculate by measuring, on the real service"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def private_directory() -> Iterator[Path]:
+def private_directory(prefix: str = "specdash-demo-") -> Iterator[Path]:
     """A directory of mode 0700 that is gone afterwards, even when this process is killed."""
-    directory = Path(tempfile.mkdtemp(prefix="specdash-demo-"))
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
     janitor = subprocess.Popen(
         ["/bin/sh", "-c", _JANITOR, "sh", str(directory)],
         stdin=subprocess.PIPE,

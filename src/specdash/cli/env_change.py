@@ -135,7 +135,11 @@ def _write(made: list[Draft]) -> dict[Role, int]:
 def _refuse_while_unfinished(made: list[Draft]) -> None:
     """A file that an apply was changing when it was killed is `specdash recover`'s to put right first."""
     from specdash.control.recover import unfinished
+    from specdash.control.trial import read_trial, refuse_during_trial
 
+    trial = read_trial(os.environ)
+    if trial is not None and any(str(one.subject.path) == trial.env_file for one in made):
+        refuse_during_trial(os.environ)
     journal = unfinished(os.environ)
     if journal is None:
         return

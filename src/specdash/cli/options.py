@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +13,13 @@ from specdash.core.errors import InputError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from specdash.core.target import Target
     from specdash.insight.rules.catalogue import Rule
 
-_STOPPING = (signal.SIGTERM, signal.SIGHUP)
+MOST_SEED = 2**32 - 2
+"""Seeds are 0 to this: llama.cpp's own have 32 bits, of which the last stands for a random one."""
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
@@ -136,25 +135,15 @@ def _with(found: Target, named: Target) -> Target:
     return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)
 
 
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """While inside, SIGTERM and SIGHUP end the run as Ctrl-C does: what was begun is undone."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in _STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def within(option: str, value: Any, default: Any, least: float, most: float) -> Any:
     """A number that was given, else the default. Raises `UsageError` for one out of range, which NaN always is."""
     if value is None:
         return default
     if not least <= value <= most:
-        raise UsageError(f"{option} {value:g}: wants {least:g} to {most:g}")
+        raise UsageError(f"{option} {_plain(value)}: wants {_plain(least)} to {_plain(most)}")
     return value
+
+
+def _plain(number: float) -> str:
+    """A whole number with all its digits, which `:g` does not give from a million on."""
+    return str(number) if isinstance(number, int) else f"{number:g}"

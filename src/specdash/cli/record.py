@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from specdash.cli.options import add_settings, find_targets, resolved_settings
 from specdash.cli.recording import own_rules, recorder_for
 from specdash.core.config import RECORD_SETTINGS, RULE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
+from specdash.core.flag import Flag
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     ends = time.monotonic() + parse_length(args.length) if args.length is not None else None
     if ends is not None and ends <= time.monotonic():
         raise UsageError(f"--for {args.length}: wants more than nothing")
-    stop = threading.Event()
+    stop = Flag()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
     try:
         target = _target(settings, stop, ends)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             signal.signal(number, handler)
 
 
-def _target(settings: Mapping[str, Resolved], stop: threading.Event, ends: float | None) -> Target | None:
+def _target(settings: Mapping[str, Resolved], stop: Flag, ends: float | None) -> Target | None:
     """The server to record; waits until there is one. None when it is time to end."""
     told = False
     while True:
@@ -75,7 +75,7 @@ def _target(settings: Mapping[str, Resolved], stop: threading.Event, ends: float
             return None
 
 
-def _record(target: Target, settings: Mapping[str, Resolved], stop: threading.Event, ends: float | None) -> ExitCode:
+def _record(target: Target, settings: Mapping[str, Resolved], stop: Flag, ends: float | None) -> ExitCode:
     from specdash.collect.hub import Hub
     from specdash.insight.state import TargetState
 
@@ -98,7 +98,7 @@ def _record(target: Target, settings: Mapping[str, Resolved], stop: threading.Ev
     return ExitCode.OK
 
 
-def _watch(target: Target, recorder: Recorder, stop: threading.Event, ends: float | None) -> None:
+def _watch(target: Target, recorder: Recorder, stop: Flag, ends: float | None) -> None:
     """Say what becomes of the recording until it is time to end."""
     told = ""
     lost = 0

@@ -1,4 +1,4 @@
-"""`specdash recover`: roll back, or finish, an apply whose specdash was killed."""
+"""`specdash recover`: roll back, or finish, an apply whose specdash was killed; put back what was left on trial."""
 
 from __future__ import annotations
 
@@ -28,33 +28,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show what was cut short, ask, recover; 0 when it ended as asked, or there was nothing to recover."""
     from specdash.cli.apply_run import deployment_of
-    from specdash.cli.apply_view import StepPrinter, recovered_code, report, undisturbed
+    from specdash.cli.apply_view import StepPrinter, recovered_code, report
+    from specdash.cli.signals import undisturbed
     from specdash.control.recover import recover, unfinished
+    from specdash.control.trial import abandoned
 
-    journal = unfinished(os.environ)
-    if journal is None:
+    journal, trial = unfinished(os.environ), abandoned(os.environ)
+    if journal is None and trial is None:
         print(json.dumps({"outcome": "nothing to recover"}) if args.json else "nothing to recover")
         return ExitCode.OK
     printer = StepPrinter()
-    printer.say(f"specdash: {journal.words}")
-    finish = args.finish
+    for words in (journal.words if journal is not None else "", trial.words if trial is not None else ""):
+        if words:
+            printer.say(f"specdash: {words}")
+    # What is on trial is never kept: it was not asked for but for measuring.
+    finish = args.finish and trial is None
     if not (args.yes or args.finish or args.rollback):
-        answer = _ask()
+        answer = _ask(may_finish=trial is None)
         if answer == "":
             printer.say("nothing was done; it can be recovered later")
             return ExitCode.UNFINISHED
         finish = answer == "f"
-    deployment, _ = deployment_of(args)
+    deployment, options = deployment_of(args)
+    record, code = None, ExitCode.OK
     with undisturbed():
-        record = recover(deployment, journal, finish=finish, on_progress=printer, env=os.environ)
-    report(record, as_json=args.json)
-    return recovered_code(record, finish=finish)
+        if journal is not None:
+            record = recover(deployment, journal, finish=finish, on_progress=printer, env=os.environ)
+            code = recovered_code(record, finish=finish)
+        if trial is not None and code is ExitCode.OK:
+            from specdash.control.trial_end import restore_abandoned
+
+            printer.say("specdash: putting the settings from before the trial back")
+            record = restore_abandoned(trial, deployment, options, printer, os.environ) or record
+    if record is not None:
+        report(record, as_json=args.json)
+    else:
+        print(json.dumps({"outcome": "nothing to recover"}) if args.json else "the settings from before are in force")
+    return code
 
 
-def _ask() -> str:
+def _ask(*, may_finish: bool) -> str:
     """`r`, `f`, or "" for neither. Raises `UsageError` where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("recover needs --yes, --rollback or --finish where there is no terminal to ask on")
-    print("[r]oll back, [f]inish, or leave it [N]? ", end="", file=sys.stderr, flush=True)
+    words = "[r]oll back, [f]inish, or leave it [N]? " if may_finish else "[r]oll back, or leave it [N]? "
+    print(words, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip().lower()[:1]
-    return answer if answer in ("r", "f") else ""
+    return answer if answer == "r" or (answer == "f" and may_finish) else ""

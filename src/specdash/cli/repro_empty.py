@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, one_target, resolved_settings, stopped_by_signals
+from specdash.cli.options import add_settings, one_target, resolved_settings, within
+from specdash.cli.own_server import add_own_server, own_server
+from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from specdash.bench.repro_empty import Judgement, Pair, Reply
     from specdash.bench.repro_run import Plan
@@ -34,9 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.epilog = _EPILOG
     add_settings(parser, _SETTINGS)
-    parser.add_argument("--env-file", metavar="F", help="start a server of this backend env for it, beside what runs")
-    parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
-    parser.add_argument("--force", action="store_true", help="start it also where memory seems not to suffice")
+    add_own_server(parser)
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"calls on each side ({TURNS})")
     parser.add_argument(
         "--tool-chars", type=int, default=TOOL_CHARS, metavar="N", help=f"length of a tool's result ({TOOL_CHARS})"
@@ -57,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return _measure(args, target.url, target.api_key, target.model)
     if args.url is not None:
         raise UsageError("--url and --env-file name two servers; give one of them")
-    with stopped_by_signals(), _own_server(args) as (url, key):
+    with stopped_by_signals(), own_server(args, "repro-empty", _say) as (url, key):
         return _measure(args, url, key, None)
 
 
@@ -67,29 +63,7 @@ def _check(args: argparse.Namespace) -> None:
         ("--tool-chars", args.tool_chars, 1, 10_000_000),
         ("--max-tokens", args.max_tokens, 1, 100_000),
     ):
-        if not least <= value <= most:
-            raise UsageError(f"{option} {value}: wants {least} to {most}")
-
-
-@contextmanager
-def _own_server(args: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
-    from dataclasses import replace
-
-    from specdash.backend.launch import free_port, read_env_file
-    from specdash.bench.baseline_engine import own_engine
-    from specdash.bench.verify_engines import own_candidate
-
-    with tempfile.TemporaryDirectory(prefix="specdash-repro-") as directory:
-        values = read_env_file(args.env_file)
-        log = Path(directory) / "engine.log"
-        own = own_candidate(values, args.env_file, engine=args.engine, parallel=None, log=log)
-        if not args.force:
-            own.check_memory()
-        settings = own.plan.settings.with_value("port", free_port("127.0.0.1"), "repro-empty, a free port")
-        plan = replace(own.plan, settings=settings)
-        _say(f"starting {plan.engine.words} on {plan.settings.url}")
-        with own_engine(plan) as place:
-            yield place.url, place.key
+        within(option, value, value, least, most)
 
 
 def _measure(args: argparse.Namespace, url: str, key: str | None, model: str | None) -> int:

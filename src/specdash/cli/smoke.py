@@ -9,7 +9,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, one_target, resolved_settings, stopped_by_signals, within
+from specdash.cli.options import add_settings, one_target, resolved_settings, within
+from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.start_check import Drafting
 

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, stopped_by_signals, within
+from specdash.cli.options import add_settings, resolved_settings, within
+from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from specdash.core.config import (
     RULE_SETTINGS,
     SCREEN_SETTINGS,
     SERVICE_SETTINGS,
+    SETTINGS,
     TARGET_SETTINGS,
 )
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
@@ -125,6 +126,7 @@ def open_dashboard(
     from specdash.tui.app import Dashboard
     from specdash.tui.arming import Arming
     from specdash.tui.themes import THEME_NAMES
+    from specdash.tune.console import TunerConsole
 
     theme = settings["theme"]
     if theme.value is not None and theme.value not in THEME_NAMES:
@@ -152,6 +154,7 @@ def open_dashboard(
         recording=lambda: collecting.record_problem,
         record=collecting.open_record,
         slots=SlotConsole(lambda: collecting.target, env),
+        tuner=TunerConsole(_for_children(settings, env)) if deployment is None else None,
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
@@ -162,6 +165,13 @@ def open_dashboard(
             collecting.stop()
             _end_apply(console)
     return app.return_code or ExitCode.OK
+
+
+def _for_children(settings: Mapping[str, Resolved], env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a `specdash` that works on the same services as this one."""
+    given = (one for one in SETTINGS if one.name in (*SERVICE_SETTINGS, *APPLY_SETTINGS))
+    values = {one.variable: settings[one.name].value for one in given}
+    return {**env, **{name: str(value) for name, value in values.items() if value is not None}}
 
 
 def _services(settings: Mapping[str, Resolved]) -> Deployment:

@@ -1,0 +1,261 @@
+"""`specdash bench live` as an operator uses it: on a scripted server, and on the real one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdash.bench.live_text import number
+from specdash.cli.main import main
+from specdash.core.errors import ExitCode
+from specdash.core.paths import state_dir
+from support.chat_server import Answer, ChatServer
+from support.fault_server import free_port
+
+SECRET = "nobody must see this text"
+QUICK = ("--runs", "2", "--max-tokens", "32")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"a{n}", "kind": "first" if n % 2 else "second", "prompt": f"{SECRET} {n}"} for n in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+def live(server: ChatServer, prompts: str, out: Path, *words: str) -> int:
+    return main(["bench", "live", "--url", server.url, "--prompts", prompts, "--out", str(out), *QUICK, *words])
+
+
+def report(out: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return told
+
+
+def test_it_prints_a_table_and_leaves_report_samples_and_plots(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with ChatServer() as server:
+        assert live(server, prompts, out) == ExitCode.OK
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert "scripted.gguf, build b1-scripted" in lines[0]
+    assert "4 prompts (a file) × 2 runs, 1 at a time, at most 32 tokens, temperature 0, seed 1" in lines[1]
+    assert [line.split()[:2] for line in lines if line.startswith(("first", "second", "all"))] == [
+        ["first", "4"],
+        ["second", "4"],
+        ["all", "8"],
+    ]
+    assert "cache off: every request began differently" in printed
+    assert lines[-1] == f"results: {out}"
+    told = report(out)
+    assert told["schema"] == "specdash.bench.live/1"
+    assert (told["complete"], told["interrupted"], told["planned"]) == (True, False, 8)
+    overall = told["figures"]["all"]
+    assert (overall["accepted"], overall["drafted"], overall["tokens"]) == (160, 320, 256)
+    assert overall["acceptance"]["value"] == 0.5
+    assert overall["decode_tokens_per_s"]["value"] == pytest.approx(31 / 0.02)
+    samples = [json.loads(line) for line in (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(samples) == 8
+    assert {(one["prompt"], one["run"]) for one in samples} == {(f"a{n}", run) for n in range(4) for run in range(2)}
+    for name in ("decode.svg", "ttft.svg", "acceptance.svg"):
+        assert ET.fromstring((out / name).read_text(encoding="utf-8")).tag.endswith("svg")  # noqa: S314 - our own
+    assert "| first | 4 |" in (out / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.5, "0.5"), (57.613, "57.61"), (999.94, "999.9"), (25031.4, "25,031")])
+def test_rates_are_written_to_be_read(value: float, words: str) -> None:
+    assert number(value) == words
+
+
+def test_results_hold_no_text_of_prompts_and_answers_and_are_for_the_owner_alone(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setenv("BENCH_KEY", "sk-secret-key")
+    with ChatServer(key="sk-secret-key") as server:
+        assert live(server, prompts, out, "--api-key-env", "BENCH_KEY") == ExitCode.OK
+    for file in out.iterdir():
+        content = file.read_text(encoding="utf-8")
+        assert SECRET not in content, file
+        assert "sk-secret" not in content, file
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
+def test_json_is_the_report_and_the_folder(prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ChatServer() as server:
+        assert live(server, prompts, tmp_path / "out", "--json") == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("folder") == str(tmp_path / "out")
+    assert told == report(tmp_path / "out")
+
+
+def test_without_out_results_go_to_the_state_folder(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with ChatServer() as server:
+        assert main(["bench", "live", "--url", server.url, "--prompts", prompts, "--runs", "1"]) == ExitCode.OK
+    folder = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("results: "))
+    assert folder.parent == state_dir() / "bench"
+    assert folder.name.endswith("-live")
+
+
+def test_nobody_there_is_exit_4_and_leaves_nothing(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    out = tmp_path / "out"
+    assert main(["bench", "live", "--url", url, "--prompts", prompts, "--out", str(out)]) == ExitCode.UNREACHABLE
+    assert f"{url} does not answer (Connection refused)" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_wrong_model_is_exit_3_and_names_those_there_are(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer() as server:
+        assert live(server, prompts, tmp_path / "out", "--model", "other") == ExitCode.BAD_INPUT
+    assert "no model 'other' at" in (said := capsys.readouterr().err)
+    assert "there is scripted.gguf" in said
+
+
+def test_an_empty_prompt_file_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    assert main(["bench", "live", "--url", "http://127.0.0.1:1", "--prompts", str(empty)]) == ExitCode.BAD_INPUT
+    assert "has no prompt; write one a line" in capsys.readouterr().err
+
+
+def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with ChatServer(lambda number, _: Answer(status=500) if number else Answer()) as server:
+        assert live(server, prompts, out) == ExitCode.FAILED
+    caught = capsys.readouterr()
+    assert "every request failed: HTTP 500: no" in caught.err
+    assert "tok/s" not in caught.out
+    told = report(out)
+    assert told["figures"] == {}
+    assert told["faults"] == {"server error": 5}
+    assert not (out / "decode.svg").exists()
+
+
+def test_some_failures_are_said_beside_the_figures(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(lambda number, _: Answer(status=503) if number == 3 else Answer()) as server:
+        assert live(server, prompts, tmp_path / "out") == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "1 request failed (1 busy): HTTP 503: no" in printed
+    assert "8 (1 failed)" in printed
+
+
+def test_a_cache_that_was_not_to_be_used_is_said_and_its_speeds_left_out(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(lambda *_: Answer(cached=64)) as server:
+        assert live(server, prompts, tmp_path / "out") == ExitCode.OK
+    assert "cache off was asked for, but 8 requests used one" in capsys.readouterr().out
+    assert report(tmp_path / "out")["figures"]["all"]["decode_tokens_per_s"] is None
+
+
+def test_a_drafter_that_learns_the_prompts_is_said(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(
+        lambda number, _: Answer(drafted=10 if number < 5 else 30, accepted=8 if number < 5 else 24)
+    ) as server:
+        live(server, prompts, tmp_path / "out")
+    assert "25.0% of the tokens came from drafts in the first run and 75.0% later" in capsys.readouterr().out
+
+
+def test_a_server_that_cannot_keep_up_with_the_rate_is_said(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(lambda *_: Answer(decode_s=0.1)) as server:
+        assert live(server, prompts, tmp_path / "out", "--rate", "100", "--constant") == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "offered 100 requests a second" in printed
+    assert "the server cannot keep up" in printed
+    assert "latency p50 / p95" in printed
+
+
+def test_a_folder_with_something_in_it_is_not_written_into(
+    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer() as server:
+        assert live(server, prompts, tmp_path) == ExitCode.BAD_INPUT
+        assert "is not empty; name a new folder" in capsys.readouterr().err
+        assert live(server, prompts, Path(prompts)) == ExitCode.BAD_INPUT
+        assert "is a file; name a folder" in capsys.readouterr().err
+        assert not server.bodies
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--runs", "0"], "--runs 0: wants 1 to"),
+        (["--max-tokens", "1"], "--max-tokens 1: wants 2 to"),
+        (["--concurrency", "0"], "--concurrency 0: wants 1 to"),
+        (["--rate", "0"], "--rate 0: wants 0.001 to"),
+        (["--rate", "nan"], "--rate nan: wants"),
+        (["--constant"], "--constant says how requests come at a rate"),
+        (["--rate", "1", "--concurrency", "2"], "not allowed with argument"),
+        (["--class", "poetry"], "no prompts of class 'poetry'"),
+        (["--url", "ftp://x"], "the scheme must be http or https"),
+        (["--temperature", "-1"], "--temperature -1: wants 0 to"),
+    ],
+)
+def test_what_cannot_be_meant_is_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "live", *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def _stopped_after(answers: int, url: str, prompts: str, out: Path, number: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specdash", "bench", "live", "--url", url, "--prompts", prompts, "--out", str(out)]
+    process = subprocess.Popen([*command, "--runs", "50"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    samples = out / "samples.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if samples.exists() and len(samples.read_bytes().splitlines()) >= answers:
+            break
+        time.sleep(0.02)
+    process.send_signal(number)
+    printed, said = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, printed, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_and_reports_what_was_measured(number: int, prompts: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ChatServer() as server:
+        ended = _stopped_after(5, server.url, prompts, out, number)
+    assert ended.returncode == ExitCode.INTERRUPTED, ended.stderr
+    told = report(out)
+    measured = told["figures"]["all"]["requests"]
+    assert (told["interrupted"], told["complete"]) == (True, False)
+    assert 5 <= measured < told["planned"] == 200
+    assert len((out / "samples.jsonl").read_bytes().splitlines()) == measured
+    assert f"{measured} of 200 requests were made" in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_kill_loses_nothing_that_was_measured(prompts: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ChatServer() as server:
+        ended = _stopped_after(5, server.url, prompts, out, signal.SIGKILL)
+    assert ended.returncode == -signal.SIGKILL
+    rows = [json.loads(line) for line in (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) >= 5
+    assert not list(out.glob("report*"))

@@ -1,0 +1,446 @@
+"""`specdash tune` as an operator uses it: on engines of its own, and on a service under the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.backend import demo
+from specdash.cli.main import main
+from specdash.core.applies import ApplyKind, Outcome
+from specdash.core.errors import ExitCode
+from specdash.core.paths import backend_env_file, tune_runs_dir
+from specdash.tune.run_files import newest_run, read_run
+from specdash.tune.status import Ending, RunState
+from support.deployment import Rig, until
+from support.engines import llama_server_binary, write_env
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from specdash.tune.status import Now, Run
+
+SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100")
+BESIDE = [pytest.mark.llama_server, pytest.mark.slow, pytest.mark.timeout(300)]
+SERVICE = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def beside(test: Any) -> Any:
+    for mark in BESIDE:
+        test = mark(test)
+    return test
+
+
+def on_service(test: Any) -> Any:
+    for mark in SERVICE:
+        test = mark(test)
+    return test
+
+
+def own_env(directory: Path, **more: str) -> Path:
+    """An env file of a real llama-server on the bundled models."""
+    values = {
+        "LLAMA_ENGINE": "llama-server",
+        "LLAMA_BIN": llama_server_binary(),
+        "LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)),
+        "LLAMA_DRAFT_MODEL": str(demo.bundled_model(demo.DRAFT_MODEL)),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": "4",
+        "LLAMA_CTX_SIZE": "8192",
+        "LLAMA_PARALLEL": "1",
+        "LLAMA_THREADS": "1",
+        "LLAMA_LOG_VERBOSITY": "4",
+        **more,
+    }
+    return write_env(directory / "backend.env", values)
+
+
+def tune(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "specdash", "tune", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def run_of(env: dict[str, str] | None = None) -> Run:
+    found = newest_run(env or os.environ)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--restarts", "2"), "--restarts 2: wants 3 to 1000"),
+        (("--each", "1"), "--each 1: wants 2 to 1000"),
+        (("--tokens", "0"), "--tokens 0: wants 16"),
+        (("--minutes", "0"), "--minutes 0: wants 0.1"),
+        (("--minutes", "nan"), "--minutes nan: wants 0.1"),
+        (("--seed", "-5"), "--seed -5: wants 0 to 4294967294"),
+        (("--free-vram", "-1"), "--free-vram -1: wants 0 to 10000000"),
+        (("--beside", "--while-serving"), "leave --beside out"),
+        (("--env-file", "x"), "add --beside"),
+        (("--beside", "--env-file", "x", "--apply"), "leave one of them out"),
+        (("--status", "--abort"), "exclude each other"),
+        (("--dry-run", "--resume"), "exclude each other"),
+    ],
+)
+def test_what_cannot_be_meant_is_bad_usage(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_service_nothing_can_be_tuned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--yes", "--manager", "supervisor"]) == ExitCode.SERVICE
+    assert "no backend service" in capsys.readouterr().err
+
+
+def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["tune", "--yes", "--manager", "supervisor", "--beside", "--apply"]
+    file = backend_env_file(os.environ)
+    file.parent.mkdir(parents=True)
+    own_values = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"}
+    write_env(file, own_values)
+    assert main(words) == ExitCode.SERVICE
+    assert "no backend service" in capsys.readouterr().err
+    assert not tune_runs_dir(os.environ).exists()
+
+
+def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", "--status"]) == ExitCode.OK
+    assert main(["tune", "--status", "--json"]) == ExitCode.OK
+    assert capsys.readouterr().out == "nothing was tuned yet\nnull\n"
+    assert main(["tune", "--resume", "--yes"]) == ExitCode.BAD_INPUT
+    assert "no run of `specdash tune` to go on with" in capsys.readouterr().err
+    assert main(["tune", "--abort"]) == ExitCode.OK
+    assert "no run was cut short" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [("none", "speculation is off"), ("ngram-cache", "its drafts have 8 tokens, always")],
+)
+def test_where_there_is_no_knob_the_plan_says_what_to_allow(
+    spec: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = write_env(
+        tmp_path / "e.env",
+        {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": spec},
+    )
+    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run"]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert said in told
+    assert "--allow-types all, or some of: ngram-simple" in told
+    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run", "--json"]) == ExitCode.USAGE
+    assert said in json.loads(capsys.readouterr().out)["problem"]
+    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run", "--allow-types", "all"]) == ExitCode.OK
+    assert "LLAMA_SPEC_TYPE: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--prompts", "empty.jsonl"), ExitCode.BAD_INPUT, "has no prompt"),
+        (("--prompts", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
+        (("--transcript", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
+        (("--objective", "per-watt"), ExitCode.USAGE, "no GPU here"),
+        (("--workload", "live"), ExitCode.USAGE, "does not run"),
+        (("--allow-types", "draft-mtp"), ExitCode.USAGE, "prediction (nextn) layers"),
+        (("--prompts", "a", "--transcript", "b"), ExitCode.USAGE, "give one of them"),
+    ],
+)
+def test_bad_input_ends_before_anything_is_touched(
+    words: tuple[str, ...],
+    code: ExitCode,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jsonl").touch()
+    env = write_env(
+        tmp_path / "e.env",
+        {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"},
+    )
+    assert main(["tune", "--beside", "--env-file", str(env), "--yes", *words]) == code
+    assert said in capsys.readouterr().err
+    assert not tune_runs_dir(os.environ).exists()
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = write_env(
+        tmp_path / "e.env",
+        {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"},
+    )
+    assert main(["tune", "--beside", "--env-file", str(env)]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert "tune needs --yes" in told
+    assert "points" in told
+
+
+@beside
+def test_a_small_tune_with_known_acceptance_ends_with_a_report(tmp_path: Path) -> None:
+    """Hardly anything is accepted beyond the first token, so that long drafts only cost time."""
+    rates = ",".join(["0.9", "0.01", *["0"] * 10])
+    env = own_env(tmp_path, LLAMA_DRAFT_MAX="12", LLAMA_EXTRA_ARGS=f"--spec-synth-rates {rates}")
+    done = tune("--beside", "--env-file", str(env), *SMALL, "--restarts", "5")
+    assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+    run = run_of()
+    assert run.state is RunState.FINISHED
+    assert [one.result.failure for one in run.boots] == [""] * len(run.boots)
+    for boot in run.boots:
+        beyond = [sum(one.accepted_per_position[1:]) for one in boot.result.prompts]
+        assert sum(beyond) <= 0.05 * sum(one.steps for one in boot.result.prompts)
+    assert "makes every text garbage" in done.stderr
+    assert f"{len(run.boots)} of 5" in done.stderr
+    told = json.loads((Path(run.directory) / "report.json").read_text())
+    assert len(told["boots"]) == len(run.boots)
+    assert (Path(run.directory) / "speeds.svg").read_text().startswith("<svg")
+    outcome = run.end.outcome if run.end is not None else None
+    assert outcome is not None
+    if outcome.improved:
+        assert (outcome.chosen.n_max or 0) < 12
+
+
+@beside
+def test_an_engine_that_never_comes_up_ends_without_a_recommendation(tmp_path: Path) -> None:
+    env = own_env(tmp_path, LLAMA_EXTRA_ARGS="--no-such-flag-at-all")
+    done = tune("--beside", "--env-file", str(env), *SMALL)
+    assert done.returncode == ExitCode.FAILED
+    assert "the settings in force cannot be measured" in done.stderr
+    assert "apply it" not in done.stderr
+    run = run_of()
+    assert run.end is not None
+    assert run.end.outcome is None
+
+
+@beside
+def test_nothing_of_engines_beside_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdash", "tune", "--beside", "--env-file", str(own_env(tmp_path)), *SMALL],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    )
+    until(lambda: measured_boots() >= 1, 120)
+    ours = psutil.Process(process.pid).children(recursive=True)
+    assert list(temporary.glob("specdash-tune-*"))
+    process.kill()
+    process.wait(10)
+    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in ours), 20)
+    until(lambda: not list(temporary.glob("specdash-tune-*")))
+    assert run_of().state is RunState.CUT_SHORT
+
+
+@beside
+def test_ctrl_c_keeps_what_was_measured_and_a_resume_goes_on_with_it(tmp_path: Path) -> None:
+    env = own_env(tmp_path)
+    words = ("--beside", "--env-file", str(env), *SMALL, "--restarts", "4", "--no-check")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdash", "tune", *words], stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    )
+    until(lambda: measured_boots() >= 2, 120)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "what was measured is kept" in told
+    first = run_of()
+    assert first.end is not None
+    assert first.end.ending is Ending.STOPPED
+    env.write_text(env.read_text().replace("8192", "4096"))
+    refused = tune("--resume", "--yes")
+    assert refused.returncode == ExitCode.REFUSED
+    assert "LLAMA_CTX_SIZE was changed" in refused.stderr
+    env.write_text(env.read_text().replace("4096", "8192"))
+    done = tune("--resume", "--yes")
+    assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+    both = run_of()
+    assert both.directory == first.directory
+    assert both.heads == 2
+    assert len(both.boots) == 4
+    assert [one.at for one in both.boots[: len(first.boots)]] == [one.at for one in first.boots]
+
+
+def measured_boots(env: dict[str, str] | None = None) -> int:
+    found = newest_run(env or os.environ)
+    return len(found.boots) if found is not None else 0
+
+
+@on_service
+def test_the_service_ends_as_it_was_and_every_boot_was_an_ordinary_apply(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    done = rig.command("tune", *SMALL, "--restarts", "4", "--no-check", timeout=240)
+    assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+    rig.assert_settled(version=before)
+    run = run_of(rig.env)
+    records = rig.records()[-len(run.boots) - 1 :]
+    assert [one.outcome for one in records] == [Outcome.APPLIED] * (len(run.boots) + 1)
+    assert records[-1].kind is ApplyKind.ROLLBACK
+    assert all(one.downtime_s is not None for one in run.boots)
+    assert "secret-of-the-rig" not in "".join(
+        path.read_text() for path in Path(run.directory).iterdir() if path.is_file()
+    )
+    told = rig.command("tune", "--status")
+    assert told.stdout.startswith("finished: the service specdash-backend")
+
+
+@on_service
+def test_what_is_better_is_applied_where_that_was_wanted(rig: Rig) -> None:
+    """Drafts of which nothing is accepted, and an alternative that is far better: without drafts."""
+    words = "LLAMA_DRAFT_MAX=16", "LLAMA_EXTRA_ARGS=--spec-synth-len 1"
+    assert rig.command("apply", "--yes", *words).returncode == ExitCode.OK
+    done = rig.command("tune", *SMALL, "--restarts", "9", "--apply", timeout=280)
+    assert done.returncode == ExitCode.OK, done.stderr
+    run = run_of(rig.env)
+    assert run.end is not None
+    assert run.end.in_force == "the chosen settings"
+    values = rig.values()
+    assert all(values.get(key, "") == value for key, value in run.end.settings)
+    assert int(values.get("LLAMA_DRAFT_MAX") or 0) < 16
+    assert rig.records()[-1].kind is ApplyKind.APPLY
+
+
+@on_service
+@pytest.mark.parametrize("way", ["recover", "resume", "abort"])
+def test_a_killed_run_leaves_nothing_that_cannot_be_put_back(rig: Rig, way: str) -> None:
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "4", "--no-check")
+    until(lambda: run_is_of(rig, process.pid) and measured_boots(rig.env) >= 2, 120)
+    process.kill()
+    process.communicate(timeout=10)
+    assert run_of(rig.env).state is RunState.CUT_SHORT
+    if way == "recover":
+        done = rig.command("recover", "--yes")
+        assert done.returncode == ExitCode.OK, done.stderr
+        rig.assert_settled(version=before)
+    elif way == "abort":
+        done = rig.command("tune", "--abort")
+        assert done.returncode == ExitCode.OK, done.stderr
+        rig.assert_settled(version=before)
+        assert run_of(rig.env).state is RunState.STOPPED
+    else:
+        kept = [one.at for one in run_of(rig.env).boots]
+        done = rig.command("tune", "--resume", "--yes", timeout=240)
+        assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
+        rig.assert_settled(version=before)
+        run = run_of(rig.env)
+        assert run.state is RunState.FINISHED
+        assert [one.at for one in run.boots][: len(kept)] == kept
+        assert len(run.boots) == 4
+
+
+def run_is_of(rig: Rig, pid: int) -> bool:
+    found = newest_run(rig.env)
+    return found is not None and found.head.pid == pid
+
+
+@on_service
+def test_ctrl_c_on_a_service_puts_it_back(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "5")
+    until(lambda: run_is_of(rig, process.pid) and measured_boots(rig.env) >= 1, 120)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    rig.assert_settled(version=before)
+
+
+@on_service
+def test_while_users_are_served_it_steps_aside_and_still_ends(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check", "--while-serving")
+    asked = 0
+    until(lambda: run_is_of(rig, process.pid), 60)
+    while process.poll() is None and asked < 12:
+        assert rig.ask()
+        asked += 1
+        time.sleep(6)
+    _, told = process.communicate(timeout=200)
+    assert process.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), told
+    rig.assert_settled(version=before)
+    found = read_run(Path(run_of(rig.env).directory))
+    assert found is not None
+    assert len(found.boots) == 3
+
+
+@contextlib.contextmanager
+def users(rig: Rig, count: int) -> Iterator[None]:
+    """Clients that ask all the time."""
+    ended = threading.Event()
+
+    def asking() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                rig.ask()
+
+    clients = [threading.Thread(target=asking, daemon=True) for _ in range(count)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for client in clients:
+            client.join(40)
+
+
+def now_of(rig: Rig) -> Now | None:
+    return run_of(rig.env).now
+
+
+@on_service
+def test_who_waits_at_the_proxy_during_a_restart_is_told(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "12", "--no-check")
+    until(lambda: run_is_of(rig, process.pid), 60)
+    try:
+        with users(rig, 3):
+            until(lambda: ((now := now_of(rig)) is not None and bool(now.held)) or process.poll() is not None, 120)
+            said = rig.command("tune", "--status").stdout
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert "at the proxy" in said
+    rig.assert_settled(version=before)
+
+
+@on_service
+def test_how_many_requests_queue_is_told_while_users_are_served(rig: Rig) -> None:
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check", "--while-serving")
+    until(lambda: run_is_of(rig, process.pid), 60)
+    try:
+        with users(rig, 12):
+            until(lambda: (now := now_of(rig)) is not None and bool(now.queued), 60)
+            assert measured_boots(rig.env) <= 1
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    rig.assert_settled(version=before)
