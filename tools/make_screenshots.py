@@ -1,7 +1,8 @@
 """`make screenshots`: pictures of the real dashboard on the real demo, as SVG and PNG, at the three sizes that count.
 
 The demo runs for a minute first, so that every panel has something to show. The `checkpoints` picture is of a recurrent
-model of tests/support, because the demo's model has an attention memory. Needs cairosvg (in the `dev` extra), the cairo
+model of tests/support, because the demo's model has an attention memory; the `tuner` picture is of a service of
+tests/support, which outlives each of its restarts. Needs cairosvg (in the `dev` extra), the cairo
 library and DejaVu Sans Mono (Debian: libcairo2 fonts-dejavu-core).
 """
 
@@ -38,9 +39,13 @@ from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
+from specdash.tune.status import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from specdash.tune.console import TunerConsole
+    from specdash.tune.status import Run
 
 SIZES = ((80, 24), (120, 36), (200, 50))
 SCREENS = {"demo": (), "speculation": ("m",), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
@@ -49,7 +54,12 @@ INCIDENTS = {"banner": (), "incidents": ("i",)}
 """Those that are drawn while the engine is stopped."""
 CHECKPOINTS = {"checkpoints": ("m",)}
 """Those of a recurrent model that speculates."""
-ALL = (*SCREENS, *INCIDENTS, *CHECKPOINTS)
+TUNER = {"tuner": ("T",)}
+"""Those of a run of the tuner."""
+TUNE = ("tune", "--yes", "--busy-ok", "--each", "8", "--tokens", "256", "--ttft", "1", "--restarts", "12")
+TUNED_BOOTS = 4
+TUNE_S = 900.0
+ALL = (*SCREENS, *INCIDENTS, *CHECKPOINTS, *TUNER)
 STOPPED_S = 15.0
 APPLIED = {"LLAMA_DRAFT_MAX": "6"}
 """What is applied after half of the traffic, so that there is a marker and a card to show."""
@@ -59,9 +69,16 @@ OUT = Path(__file__).resolve().parents[1] / "screenshots"
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
-async def shoot(state: TargetState, console: Console | None, width: int, height: int, keys: tuple[str, ...]) -> str:
+async def shoot(
+    state: TargetState,
+    console: Console | None,
+    tuner: TunerConsole | None,
+    width: int,
+    height: int,
+    keys: tuple[str, ...],
+) -> str:
     """The dashboard at one size, as SVG; without a console it is not the demo's."""
-    app = Dashboard(state, demo=console is not None, theme="night", console=console)
+    app = Dashboard(state, demo=console is not None, theme="night", console=console, tuner=tuner)
     app.window_s = WINDOW_S
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause(1.0)
@@ -93,6 +110,8 @@ def main() -> int:
         return 1
     if wanted & {*CHECKPOINTS}:
         checkpoint_pictures(args.out, args.warm_up)
+    if wanted & {*TUNER}:
+        tuner_pictures(args.out)
     return 0
 
 
@@ -154,12 +173,48 @@ def checkpoint_pictures(out: Path, warm_up: float) -> None:
                 draw(state, None, CHECKPOINTS, out)
 
 
-def draw(state: TargetState, console: Console | None, screens: Mapping[str, tuple[str, ...]], out: Path) -> None:
+def tuner_pictures(out: Path) -> None:
+    """A run of `specdash tune` on a real service, begun in another terminal and half done."""
+    sys.path.insert(0, str(TESTS))
+    from specdash.tune.console import TunerConsole
+    from support.deployment import running_deployment
+
+    with running_deployment("daemon") as rig:
+        env = {**rig.env, "LLAMA_API_KEY": rig.values()["LLAMA_API_KEY"]}
+        target = target_for_url(rig.backend_url, env)
+        state, tuner = TargetState(target), TunerConsole(rig.env)
+        run = rig.start_command(*TUNE)
+        try:
+            with Hub(target, [state.apply], on_target=state.retarget, env=env):
+                until = time.monotonic() + TUNE_S
+                while (seen := tuner.look().run) is None or not half_done(seen):
+                    if run.poll() is not None or time.monotonic() > until:
+                        sys.exit(f"the run for the picture has ended: {run.communicate()[1]}")
+                    time.sleep(0.2)
+                draw(state, None, TUNER, out, tuner)
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=120)
+
+
+def half_done(run: Run) -> bool:
+    """Some boots have ended, and the present one is measured."""
+    now = run.now
+    return len(run.boots) >= TUNED_BOOTS and now is not None and now.step is Step.MEASURE and now.done == 1
+
+
+def draw(
+    state: TargetState,
+    console: Console | None,
+    screens: Mapping[str, tuple[str, ...]],
+    out: Path,
+    tuner: TunerConsole | None = None,
+) -> None:
     """These screens at all sizes, as SVG and PNG."""
     import cairosvg
 
     for (screen, keys), (width, height) in itertools.product(screens.items(), SIZES):
-        svg = asyncio.run(shoot(state, console, width, height, keys))
+        svg = asyncio.run(shoot(state, console, tuner, width, height, keys))
         name = out / f"{screen}-{width}x{height}"
         name.with_suffix(".svg").write_text(svg, encoding="utf-8")
         name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))

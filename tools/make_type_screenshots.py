@@ -81,7 +81,7 @@ def picture(name: str, seconds: float) -> str:
                     backend.complete(prompt(turn), 160)
                     if time.monotonic() > until:
                         break
-                return asyncio.run(shoot(state, None, *SIZE, ()))
+                return asyncio.run(shoot(state, None, None, *SIZE, ()))
 
 
 def prompt(turn: int) -> str:

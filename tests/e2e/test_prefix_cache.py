@@ -48,7 +48,8 @@ def seen(watching: Watched, requests: int) -> PrefixCachePicture:
 def test_what_was_cached_is_what_the_answers_say(verbosity: str, tmp_path: Path) -> None:
     model = tiny_models.write_llama(tmp_path / "m.gguf")
     with BreakableServer(tmp_path, "-lv", verbosity, model=model) as server, watched(server.target) as watching:
-        until(lambda: watching.picture().views.prefix_cache.verdict.startswith("no prompt seen"))
+        until(lambda: watching.state.counters.last is not None)
+        assert watching.picture().views.prefix_cache.verdict.startswith("no prompt seen")
         told = [ask(server, talk(1, 60 + 20 * turn)) for turn in range(5)]
         found = seen(watching, 5)
         until(lambda: watching.picture().views.prefix_cache.lifetime_share is not None)
@@ -56,12 +57,19 @@ def test_what_was_cached_is_what_the_answers_say(verbosity: str, tmp_path: Path)
             (one["cache_n"], one["prompt_n"]) for one in told
         )
         cached, processed = (sum(one[name] for one in told) for name in ("cache_n", "prompt_n"))
-        until(lambda: watching.picture().views.prefix_cache.cached == cached)
+
+        held = told[-1]["cache_n"] + told[-1]["prompt_n"] + 7
+
+        def counted() -> bool:
+            view = watching.picture().views.prefix_cache
+            most = max((slot.tokens or 0 for slot in view.slots), default=0)
+            return (view.cached, view.basis, most) == (cached, "counters", held)
+
+        until(counted)
         found = watching.picture().views.prefix_cache
-        assert (found.processed, found.basis) == (processed, "counters")
+        assert found.processed == processed
         assert found.lifetime_share == pytest.approx(cached / (cached + processed))
         assert (found.warm, found.cold) == (sum(one["cache_n"] >= one["prompt_n"] for one in told), 1)
-        assert max(slot.tokens or 0 for slot in found.slots) == told[-1]["cache_n"] + told[-1]["prompt_n"] + 7
 
 
 def test_conversations_that_take_turns_in_one_slot_find_theirs_in_the_prompt_cache(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from specdash.tui.actions import ACTIONS, GROUPS, Place, keys_page
@@ -62,3 +63,11 @@ def test_the_footer_keeps_help_and_quit_however_narrow_it_gets() -> None:
 def test_the_keys_page_in_docs_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "keys.md"
     assert page.read_text(encoding="utf-8") == keys_page(), "run: python -m specdash.tui.actions > docs/keys.md"
+
+
+def test_no_part_of_the_program_hides_another_behind_a_method_that_it_only_names() -> None:
+    for name in dir(Dashboard):
+        found = inspect.getattr_static(Dashboard, name)
+        method = found.fget if isinstance(found, property) else found
+        if inspect.isfunction(method) and method.__module__.startswith("specdash"):
+            assert "raise NotImplementedError" not in inspect.getsource(method), name

@@ -17,6 +17,7 @@ from specdash.tui.themes import THEME_NAMES
 from tui.drawn import screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
+from tui.fake_tuner import FakeTuner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,10 +69,10 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
     from specdash.tui.actions import Action, Place
 
-    opened_by = {Place.TUNE: "e", Place.INCIDENTS: "i", Place.SPECULATION: "m"}
+    opened_by = {Place.TUNE: "e", Place.TUNER: "T", Place.INCIDENTS: "i", Place.SPECULATION: "m"}
     assert isinstance(action, Action)
     for key in action.keys:
-        app = dashboard(screenshots=tmp_path, console=FakeConsole())
+        app = dashboard(screenshots=tmp_path, console=FakeConsole(), tuner=FakeTuner())
         calls: list[str] = []
         name = "action_" + action.handler.split("(")[0]
         original = getattr(app, name)

@@ -178,6 +178,8 @@ async def test_a_frozen_display_opens_on_the_frozen_moment() -> None:
     now = [10_000.0]
     app = dashboard(clock=lambda: now[0])
     async with app.run_test(size=(120, 36)) as pilot:
+        while app.overview.view is None:
+            await pilot.pause(0.01)
         await press(pilot, "space")
         now[0] += 60.0
         await press(pilot, "p")

@@ -13,6 +13,7 @@ from specdash.tui.widgets.alerts import AlertDetail
 from tui.fake_alerts import SPECS
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
+from tui.fake_tuner import FakeTuner
 from tui.test_tune_screen import edit, ended, press
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AlertDetail, "specs", SPECS)
 
 
-def dashboard(scene: str, console: FakeConsole | None = None) -> Dashboard:
+def dashboard(scene: str, console: FakeConsole | None = None, tuner: FakeTuner | None = None) -> Dashboard:
     """A scene at one moment."""
     return Dashboard(
         FakeState(scene),
@@ -42,6 +43,7 @@ def dashboard(scene: str, console: FakeConsole | None = None) -> Dashboard:
         wall=lambda: 1_790_000_000.0,
         theme="night",
         console=console,  # type: ignore[arg-type]
+        tuner=tuner,  # type: ignore[arg-type]
     )
 
 
@@ -144,3 +146,21 @@ def test_overview_without_the_speculation_that_was_asked_for(
     size: tuple[int, int], snap_compare: Callable[..., bool]
 ) -> None:
     assert snap_compare(dashboard("failed"), terminal_size=size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("scene", ["ready", "running", "failing", "improved", "nothing", "resumed"])
+def test_tuner_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
+    async def looked(pilot: Pilot[None]) -> None:
+        await press(pilot, "T")
+
+    tuned = dashboard("busy", FakeConsole(), FakeTuner(scene))
+    assert snap_compare(tuned, terminal_size=size, run_before=looked)
+
+
+def test_a_boot_that_failed(snap_compare: Callable[..., bool]) -> None:
+    async def looked(pilot: Pilot[None]) -> None:
+        await press(pilot, "T", "down", "down", "down", "enter")
+
+    tuned = dashboard("busy", FakeConsole(), FakeTuner("failing"))
+    assert snap_compare(tuned, terminal_size=(80, 24), run_before=looked)

@@ -14,15 +14,14 @@ from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS, Place, works_in
 from specdash.tui.arming import Arming
-from specdash.tui.incident_actions import IncidentActions
 from specdash.tui.layout import PanelId
 from specdash.tui.log_actions import LogActions
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, UNICODE
-from specdash.tui.speculation_actions import SpeculationActions
 from specdash.tui.themes import PALETTES, default_theme, textual_theme
 from specdash.tui.travel import TravelActions
 from specdash.tui.tune_actions import LOOK_S
+from specdash.tui.tuner_actions import TunerActions
 from specdash.tui.view import View
 from specdash.tui.view_actions import ViewActions
 from specdash.tui.widgets.header import Situation
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from specdash.tui.spans import Glyphs
     from specdash.tui.view import State
     from specdash.tui.widgets.panel import Movable
+    from specdash.tune.console import TunerConsole
 
 UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
@@ -60,7 +60,7 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, ViewActions):
+class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
@@ -70,7 +70,8 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
     services; without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was
     recorded at a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows
     nothing else. `recording` says at once why nothing is recorded, "" when all is well. `slots` saves, restores
-    and erases what the server's slots hold; it is asked in a thread, and only while armed.
+    and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
+    thread, and change something only while armed.
     """
 
     TITLE = "specdash"
@@ -105,6 +106,7 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
         record: Callable[[float | None], ReplaySession] | None = None,
         replay: Player | None = None,
         slots: SlotConsole | None = None,
+        tuner: TunerConsole | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -119,8 +121,8 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
         """The proxy screen while it is open."""
         self.tune: TuneScreen | None = None
         """The tune screen while it is open."""
-        self.incidents = self.speculation = None
-        self.incident, self.slot_console = incident, slots
+        self.incidents = self.speculation = self.tuner = None
+        self.incident, self.slot_console, self.tuner_console = incident, slots, tuner
         self._recording = recording
         self.open_record, self.player, self.only_replay = record, replay, replay is not None
         self.services = console
@@ -145,7 +147,7 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
     @property
     def shown(self) -> DashboardScreen:
         """The screen that is looked at."""
-        return self.tune or self.incidents or self.speculation or self.proxy or self.overview
+        return self.tune or self.tuner or self.incidents or self.speculation or self.proxy or self.overview
 
     @property
     def moving(self) -> Movable | None:
@@ -251,6 +253,7 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
             self.shown is self.incidents,
             self.shown is self.speculation,
             self.travelling(),
+            self.shown is self.tuner and self.tuner_model.under_way,
         )
 
     def _focused_panel(self) -> PanelId:
@@ -317,6 +320,7 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
         """Leave one thing: zoom first, then find, then filter, then the screen."""
         toggles = {
             Place.TUNE: self.action_toggle_tune,
+            Place.TUNER: self.action_toggle_tuner,
             Place.INCIDENTS: self.action_toggle_incidents,
             Place.SPECULATION: self.action_toggle_speculation,
             Place.PROXY: self.action_toggle_proxy,
@@ -339,7 +343,7 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
         """Open the proxy screen, or leave it."""
         from specdash.tui.screens.proxy import ProxyScreen
 
-        if self.tune is not None:
+        if self.tune is not None or not self.leave_tuner():
             return
         if self.incidents is not None:
             self.action_toggle_incidents()
@@ -365,6 +369,9 @@ class Dashboard(TravelActions, IncidentActions, SpeculationActions, LogActions, 
         proxy screen: filter by the selected session, or show the selected request in detail."""
         if self.tune is not None:
             await self.edit_setting()
+            return
+        if self.tuner is not None:
+            self.open_boot()
             return
         if self.incidents is not None:
             self.go_to_alert()

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
-from textual.layout import Layout, WidgetPlacement
-from textual.widget import Widget
-
 from specdash.tui.actions import Place
 from specdash.tui.layout import Rect
-from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.screens.board import BoardScreen
 from specdash.tui.widgets.alerts import ALERTS, DETAIL, AlertDetail, AlertsTable
+from specdash.tui.widgets.placed import PlacedBoard
 from specdash.tui.widgets.timeline import STRIP, STRIP_LINES, TimelineStrip
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.geometry import Size
-    from textual.layout import ArrangeResult
-
     from specdash.core.alerts import Alert
     from specdash.tui.view import View
-    from specdash.tui.widgets.panel import LinesWidget, Movable
+    from specdash.tui.widgets.panel import Movable
 
 _HEADS = 2
 """Lines of the table above its rows."""
@@ -46,57 +37,32 @@ def arrange(width: int, height: int, alerts: int, *, zoomed: bool = False) -> di
     }
 
 
-class IncidentsLayout(Layout):
-    """Textual's side of `arrange`."""
-
-    name = "incidents"
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
-        """A placement for every part that has a place."""
-        del greedy
-        if not isinstance(parent, IncidentsBoard):
-            return []
-        places = arrange(size.width, size.height, parent.alerts, zoomed=parent.zoomed)
-        return [
-            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
-            for child in children
-            if (place := places.get(child.id or "")) is not None
-        ]
-
-
-class IncidentsBoard(Widget):
+class IncidentsBoard(PlacedBoard):
     """The parts of the screen."""
 
     def __init__(self) -> None:
-        super().__init__(id="board")
+        super().__init__()
         self.table = AlertsTable()
         self.strip = TimelineStrip()
         self.detail = AlertDetail(self.table)
         self.alerts = 0
         self.zoomed = False
-        self._places = IncidentsLayout()
-
-    @property
-    def layout(self) -> Layout:
-        """Where children go."""
-        return self._places
 
     @property
     def parts(self) -> tuple[AlertsTable, TimelineStrip, AlertDetail]:
         """All of them."""
         return self.table, self.strip, self.detail
 
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield from self.parts
+    def places(self, width: int, height: int) -> dict[str, Rect]:
+        """See `arrange`."""
+        return arrange(width, height, self.alerts, zoomed=self.zoomed)
 
     def show(self, view: View) -> None:
         """Draw this view; the detail follows the table's selection."""
         alerts = len(view.picture.alerts.active) + len(view.picture.alerts.past)
         if alerts != self.alerts:
             self.alerts = alerts
-            # A widget forgets where it put its children only when one of them asks.
-            self.table.refresh(layout=True)
+            self.place_again()
         for part in self.parts:
             part.show(view)
 
@@ -108,25 +74,16 @@ class IncidentsBoard(Widget):
         self.detail.refresh(layout=True)
 
 
-class IncidentsScreen(DashboardScreen):
+class IncidentsScreen(BoardScreen[IncidentsBoard]):
     """Above the overview, or the proxy screen, while it is open."""
 
     def __init__(self) -> None:
-        super().__init__(place=Place.INCIDENTS)
-        self.board = IncidentsBoard()
-
-    def body(self) -> Widget:
-        """The board."""
-        return self.board
-
-    def painted(self) -> Sequence[LinesWidget]:
-        """Everything in it."""
-        return self.board.parts
+        super().__init__(IncidentsBoard(), Place.INCIDENTS)
 
     def show_body(self, view: View) -> None:
         """Draw this view."""
         self.board.strip.problem = self._situation.not_recording
-        self.board.show(view)
+        super().show_body(view)
 
     def on_mount(self) -> None:
         """The alerts are what is chosen from."""

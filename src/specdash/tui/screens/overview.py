@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.actions import Place
+from specdash.tui.screens.board import BoardScreen
 from specdash.tui.widgets.board import Board
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.widget import Widget
-
     from specdash.tui.view import View
     from specdash.tui.widgets.header import Situation
-    from specdash.tui.widgets.panel import LinesWidget
 
 
-class OverviewScreen(DashboardScreen):
+class OverviewScreen(BoardScreen[Board]):
     """The one screen that is always there."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.board = Board()
-
-    def body(self) -> Widget:
-        """The board."""
-        return self.board
-
-    def painted(self) -> Sequence[LinesWidget]:
-        """The panels."""
-        return tuple(self.board.panels.values())
+        super().__init__(Board(), Place.OVERVIEW)
 
     def prime(self, view: View, situation: Situation) -> None:
         """Hand out the first view before anything has a size: every widget draws it as soon as it gets one, so that the
@@ -39,7 +26,3 @@ class OverviewScreen(DashboardScreen):
         self.footer.glyphs = view.glyphs
         self.header.show(view, situation)
         self.board.prime(view)
-
-    def show_body(self, view: View) -> None:
-        """Draw this view in the panels."""
-        self.board.show(view)

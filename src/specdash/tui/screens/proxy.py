@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
-from textual.layout import Layout, WidgetPlacement
-from textual.widget import Widget
-
 from specdash.core.readings import Status
 from specdash.tui.actions import Place
 from specdash.tui.formatting import clean, context, count, duration, percent, rate, seconds, window
 from specdash.tui.layout import Rect
-from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.screens.board import BoardScreen
 from specdash.tui.spans import Line, spread, wrap
 from specdash.tui.widgets.panel import LinesWidget, TitledPanel
+from specdash.tui.widgets.placed import PlacedBoard
 from specdash.tui.widgets.proxy import joined, state_spans
 from specdash.tui.widgets.proxy_tables import GuardrailsTable, RequestsTable, SessionsTable
 from specdash.tui.widgets.rows import RowsPanel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.geometry import Size
-    from textual.layout import ArrangeResult
-
     from specdash.core.proxy_events import RequestEvent
     from specdash.core.proxy_status import ActiveView
     from specdash.tui.view import View
@@ -116,29 +107,11 @@ def _what_runs(view: View, *, wide: bool) -> Line:
     return (("  ".join(part for part in parts if part) + " ", "dim"),)
 
 
-class ProxyLayout(Layout):
-    """Textual's side of `arrange`."""
-
-    name = "proxy"
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
-        """A placement for every part that has a place."""
-        del greedy
-        if not isinstance(parent, ProxyBoard):
-            return []
-        places = arrange(size.width, size.height, *parent.wants, parent.zoomed)
-        return [
-            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
-            for child in children
-            if (place := places.get(child.id or "")) is not None
-        ]
-
-
-class ProxyBoard(Widget):
+class ProxyBoard(PlacedBoard):
     """The parts of the screen."""
 
     def __init__(self) -> None:
-        super().__init__(id="board")
+        super().__init__()
         self.summary = Summary(id=SUMMARY)
         self.sessions = SessionsTable()
         self.requests = RequestsTable()
@@ -146,22 +119,20 @@ class ProxyBoard(Widget):
         self.wants = (2, 0)
         """Lines of the summary, and rows of the longer of the tables above the requests."""
         self.zoomed: str | None = None
-        self._places = ProxyLayout()
-
-    @property
-    def layout(self) -> Layout:
-        """Where children go."""
-        return self._places
 
     @property
     def tables(self) -> tuple[SessionsTable, RequestsTable, GuardrailsTable]:
         """In the order of the focus."""
         return self.sessions, self.requests, self.guardrails
 
-    def compose(self) -> ComposeResult:
+    @property
+    def parts(self) -> tuple[LinesWidget, ...]:
         """Summary and tables."""
-        yield self.summary
-        yield from self.tables
+        return self.summary, *self.tables
+
+    def places(self, width: int, height: int) -> dict[str, Rect]:
+        """See `arrange`."""
+        return arrange(width, height, *self.wants, self.zoomed)
 
     def show(self, view: View) -> None:
         """Draw this view in all parts that are seen."""
@@ -171,8 +142,7 @@ class ProxyBoard(Widget):
         wants = len(self.summary.lines), min(max(sessions, len(proxy.guardrails)), _MOST_UPPER)
         if wants != self.wants:
             self.wants = wants
-            # A widget forgets where it put its children only when one of them asks.
-            self.summary.refresh(layout=True)
+            self.place_again()
         for table in self.tables:
             if table.display:
                 table.show(view)
@@ -182,27 +152,14 @@ class ProxyBoard(Widget):
         self.zoomed = table.id if table is not None else None
         for one in self.tables:
             one.display = table is None or one is table
-        self.summary.refresh(layout=True)
+        self.place_again()
 
 
-class ProxyScreen(DashboardScreen):
+class ProxyScreen(BoardScreen[ProxyBoard]):
     """Above the overview while it is open."""
 
     def __init__(self) -> None:
-        super().__init__(place=Place.PROXY)
-        self.board = ProxyBoard()
-
-    def body(self) -> Widget:
-        """The board."""
-        return self.board
-
-    def painted(self) -> Sequence[LinesWidget]:
-        """Summary and tables."""
-        return self.board.summary, *self.board.tables
-
-    def show_body(self, view: View) -> None:
-        """Draw this view."""
-        self.board.show(view)
+        super().__init__(ProxyBoard(), Place.PROXY)
 
     def on_mount(self) -> None:
         """The requests are what most want to look at."""

@@ -7,29 +7,21 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
-from textual.layout import Layout, WidgetPlacement
-from textual.widget import Widget
-
 from specdash.core.speculation import Rollback
 from specdash.tui.actions import Place
 from specdash.tui.layout import Rect
-from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.screens.board import FoldingScreen
 from specdash.tui.widgets.checkpoints import CheckpointsPanel
 from specdash.tui.widgets.drafter import DrafterPanel
 from specdash.tui.widgets.drafting import DraftingBar
 from specdash.tui.widgets.panel import LinesWidget, TitledPanel
 from specdash.tui.widgets.part import TextPart
+from specdash.tui.widgets.placed import FoldingBoard
 from specdash.tui.widgets.prefix_cache import PrefixCachePanel, RequestsTable, SessionsTable, SlotsTable
 from specdash.tui.widgets.router import RouterTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from textual import events
-    from textual.app import ComposeResult
-    from textual.geometry import Size
-    from textual.layout import ArrangeResult
 
     from specdash.insight.drafter_picture import PrefixSlot
     from specdash.tui.spans import Line
@@ -156,24 +148,6 @@ def _stacked(wants: Sequence[Want], room: Rect, first: str | None, *, most: int 
     return places
 
 
-class SpeculationLayout(Layout):
-    """Textual's side of `arrange`."""
-
-    name = "speculation"
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
-        """A placement for every part that has a place."""
-        del greedy
-        if not isinstance(parent, SpeculationBoard):
-            return []
-        places = parent.places(size.width, size.height)
-        return [
-            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
-            for child in children
-            if (place := places.get(child.id or "")) is not None
-        ]
-
-
 class MoreLine(LinesWidget):
     """The panels that have no place now."""
 
@@ -183,11 +157,11 @@ class MoreLine(LinesWidget):
         self.set_lines([line])
 
 
-class SpeculationBoard(Widget):
+class SpeculationBoard(FoldingBoard):
     """The parts of the screen. Those without a place are not displayed and do no work."""
 
     def __init__(self) -> None:
-        super().__init__(id="board")
+        super().__init__()
         self.drafting = DraftingBar()
         self.slots = SlotsTable()
         self.panels: tuple[
@@ -211,24 +185,11 @@ class SpeculationBoard(Widget):
         self.more = MoreLine(id=MORE)
         self.first: str | None = None
         """The panel that shall have a place."""
-        self.zoomed: str | None = None
-        self._view: View | None = None
-        self._shown: dict[str, Rect] = {}
-        self._places = SpeculationLayout()
-
-    @property
-    def layout(self) -> Layout:
-        """Where children go."""
-        return self._places
 
     @property
     def parts(self) -> tuple[LinesWidget, ...]:
         """All of them."""
         return self.drafting, *self.panels, self.more
-
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield from self.parts
 
     def present(self) -> list[TitledPanel]:
         """The panels that have something to say, the most important first."""
@@ -272,44 +233,16 @@ class SpeculationBoard(Widget):
                 panel.show(view)
 
     def sync(self) -> None:
-        """Display exactly the panels that have a place; lay out anew where one changed."""
+        """See `FoldingBoard`; the panels without a place are named."""
         places = self.places(*self.size)
-        hidden = [one for one in self.present() if one.id not in places]
         self.more.glyphs = self.drafting.glyphs
-        self.more.name_them(hidden)
-        if places == self._shown:
-            return
-        self._shown = places
-        for part in self.parts:
-            part.display = part.id in places
-        # A widget forgets where it put its children only when one of them asks.
-        self.drafting.refresh(layout=True)
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Another size has room for other panels."""
-        del event
-        self._shown = {}
-        if self._view is not None:
-            self.show(self._view)
-
-    def seen(self, panel: TitledPanel) -> bool:
-        """Whether it has a place now."""
-        return panel.id in self._shown
+        self.more.name_them([one for one in self.present() if one.id not in places])
+        super().sync()
 
     def bring(self, panel: TitledPanel) -> None:
         """Give a panel a place and the focus."""
         self.first = panel.id
-        if self.zoomed is not None:
-            self.zoomed = panel.id
-        self.sync()
-        if self._view is not None:
-            panel.show(self._view)
-        panel.focus()
-
-    def zoom(self, panel: TitledPanel | None) -> None:
-        """Give one panel the room of all, or with None all their places."""
-        self.zoomed = panel.id if panel is not None else None
-        self.sync()
+        super().bring(panel)
 
 
 def _importance(view: View) -> tuple[str, ...]:
@@ -322,24 +255,11 @@ def _importance(view: View) -> tuple[str, ...]:
     return ranked if ROUTER in ranked else (*ranked, ROUTER)
 
 
-class SpeculationScreen(DashboardScreen):
+class SpeculationScreen(FoldingScreen[SpeculationBoard]):
     """Above the overview, or the proxy screen, while it is open."""
 
     def __init__(self) -> None:
-        super().__init__(place=Place.SPECULATION)
-        self.board = SpeculationBoard()
-
-    def body(self) -> Widget:
-        """The board."""
-        return self.board
-
-    def painted(self) -> Sequence[LinesWidget]:
-        """Everything in it."""
-        return self.board.parts
-
-    def show_body(self, view: View) -> None:
-        """Draw this view."""
-        self.board.show(view)
+        super().__init__(SpeculationBoard(), Place.SPECULATION)
 
     def on_mount(self) -> None:
         """The drafter is always there."""
@@ -376,22 +296,4 @@ class SpeculationScreen(DashboardScreen):
         if self.board.seen(self.board.slots):
             return False
         self.board.bring(self.board.slots)
-        return True
-
-    def next_panel(self, step: int) -> None:
-        """Move the focus, also to a panel that has no place yet."""
-        panels = self.board.present()
-        index = next((i for i, one in enumerate(panels) if one is self.panel), -step)
-        if panels:
-            self.board.bring(panels[(index + step) % len(panels)])
-
-    def toggle_zoom(self) -> None:
-        """The focused panel alone, or all."""
-        self.board.zoom(None if self.board.zoomed is not None else self.panel)
-
-    def leave(self) -> bool:
-        """Leave zoom; False when there is nothing to leave but the screen."""
-        if self.board.zoomed is None:
-            return False
-        self.board.zoom(None)
         return True

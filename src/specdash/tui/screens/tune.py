@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
-from textual.layout import Layout, WidgetPlacement
-from textual.widget import Widget
-
 from specdash.tui.actions import Place
 from specdash.tui.layout import Rect
-from specdash.tui.screens.base import DashboardScreen
+from specdash.tui.screens.board import BoardScreen
 from specdash.tui.widgets.experiment import ExperimentCardView
+from specdash.tui.widgets.placed import PlacedBoard
 from specdash.tui.widgets.tune import ChecksPanel, KeyHelpPanel, KeysTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.geometry import Size
-    from textual.layout import ArrangeResult
-
     from specdash.tui.tune_model import TuneModel
     from specdash.tui.view import View
-    from specdash.tui.widgets.panel import LinesWidget
 
 KEYS, HELP, CHECKS, CARD = "tune-keys", "tune-help", "tune-checks", "tune-card"
 _SIDE_BY_SIDE = 150
@@ -62,49 +52,25 @@ def arrange(width: int, height: int, side: str) -> dict[str, Rect]:
     return places | ({HELP: Rect(0, keys, width, helped)} if helped else {})
 
 
-class TuneLayout(Layout):
-    """Textual's side of `arrange`."""
-
-    name = "tune"
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
-        """A placement for every part that has a place."""
-        del greedy
-        if not isinstance(parent, TuneBoard):
-            return []
-        places = arrange(size.width, size.height, parent.side)
-        return [
-            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
-            for child in children
-            if (place := places.get(child.id or "")) is not None
-        ]
-
-
-class TuneBoard(Widget):
+class TuneBoard(PlacedBoard):
     """The parts of the screen."""
 
     def __init__(self, model: TuneModel) -> None:
-        super().__init__(id="board")
+        super().__init__()
         self.keys = KeysTable(model)
         self.help = KeyHelpPanel(self.keys)
         self.checks = ChecksPanel(model)
         self.card = ExperimentCardView(id=CARD)
         self.side = CHECKS
-        self._places = TuneLayout()
-
-    @property
-    def layout(self) -> Layout:
-        """Where children go."""
-        return self._places
 
     @property
     def parts(self) -> tuple[KeysTable, KeyHelpPanel, ChecksPanel, ExperimentCardView]:
         """All of them."""
         return self.keys, self.help, self.checks, self.card
 
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield from self.parts
+    def places(self, width: int, height: int) -> dict[str, Rect]:
+        """See `arrange`."""
+        return arrange(width, height, self.side)
 
     def show(self, view: View) -> None:
         """Draw this view in all parts; the help follows the table's selection."""
@@ -114,27 +80,14 @@ class TuneBoard(Widget):
     def next_side(self) -> None:
         """Checks or card, where only one has room."""
         self.side = CARD if self.side == CHECKS else CHECKS
-        self.keys.refresh(layout=True)
+        self.place_again()
 
 
-class TuneScreen(DashboardScreen):
+class TuneScreen(BoardScreen[TuneBoard]):
     """Above the overview while it is open."""
 
     def __init__(self, model: TuneModel) -> None:
-        super().__init__(place=Place.TUNE)
-        self.board = TuneBoard(model)
-
-    def body(self) -> Widget:
-        """The board."""
-        return self.board
-
-    def painted(self) -> Sequence[LinesWidget]:
-        """Everything in it."""
-        return self.board.parts
-
-    def show_body(self, view: View) -> None:
-        """Draw this view."""
-        self.board.show(view)
+        super().__init__(TuneBoard(model), Place.TUNE)
 
     def on_mount(self) -> None:
         """The keys are what is worked on."""

@@ -1,19 +1,15 @@
-"""The board: places the panels where `layout.arrange` says."""
+"""The board of the overview: places the panels where `layout.arrange` says."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
-from textual.layout import Layout, WidgetPlacement
-from textual.widget import Widget
 
 from specdash.tui.layout import PanelId, arrange
 from specdash.tui.widgets.acceptance import AcceptancePanel
 from specdash.tui.widgets.chart import decode_panel, gain_panel, prefill_panel
 from specdash.tui.widgets.host import MachinePanel
 from specdash.tui.widgets.logs import LogPanel
-from specdash.tui.widgets.panel import Panel
+from specdash.tui.widgets.placed import PlacedBoard
 from specdash.tui.widgets.proxy import ProxyPanel
 from specdash.tui.widgets.requests import RequestsPanel
 from specdash.tui.widgets.slots import SlotsPanel
@@ -23,37 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from textual import events
-    from textual.app import ComposeResult
-    from textual.geometry import Size
-    from textual.layout import ArrangeResult
 
     from specdash.tui.layout import Rect
     from specdash.tui.view import View
+    from specdash.tui.widgets.panel import Panel
 
 
-class BoardLayout(Layout):
-    """Textual's side of `layout.arrange`."""
-
-    name = "board"
-
-    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
-        """A placement for every panel that has a place."""
-        del greedy
-        if not isinstance(parent, Board):
-            return []
-        places = parent.places(size.width, size.height)
-        return [
-            WidgetPlacement(Region(place.x, place.y, place.width, place.height), NULL_OFFSET, NULL_SPACING, child)
-            for child in children
-            if isinstance(child, Panel) and (place := places.get(child.panel)) is not None
-        ]
-
-
-class Board(Widget):
+class Board(PlacedBoard):
     """All panels. Those without a place are not displayed and do no work."""
 
     def __init__(self) -> None:
-        super().__init__(id="board")
+        super().__init__()
         self.choices: dict[PanelId, bool] = {}
         self.zoomed: PanelId | None = None
         self.bare: frozenset[PanelId] = frozenset()
@@ -72,24 +48,22 @@ class Board(Widget):
             ProxyPanel(),
         )
         self.panels: dict[PanelId, Panel] = {panel.panel: panel for panel in panels}
-        self._places = BoardLayout()
 
     @property
-    def layout(self) -> Layout:
-        """Where children go. (`styles.layout` takes only the layouts that Textual knows by name.)"""
-        return self._places
-
-    def compose(self) -> ComposeResult:
+    def parts(self) -> tuple[Panel, ...]:
         """The panels."""
-        yield from self.panels.values()
+        return tuple(self.panels.values())
 
-    def places(self, width: int, height: int) -> dict[PanelId, Rect]:
-        """Where the panels go now."""
+    def places(self, width: int, height: int) -> dict[str, Rect]:
+        """See `layout.arrange`."""
+        return {self.panels[one].id or "": place for one, place in self._arranged(width, height).items()}
+
+    def _arranged(self, width: int, height: int) -> dict[PanelId, Rect]:
         return arrange(width, height, self.choices, self.zoomed, self.bare)
 
     def visible_panels(self) -> Iterator[Panel]:
         """Panels that have a place now."""
-        places = self.places(*self.size)
+        places = self._arranged(*self.size)
         return (panel for panel_id, panel in self.panels.items() if panel_id in places)
 
     def prime(self, view: View) -> None:
@@ -106,8 +80,7 @@ class Board(Widget):
         if bare != self.bare:
             self.bare = bare
             self.sync()
-            # A widget forgets where it put its children only when one of them asks.
-            self.panels[PanelId.PROXY].refresh(layout=True)
+            self.place_again()
         for panel in self.visible_panels():
             panel.show(view)
 
@@ -118,7 +91,7 @@ class Board(Widget):
 
     def toggle(self, panel: PanelId) -> None:
         """Hide a visible panel, show a hidden one."""
-        visible = self.zoomed == panel or (self.zoomed is None and panel in self.places(*self.size))
+        visible = self.zoomed == panel or (self.zoomed is None and panel in self._arranged(*self.size))
         self.zoomed = None
         self.choices[panel] = not visible
         self.sync()
@@ -140,7 +113,7 @@ class Board(Widget):
         self.refresh(layout=True)
 
     def _display(self) -> None:
-        places = self.places(*self.size)
+        places = self._arranged(*self.size)
         for panel_id, panel in self.panels.items():
             panel.display = panel_id in places
 

@@ -12,6 +12,7 @@ _FIRST = {
     Place.TUNE: ("↑↓", "setting"),
     Place.INCIDENTS: ("↑↓", "alert"),
     Place.SPECULATION: ("↑↓", "row"),
+    Place.TUNER: ("↑↓", "boot"),
 }
 
 

@@ -28,6 +28,7 @@ from specdash.tui.widgets.banner import banner_line
 from specdash.tui.widgets.drafting import failure_words
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
+from specdash.tui.widgets.trial import AWAY, is_tried, trial_line
 from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Situation:
     """The speculation screen is what is looked at: it says itself whether the server speculates."""
     travel: Travelling | None = None
     """Where in time the screen is, None when it is live."""
+    tuning: bool = False
+    """The tuner's screen is what is looked at, and a run goes on: it says itself what is on trial, and that the server
+    is away is its doing."""
 
 
 class Header(LinesWidget):
@@ -100,6 +104,11 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
         taken = line_width(badge) + line_width(tags) + 1
         lines[0] = spread([*badge, *_what_runs(view, width - taken)], tags, width)
         lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs))
+    trial = view.picture.trial
+    if trial is not None and not (situation.tuning and trial.alive):
+        lines.append(trial_line(trial, situation.wall, width, view.glyphs))
+    if situation.tuning and trial is None and backend.state in AWAY:
+        return lines
     banner = banner_line(view, width, on_incidents=situation.on_incidents)
     if banner is not None:
         lines.append(banner)
@@ -126,6 +135,12 @@ def state_words(backend: BackendPicture, view: View) -> str:
     return word
 
 
+def state_role(view: View) -> str:
+    """The colour of the state; a restart of a trial is no alarm."""
+    state = view.picture.backend.state
+    return "accent" if is_tried(view) and state in AWAY else STATE_ROLES[state]
+
+
 def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
     """A shape per state, so that colour is never the only difference."""
     shapes = {
@@ -142,8 +157,10 @@ def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
 
 def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | None:
     """The one thing to say loudly, with its role: the server's state, else that it runs without the speculation that
-    was asked for, else a recent error or storm in the log."""
+    was asked for, else a recent error or storm in the log. None of it is said of settings that are only tried."""
     backend = view.picture.backend
+    if is_tried(view) and backend.state in (*AWAY, BackendState.LIVE):
+        return None
     if backend.state is not BackendState.LIVE:
         role = STATE_ROLES[backend.state]
         text = " ".join(filter(None, (backend.reason, _last_words(view))))
@@ -172,7 +189,7 @@ def _what_runs(view: View, width: int) -> list[Span]:
     """State, model and speculation, as much as fits; what the tags on the right need has been taken off `width`."""
     backend, glyphs = view.picture.backend, view.glyphs
     badge = f" {state_glyph(backend.state, glyphs)} {state_words(backend, view)} "
-    role = STATE_ROLES[backend.state]
+    role = state_role(view)
     spans: list[Span] = [(badge, f"banner.{role}"), (" ", "text")]
     model = clean(backend.model or "--", 60)
     spans.append((fit(model, min(len(model), max(width - line_width(spans), 8))), "text bold"))
@@ -215,7 +232,7 @@ def _tags(view: View, situation: Situation) -> list[Span]:
     if situation.not_recording:
         spans.append(("not recording  ", "warn"))
     speedup = view.picture.speedup
-    if speedup.verdict is Paying.HURTING:
+    if speedup.verdict is Paying.HURTING and not is_tried(view):
         spans += [(f" HURTING x{decimal(speedup.value)} ", "banner.bad"), ("  ", "text")]
     uptime = view.picture.backend.uptime_s
     if uptime is not None:

@@ -8,7 +8,7 @@ from specdash.tui.formatting import clean, compact, fit, percent, rate
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.spans import Line, figure, wrap
 from specdash.tui.widgets.banner import ROLES, worst
-from specdash.tui.widgets.header import STATE_ROLES, state_glyph, state_words, trouble
+from specdash.tui.widgets.header import state_glyph, state_role, state_words, trouble
 from specdash.tui.widgets.panel import LinesWidget
 
 if TYPE_CHECKING:
@@ -29,10 +29,14 @@ def small_lines(view: View, width: int, height: int) -> list[Line]:
     backend = view.picture.backend
     acceptance = backend.speculation.acceptance.window
     warnings = sum(warning.count for warning in view.picture.log.warnings)
-    role = STATE_ROLES[backend.state]
+    role = state_role(view)
     lines: list[Line] = [
         ((f" {state_glyph(backend.state, view.glyphs)} {state_words(backend, view)} ", f"banner.{role}"),)
     ]
+    trial = view.picture.trial
+    if trial is not None:
+        tone = "accent" if trial.alive else "warn bold"
+        lines += [((text, tone),) for text in wrap(clean(trial.words, 200), width, 2)]
     loud = trouble(view)
     if active := view.picture.alerts.active:
         loud = clean(view.picture.alerts.cause, 400), ROLES[worst(active)]

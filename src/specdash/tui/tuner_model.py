@@ -1,0 +1,165 @@
+"""What the tuner's screen knows: the run there is, what a new one would do, and the budget. No I/O, no drawing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from specdash.tune.problem import Budget
+from specdash.tune.status import RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.tune.gains import Gain
+    from specdash.tune.problem import Point
+    from specdash.tune.status import Boot, Run, RunPlan, Settings
+
+MOST_RESTARTS = 200
+MOST_MINUTES = 7 * 24 * 60.0
+_UNDER_WAY = (RunState.RUNNING, RunState.STOPPING)
+
+
+class Scene(StrEnum):
+    """What the screen is about now."""
+
+    PLAN = "plan"
+    """What a run would do."""
+    RUN = "run"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class TunerModel:
+    """Everything the screen shows. Changed by the event loop alone."""
+
+    run: Run | None = None
+    gains: Mapping[int, Gain] = field(default_factory=dict)
+    """Boots by number to what they gain over the start."""
+    on_trial: bool | None = None
+    """Whether the service may still run what was tried on it."""
+    looked: bool = False
+    """Whether there was a look at the runs."""
+    plan: RunPlan | None = None
+    plan_error: str = ""
+    planning: bool = False
+    budget: Budget = field(default_factory=Budget)
+    wants_plan: bool = False
+    """What a new run would do is wanted, although there is the outcome of one that ended."""
+    starting: bool = False
+    stopping: str = ""
+    """The directory of the run that was asked to stop."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a run goes on, whoever started it."""
+        return self.run is not None and self.run.state in _UNDER_WAY
+
+    @property
+    def state(self) -> RunState | None:
+        """How the run stands; one that was asked to stop, and still runs, is stopping."""
+        run = self.run
+        if run is None:
+            return None
+        asked = run.state is RunState.RUNNING and self.stopping == run.directory
+        return RunState.STOPPING if asked else run.state
+
+    @property
+    def scene(self) -> Scene:
+        """A run that goes on comes before everything."""
+        if self.under_way:
+            return Scene.RUN
+        return Scene.PLAN if self.run is None or self.wants_plan else Scene.ENDED
+
+    def take(self, run: Run | None, gains: Mapping[int, Gain], on_trial: bool | None = None) -> bool:
+        """The run as it was just read; whether another one has begun, or this one ended."""
+        before = (self.run.directory, self.run.state) if self.run is not None else None
+        self.run, self.gains, self.on_trial, self.looked = run, gains, on_trial, True
+        now = (run.directory, run.state) if run is not None else None
+        if self.under_way:
+            self.starting = self.wants_plan = False
+        return before != now
+
+    def read_budget(self, text: str) -> str:
+        """Take `restarts [minutes]`; why that cannot be meant, empty when it was taken."""
+        words = text.replace(",", " ").split()
+        try:
+            restarts = int(words[0])
+            minutes = float(words[1]) if len(words) > 1 else None
+        except (IndexError, ValueError):
+            return f"budget {text!r}: wants a count of restarts, and may be minutes: `12` or `12 60`"
+        if len(words) > 2 or not 3 <= restarts <= MOST_RESTARTS:
+            return f"budget {text!r}: wants 3 to {MOST_RESTARTS} restarts"
+        if minutes is not None and not 1 <= minutes <= MOST_MINUTES:
+            return f"budget {text!r}: wants 1 to {MOST_MINUTES:g} minutes"
+        self.budget = Budget(restarts, minutes)
+        return ""
+
+
+def start_speed(run: Run) -> float | None:
+    """Mean speed of the boots with the start's settings; None before there is one."""
+    speeds = [one.speed for one in run.boots if one.result.point == run.plan.start and one.speed is not None]
+    return sum(speeds) / len(speeds) if speeds else None
+
+
+def chosen_point(run: Run | None) -> Point | None:
+    """What the run found to be better; None where it did not, or not yet."""
+    outcome = run.end.outcome if run is not None and run.end is not None else None
+    return outcome.chosen if outcome is not None and outcome.improved else None
+
+
+def guessed_speed(run: Run) -> float | None:
+    """What the model's best guess would do, where it tells."""
+    guess, start = run.now.guess if run.now is not None else None, start_speed(run)
+    if guess is None or guess.point == run.plan.start or guess.speed is not None:
+        return guess.speed if guess is not None else None
+    return start * (1 + guess.gain) if start is not None and guess.gain is not None else None
+
+
+def best_boot(run: Run, gains: Mapping[int, Gain]) -> tuple[Boot, Gain] | None:
+    """The boot that gained most; None where none is known to gain."""
+    known = [(one, gains[one.number]) for one in run.boots if one.number in gains]
+    best = max(known, key=lambda pair: pair[1].gain, default=None)
+    return best if best is not None and best[1].gain > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSpeed:
+    """One class of prompts in one boot."""
+
+    kind: str
+    speed: float | None
+    start: float | None
+    """The same on the start's settings, all its boots together."""
+    acceptance: float | None
+
+
+def class_speeds(run: Run, boot: Boot) -> list[ClassSpeed]:
+    """The boot by class of prompts, in the order in which they were measured."""
+    at_start = [one for each in run.boots if each.result.point == run.plan.start for one in each.result.prompts]
+    rows = []
+    for kind in dict.fromkeys(one.kind for one in boot.result.prompts):
+        own = [one for one in boot.result.prompts if one.kind == kind]
+        start = [one for one in at_start if one.kind == kind]
+        drafted = sum(one.drafted for one in own)
+        rows.append(
+            ClassSpeed(
+                kind,
+                _speed(sum(one.tokens for one in own), sum(one.seconds for one in own)),
+                _speed(sum(one.tokens for one in start), sum(one.seconds for one in start)),
+                sum(one.accepted for one in own) / drafted if drafted else None,
+            )
+        )
+    return rows
+
+
+def _speed(tokens: int, seconds: float) -> float | None:
+    return tokens / seconds if tokens and seconds > 0 else None
+
+
+def chosen_settings(run: Run | None) -> Settings:
+    """What the run found to be better; nothing where it did not."""
+    end = run.end if run is not None else None
+    improved = end is not None and end.outcome is not None and end.outcome.improved
+    return end.settings if improved and end is not None else ()

@@ -1,0 +1,127 @@
+"""A real run of the tuner on a real service, seen by whoever watches that service: whose restarts these are is said,
+and none of them is an incident; what a killed run leaves behind is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.collect.discover import target_for_url
+from specdash.collect.hub import Hub
+from specdash.core.alerts import AlertSeverity
+from specdash.insight.state import TargetState
+from support.deployment import Rig, running_deployment
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from specdash.core.alerts import AlertEvent
+    from specdash.core.timeline import TimelineEvent
+    from specdash.core.trials import TrialNote
+    from specdash.insight.charts import Metric
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
+TUNE = ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--ttft", "100", "--no-check")
+
+
+class Heard:
+    """What was raised and ended."""
+
+    def __init__(self) -> None:
+        self.alerts: list[AlertEvent] = []
+
+    def on_alert(self, event: AlertEvent) -> None:
+        self.alerts.append(event)
+
+    def on_event(self, event: TimelineEvent) -> None:
+        """Not looked at."""
+
+    def on_point(self, metric: Metric, at: float, value: float | None) -> None:
+        """Not looked at."""
+
+
+class Watcher:
+    """A dashboard's collectors and rules on the rig's service, and what they said."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.heard = Heard()
+        env = {**os.environ, **rig.env, "LLAMA_API_KEY": rig.values()["LLAMA_API_KEY"]}
+        self.target = target_for_url(rig.backend_url, env)
+        self.state = TargetState(self.target, observer=self.heard)
+        self.hub = Hub(self.target, [self.state.apply], on_target=self.state.retarget, env=env)
+
+    @property
+    def trial(self) -> TrialNote | None:
+        return self.state.picture(time.monotonic(), time.time()).trial
+
+    def until(self, true: Callable[[], bool], seconds: float = 90.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, (self.trial, [one.alert.summary for one in self.heard.alerts])
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with running_deployment("daemon") as one:
+        yield one
+
+
+@pytest.fixture
+def watcher(rig: Rig) -> Iterator[Watcher]:
+    one = Watcher(rig)
+    with one.hub:
+        one.until(lambda: one.state.picture(time.monotonic(), time.time()).backend.state == "live")
+        yield one
+
+
+@pytest.fixture
+def run(rig: Rig, watcher: Watcher) -> Iterator[subprocess.Popen[str]]:
+    """A run of the tuner that is watched from before its first boot."""
+    process = rig.start_command(*TUNE, "--restarts", "4")
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
+def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
+    rig: Rig, watcher: Watcher, run: subprocess.Popen[str]
+) -> None:
+    watcher.until(lambda: watcher.trial is not None and (watcher.trial.boot or 0) >= 2)
+    seen = watcher.trial
+    assert seen is not None
+    assert seen.words == f"on trial by `specdash tune`, boot {seen.boot} of 4"
+    checked = rig.command("check", "--url", rig.backend_url, "--json")
+    told = json.loads(checked.stdout)
+    assert (checked.returncode, told["status"]) == (0, "OK"), told["line"]
+    assert told["trial"]["command"] == "specdash tune"
+    assert "on trial by `specdash tune`, boot" in told["line"]
+    watcher.until(lambda: run.poll() is not None)
+    watcher.until(lambda: watcher.trial is None)
+    time.sleep(10.0)
+    assert [one.alert.rule for one in watcher.heard.alerts if one.alert.severity is not AlertSeverity.NOTICE] == []
+    assert "restarted" not in {one.alert.rule for one in watcher.heard.alerts}
+
+
+def test_a_run_that_was_killed_is_said_to_have_left_its_settings(
+    rig: Rig, watcher: Watcher, run: subprocess.Popen[str]
+) -> None:
+    watcher.until(lambda: watcher.trial is not None and (watcher.trial.boot or 0) >= 2)
+    run.send_signal(signal.SIGKILL)
+    run.wait(timeout=10)
+    watcher.until(lambda: watcher.trial is not None and not watcher.trial.alive, 10)
+    told = json.loads(rig.command("snapshot", "--url", rig.backend_url, "--json").stdout)
+    assert told["trial"]["alive"] is False
+    assert "`specdash recover`" in told["trial"]["words"]
+    assert rig.command("recover", "--yes").returncode == 0
+    watcher.until(lambda: watcher.trial is None, 10)
+    rig.assert_settled()

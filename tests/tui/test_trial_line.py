@@ -1,0 +1,111 @@
+"""While settings are tried on the server, every screen says so in one line, and nothing of it looks like an outage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from specdash.core.trials import TrialNote
+from specdash.insight.picture import BackendState
+from specdash.tui.spans import ASCII, UNICODE, Line
+from specdash.tui.view import View
+from specdash.tui.widgets.header import Situation, header_lines
+from specdash.tui.widgets.small import small_lines
+from tui.drawn import block
+from tui.fake_state import FakeState
+
+NOW, WALL = 10_000.0, 1_790_000_000.0
+NOTE = TrialNote("tune", "specdash-backend", WALL - 95.0, boot=4, planned=12)
+LEFT = replace(NOTE, alive=False)
+
+
+def lines(
+    scene: str, note: TrialNote | None, width: int = 120, *, ascii_only: bool = False, **more: object
+) -> list[Line]:
+    """The header of a scene while this is tried."""
+    state = FakeState(scene)
+    picture = replace(state.picture(NOW, WALL, 300.0), trial=note)
+    view = View(picture, state, ASCII if ascii_only else UNICODE)
+    return header_lines(view, Situation(WALL, **more), width)  # type: ignore[arg-type]
+
+
+def header(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> str:
+    """Likewise, as text."""
+    return block(lines(scene, note, width, **more))  # type: ignore[arg-type]
+
+
+def test_one_line_says_who_tries_how_far_that_is_and_where_to_see_it() -> None:
+    found = header("busy", NOTE).splitlines()
+    assert len(found) == 3
+    assert "On trial by `specdash tune`, boot 4 of 12: restarts and failed starts are its own" in found[2]
+    assert "T shows it" in found[2]
+    assert "On trial" not in header("busy", None)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_screen_keeps_who_and_how_far(width: int) -> None:
+    line = header("busy", NOTE, width).splitlines()[2]
+    assert "On trial by `specdash tune`, boot 4 of 12" in line
+
+
+def test_a_benchmark_has_no_screen_to_point_to() -> None:
+    assert "T shows it" not in header("busy", replace(NOTE, what="bench ab"))
+
+
+def test_a_server_that_is_away_during_a_trial_is_no_alarm() -> None:
+    alone, tried = lines("down", None), lines("down", NOTE)
+    assert any("bad" in role for line in alone for _, role in line)
+    assert not any("banner.bad" in role for line in tried for _, role in line)
+    assert "DOWN" in block(tried)
+
+
+def test_the_key_that_is_refused_is_told_all_the_same() -> None:
+    assert len(lines("unauthorized", NOTE)) == len(lines("unauthorized", None)) + 1
+
+
+def test_alerts_of_real_faults_stand_below() -> None:
+    assert len(header("alerts", NOTE).splitlines()) == len(header("alerts", None).splitlines()) + 1
+
+
+def test_what_was_left_on_trial_is_yellow_and_says_what_to_do() -> None:
+    found = lines("busy", LEFT)
+    assert found[2][0][1] == "banner.warn"
+    assert "`specdash recover`" in block(found)
+
+
+def test_the_tuners_screen_says_it_itself() -> None:
+    assert "On trial" not in header("busy", NOTE, tuning=True)
+    assert "Left on trial" in header("busy", LEFT, tuning=True)
+
+
+@given(
+    st.sampled_from(["busy", "down", "alerts", "loading", "storm", "hostile"]),
+    st.integers(20, 260),
+    st.builds(
+        TrialNote, st.sampled_from(["tune", "bench ab"]), st.just("s"), st.floats(0, 2e9), st.booleans(),
+        st.none() | st.integers(1, 99_999), st.none() | st.integers(1, 99_999)),
+    st.booleans(),
+)  # fmt: skip
+def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNote, ascii_only: bool) -> None:
+    line = lines(scene, note, width, ascii_only=ascii_only)[2]
+    assert sum(cell_len(part) for part, _ in line) <= width
+
+
+def test_a_terminal_too_small_for_the_screens_says_it_too() -> None:
+    state = FakeState("down")
+    view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state, UNICODE)
+    found = small_lines(view, 60, 20)
+    assert "on trial by `specdash tune`, boot 4 of 12" in block(found)
+    assert not any("bad" in role for line in found for _, role in line)
+
+
+def test_every_state_has_a_line() -> None:
+    for state in BackendState:
+        picture = FakeState("busy").picture(NOW, WALL, 300.0)
+        shown = replace(picture, trial=NOTE, backend=replace(picture.backend, state=state))
+        view = View(shown, FakeState("busy"), UNICODE)
+        assert "On trial" in block(header_lines(view, Situation(WALL), 100))

@@ -1,0 +1,111 @@
+"""The tuner's screen on a real service: it sees a run of the command line, and starts one that outlives it; stopping
+either leaves the service as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.control.console import Console
+from specdash.tui import plot
+from specdash.tui.app import Dashboard
+from specdash.tune.console import TunerConsole
+from specdash.tune.status import RunState
+from support.deployment import Rig, running_deployment
+from tui.fake_state import FakeState
+from tui.test_tune_screen import press
+from tui.test_tuner_screen import page, said, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from textual.pilot import Pilot
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
+SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100", "--no-check")
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """A service, and no run of the tuner left on it."""
+    with running_deployment("daemon") as one:
+        yield one
+        tuner = TunerConsole(one.env)
+        run = tuner.look().run
+        if run is not None and run.alive:
+            tuner.stop(run)
+        until = time.monotonic() + 60
+        while (run := tuner.look().run) is not None and tuner.alive(run) and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def dashboard(rig: Rig) -> Dashboard:
+    """On the rig's service."""
+    console = Console(lambda: rig.deployment, drain_timeout_s=10, health_timeout_s=30, env=rig.env)
+    return Dashboard(FakeState("busy"), theme="night", console=console, tuner=TunerConsole(rig.env))
+
+
+async def until(pilot: Pilot[None], true: Callable[[], bool], seconds: float = 120) -> None:
+    """Wait for it while the dashboard goes on."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, shown(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.2)
+
+
+async def stop(app: Dashboard, pilot: Pilot[None]) -> None:
+    """With the keys that stop it."""
+    await press(pilot, "A", "x")
+    assert "specdash-backend" in page(app)
+    await press(pilot, "enter")
+    await until(pilot, lambda: app.tuner_model.state is RunState.STOPPED)
+
+
+async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig) -> None:
+    plot.load()
+    before = rig.file().read_bytes()
+    process = rig.start_command("tune", *SMALL, "--restarts", "8")
+    app = dashboard(rig)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "T")
+        await until(pilot, lambda: app.tuner_model.run is not None and len(app.tuner_model.run.boots) >= 2)
+        seen = shown(app)
+        assert "TUNING boot" in seen
+        assert "the start itself" in seen
+        assert f"pid {process.pid}" in seen
+        await stop(app, pilot)
+        assert "the service is as it was" in shown(app)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    rig.assert_settled(version=before)
+
+
+async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_one_stops_it(rig: Rig) -> None:
+    plot.load()
+    before = rig.file().read_bytes()
+    app = dashboard(rig)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "T")
+        await until(pilot, lambda: app.tuner_model.plan is not None)
+        assert "READY" in shown(app)
+        assert "LLAMA_DRAFT_MAX" in shown(app)
+        await press(pilot, "A", "r")
+        assert "with 12 restarts?" in page(app)
+        await press(pilot, "enter")
+        await until(pilot, lambda: app.tuner_model.under_way)
+        assert said(app).count("did not begin") == 0
+    run = TunerConsole(rig.env).look().run
+    assert run is not None
+    assert run.alive
+    other = dashboard(rig)
+    async with other.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "T")
+        await until(pilot, lambda: other.tuner_model.under_way)
+        await stop(other, pilot)
+        await until(pilot, lambda: not TunerConsole.alive(run), 30)
+    rig.assert_settled(version=before)
