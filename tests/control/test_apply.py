@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from specdash.backend.launch import free_port
+from specdash.backend.server_check import health
 from specdash.control.apply import Apply
 from specdash.control.apply_plan import plan_rollback
 from specdash.control.journal import journal_file
@@ -18,6 +19,7 @@ from specdash.control.services import ServiceState
 from specdash.core.applies import STEPS, ApplyKind, Outcome, Progress, Step, StepState
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
+from specdash.core.observations import HealthStatus
 from support import tiny_models
 from support.certificates import make_certificate
 from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment, until
@@ -442,6 +444,25 @@ def test_a_service_in_a_crash_loop_is_mended_by_an_apply(rig: Rig) -> None:
     record = rig.apply("-LLAMA_ARG_CHAT_TEMPLATE")
     assert record.outcome is Outcome.APPLIED, record.reason
     rig.assert_settled()
+
+
+@pytest.mark.parametrize("way", ["good", "loading"])
+def test_a_service_that_is_not_well_is_restarted_whole_and_a_healthy_one_swaps_its_engine(rig: Rig, way: str) -> None:
+    """Its engine may end by itself while the runner is asked to swap it, which would then look like a crash."""
+    service = rig.service(Role.BACKEND)
+    words = "".join(f"{word}\n" for word in (*misbehaving(rig.home, way), "LLAMA_START_PROBE=0"))
+    rig.file().write_bytes(rig.good[Role.BACKEND] + words.encode())
+    service.manager.restart(service.name)
+    until(lambda: (one := rig.engine()) is not None and one.digest == rig.digest())
+    wanted = HealthStatus.OK if way == "good" else HealthStatus.LOADING
+    until(lambda: (found := health(rig.backend_url)) is not None and found.status is wanted)
+    runner = service.status().pid
+    record = rig.apply("LLAMA_ALIAS=good", "LLAMA_DRAFT_MAX=5")
+    assert record.outcome is Outcome.APPLIED, record.reason
+    assert (service.status().pid == runner) == (way == "good")
+    engine = rig.engine()
+    assert engine is not None
+    assert engine.digest == rig.digest()
 
 
 def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:

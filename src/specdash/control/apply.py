@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Apply", "ApplyOptions", "ApplyPlan", "Edit", "plan_apply", "plan_rollback"]
 
+_ASKED = 3
+"""How often an engine is asked for its health before it counts as not well: a busy machine lets it answer late."""
+
 
 class Apply:
     """One run of a plan. `error` is what stood in the way, for its exit code; None when it went well."""
@@ -151,7 +154,7 @@ class Apply:
         if engine.digest is not None and engine.digest != edit.snapshot.digest:
             file, name = edit.service.env_file, edit.service.name
             self._warnings.append(f"{file} was edited since {name} was started: those edits come into force too")
-        well = verify.healthy(engine.url)
+        well = any(verify.healthy(engine.url) for _ in range(_ASKED))
         return Before(
             running=True,
             healthy=well,

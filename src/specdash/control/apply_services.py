@@ -43,7 +43,10 @@ def start_backend(work: Work, edit: JournalEdit, *, new: bool) -> Passage:
     old = work.engine(edit) if status.alive else None
     digest = edit.new_digest if new else edit.old_digest
     passage = Passage(service, work.env, work.steps, digest, work.promise(edit, new=new), old)
-    if old is not None and old.digest is not None and service.reloads and status.state is ServiceState.RUNNING:
+    # An engine that was not well may end by itself while its runner is asked to swap it; a restart loses nothing.
+    steady = edit.before.healthy or not new
+    known = old is not None and old.digest is not None
+    if known and steady and service.reloads and status.state is ServiceState.RUNNING:
         work.steps.say(f"swapping the engine of {service.name}")
         passage.watch_main()
         passage.told()
