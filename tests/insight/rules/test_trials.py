@@ -65,6 +65,29 @@ def test_a_start_that_puts_the_settings_back_is_the_trials_too() -> None:
     assert watch.raised() == set()
 
 
+def test_so_it_is_however_late_its_process_is_seen() -> None:
+    """On a busy machine processes are looked for seldom; the port may not have been seen closed at all."""
+    watch = live()
+    tried(watch, NOTE)
+    watch.look(5, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    begun = process(11, started=WALL + watch.at - 1)
+    tried(watch)
+    watch.look(12, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    watch.look(10, health=OK, metrics=counters(1), slots=IDLE, process=begun)
+    assert watch.raised() == set()
+
+
+def test_a_process_that_began_after_the_trial_is_told() -> None:
+    watch = live()
+    tried(watch, NOTE)
+    watch.look(5, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    tried(watch)
+    watch.look(12, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    begun = process(11, started=WALL + watch.at)
+    watch.look(10, health=OK, metrics=counters(1), slots=IDLE, process=begun)
+    assert "restarted" in watch.raised()
+
+
 def test_without_a_trial_the_same_restart_is_told() -> None:
     watch = live()
     restart(watch, 11)

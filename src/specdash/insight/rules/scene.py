@@ -42,6 +42,8 @@ class Sample:
     on_trial: bool = False
     """Settings are tried on the server."""
     pid: int | None = None
+    pid_began: float | None = None
+    """When that process began, in Unix time."""
     processes: int = 1
     """The server's and its children."""
     acceptance: float | None = None
@@ -245,6 +247,7 @@ def sample_of(picture: Picture) -> Sample:
         on_trial=picture.trial is not None and picture.trial.alive,
         uptime_s=backend.uptime_s,
         pid=backend.process.pid if backend.process is not None else None,
+        pid_began=backend.process.started_wall if backend.process is not None else None,
         processes=backend.process.processes if backend.process is not None else 1,
         acceptance=window.value if window.status is Status.KNOWN else None,
         decode=backend.decode.value if backend.decode.basis == "live" else None,

@@ -17,7 +17,8 @@ ONE_START_S = 30.0
 CONFIRMED_S = 4.0
 """A process at the port is the server's when it stays up for so long with it."""
 TRIAL_SEEN_S = CONFIRMED_S + 3.0
-"""So long after a trial its last restart, which put the settings from before back, may be told."""
+"""So long after a trial its last restart, which put the settings from before back, may be told; longer where it is seen
+that its process began before the trial's end."""
 _UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
@@ -49,7 +50,7 @@ class Starts:
         self._state: BackendState | None = None
         self._was_up = False
         self._was_down = False
-        self._tried_at = float("-inf")
+        self._tried_at = self._tried_wall = float("-inf")
         self._signs: set[str] = set()
         """Signs that the last start has given."""
 
@@ -57,7 +58,7 @@ class Starts:
         """Take in the sample of this moment."""
         before, self._state = self._state, sample.state
         if sample.on_trial:
-            self._tried_at = sample.at
+            self._tried_at, self._tried_wall = sample.at, sample.wall
         if sample.state not in _UP:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
             self._candidate = None
@@ -110,5 +111,9 @@ class Starts:
 
     def _count(self, sample: Sample, why: str, sign: str) -> None:
         self._signs.add(sign)
-        of_trial = sample.at - self._tried_at <= TRIAL_SEEN_S
+        of_trial = sample.at - self._tried_at <= TRIAL_SEEN_S or self._began_on_trial(sample)
         self.seen.append(Start(sample.at, sample.wall, why, self._was_up, of_trial))
+
+    def _began_on_trial(self, sample: Sample) -> bool:
+        """Whether a process that is new here is from the time of the last trial, however late it was seen."""
+        return sample.pid != self.owner and sample.pid_began is not None and sample.pid_began <= self._tried_wall
