@@ -195,9 +195,12 @@ class TestSupervisor:
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("daemon_ends")
-    def test_a_service_that_ends_at_once_is_a_failure_with_its_last_words(
-        self, capsys: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize("late_s", [0, 1.5], ids=["at once", "late, on a busy machine"])
+    def test_a_service_that_ends_before_its_engine_runs_is_a_failure_with_its_last_words(
+        self, late_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
+        write(tmp_path / "late" / "sitecustomize.py", f"import time\ntime.sleep({late_s})\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path / "late"), os.environ.get("PYTHONPATH", ""))))
         write(backend_env_file(), "LLAMA_MODEL=/nowhere.gguf\n")
         assert services("install", "backend", "--start") == ExitCode.FAILED
         err = capsys.readouterr().err

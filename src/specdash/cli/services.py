@@ -30,6 +30,8 @@ _ACTIONS = {
 }
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "told to read its env file again"}
 _SETTLE_S = 1.0
+_SHOWS_UP_S = 10.0
+"""So long, a service of ours may take on a busy machine to read its settings and to leave its record."""
 _POLL_S = 0.1
 
 
@@ -117,13 +119,26 @@ def _ensure_manager(services: list[ManagedService]) -> None:
 
 def _failed_at_once(service: ManagedService) -> ServiceStatus | None:
     """What became of a service that did not outlive its first moment; None for one that did."""
-    deadline = time.monotonic() + _SETTLE_S
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while True:
         status = service.status()
         if not status.alive or status.state == "waiting to restart":
             return status
+        waited = time.monotonic() - began
+        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and _shows_up(service, status)):
+            return None
         time.sleep(_POLL_S)
-    return None
+
+
+def _shows_up(service: ManagedService, status: ServiceStatus) -> bool:
+    """Whether it has got as far as to leave its record; one of others leaves none."""
+    from specdash.control.apply_engine import recorded_engine, recorded_proxy
+
+    if not service.reloads:
+        return True
+    if service.role is Role.PROXY:
+        return recorded_proxy(service, os.environ) is not None
+    return recorded_engine(service, os.environ, status.pid) is not None
 
 
 def _status(deployment: Deployment, *, as_json: bool) -> int:
