@@ -88,6 +88,18 @@ def said(app: Dashboard) -> str:
     return "\n".join(note.message for note in app._notifications)
 
 
+@pytest.mark.parametrize("scene", ["ready", "running", "nothing"])
+async def test_a_look_that_comes_before_the_panels_are_there_leaves_them_the_focus(scene: str) -> None:
+    app = dashboard(FakeTuner(scene))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.action_toggle_tuner()
+        app.show_now()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        board = opened(app).board
+        assert opened(app).focused is board.present()[0]
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_before_a_run_it_says_what_would_be_tuned_for_how_long_and_at_what_price(size: tuple[int, int]) -> None:
     app = dashboard(FakeTuner())

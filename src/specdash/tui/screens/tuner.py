@@ -189,7 +189,7 @@ class TunerBoard(FoldingBoard):
         self._view = view
         if self.model.scene is not self._scene:
             self._scene, self.side, self.zoomed = self.model.scene, None, None
-            self._focus_first()
+            self.focus_first()
         self.bar.tall = self.size.height >= _TALL
         self.bar.show(view)
         self.boots.show(view)
@@ -213,9 +213,12 @@ class TunerBoard(FoldingBoard):
         self.detail.top = 0
         self.detail.redraw()
 
-    def _focus_first(self) -> None:
+    def focus_first(self) -> None:
+        """Give the focus to the panel that says most, once the panels are there."""
         first = self.present()[0]
         first.display = True
+        if not first.is_attached:
+            return
         if self.screen.focused in self.panels or self.screen.focused is None:
             first.focus()
 
@@ -225,6 +228,10 @@ class TunerScreen(FoldingScreen[TunerBoard]):
 
     def __init__(self, model: TunerModel) -> None:
         super().__init__(TunerBoard(model), Place.TUNER)
+
+    def on_mount(self) -> None:
+        """A first look at the runs may have been shown before the panels were there to take the focus."""
+        self.board.focus_first()
 
     @property
     def moving(self) -> Movable:
