@@ -22,13 +22,25 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home; no SPECDASH_*, LLAMA_* or XDG_* variable of the developer reaches a test."""
-    home = tmp_path_factory.mktemp("home")
+    return isolate(monkeypatch, tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The same for what many tests share: a module's fixtures begin before its first test has its home."""
+    with pytest.MonkeyPatch.context() as patch:
+        isolate(patch, tmp_path_factory.mktemp("shared-home"))
+        yield
+
+
+def isolate(patch: pytest.MonkeyPatch, home: Path) -> Path:
+    """Let this process and those it starts live in that home."""
     for name in list(os.environ):
         if name.startswith(("SPECDASH_", "LLAMA_", "XDG_")) and name not in KEPT:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
+            patch.delenv(name)
+    patch.setenv("HOME", str(home))
     # An aborting llama.cpp would attach gdb to itself, which takes seconds and may dump core where the tests run.
-    monkeypatch.setenv("GGML_NO_BACKTRACE", "1")
+    patch.setenv("GGML_NO_BACKTRACE", "1")
     return home
 
 
