@@ -429,6 +429,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+http.server.ThreadingHTTPServer.handle_error = lambda *_: None  # whoever hangs up: the log is the engine's
 if way == "no-drafts":
     say("E", "srv    load_model: failed to load draft model, the vocab does not match")
 server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
