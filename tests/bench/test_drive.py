@@ -205,7 +205,8 @@ def test_failures_are_told_apart(answer: Answer, fault: Fault, said: str) -> Non
 )
 def test_broken_connections_end_in_time_in_a_sample(behaviour: Any, fault: Fault) -> None:
     with FaultServer({CHAT: behaviour}) as server:
-        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, silence_s=0.3))
+        silence_s = 0.3 if fault == Fault.TIMEOUT else 10.0
+        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, silence_s=silence_s))
     assert found.fault == fault
 
 

@@ -42,18 +42,18 @@ def server() -> Iterator[FaultServer]:
 
 
 @asynccontextmanager
-async def asking(target: FaultServer | Target | str) -> AsyncIterator[LlamaClient]:
+async def asking(target: FaultServer | Target | str, connect_s: float = 10.0) -> AsyncIterator[LlamaClient]:
     if not isinstance(target, Target):
         target = Target(target.url if isinstance(target, FaultServer) else target)
-    client = LlamaClient(target, connect_deadline_s=0.4)
+    client = LlamaClient(target, connect_deadline_s=connect_s)
     try:
         yield client
     finally:
         await client.aclose()
 
 
-async def failure_of_metrics(target: FaultServer | str, deadline_s: float = 0.5) -> Failure:
-    async with asking(target) as client:
+async def failure_of_metrics(target: FaultServer | str, deadline_s: float = 10.0, connect_s: float = 10.0) -> Failure:
+    async with asking(target, connect_s) as client:
         started = time.monotonic()
         result = await client.metrics(deadline_s)
         took = time.monotonic() - started
@@ -191,23 +191,23 @@ class TestFaults:
 
     async def test_no_connection_is_not_the_same_as_no_answer(self) -> None:
         with full_backlog() as url:
-            failure = await failure_of_metrics(url, 2.0)
+            failure = await failure_of_metrics(url, 5.0, 0.4)
         assert failure.kind is FailureKind.UNREACHABLE
         assert "no connection within 0.4 s" in failure.detail
 
     async def test_silence_after_accepting(self, server: FaultServer) -> None:
         server.routes["/metrics"] = hangs()
-        failure = await failure_of_metrics(server)
+        failure = await failure_of_metrics(server, 0.5)
         assert failure == Failure(FailureKind.TIMEOUT, "accepts connections, no answer within 0.5 s")
 
     async def test_silence_after_the_headers(self, server: FaultServer) -> None:
         server.routes["/metrics"] = hangs(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nllama")
-        failure = await failure_of_metrics(server)
-        assert failure == Failure(FailureKind.TIMEOUT, "the answer was not complete within 0.5 s")
+        failure = await failure_of_metrics(server, 1.5)
+        assert failure == Failure(FailureKind.TIMEOUT, "the answer was not complete within 1.5 s")
 
     async def test_a_byte_now_and_then_does_not_extend_the_deadline(self, server: FaultServer) -> None:
         server.routes["/metrics"] = drips(answer(200, b"llamacpp:n_decode_total 7\n" * 50), 0.02)
-        assert (await failure_of_metrics(server)).kind is FailureKind.TIMEOUT
+        assert (await failure_of_metrics(server, 0.5)).kind is FailureKind.TIMEOUT
 
     async def test_an_answer_that_is_not_http(self, server: FaultServer) -> None:
         server.routes["/metrics"] = writes(b"\x00\xff SSH-2.0 hello\r\n\r\n")
@@ -235,13 +235,13 @@ class TestFaults:
     async def test_fifty_megabytes_are_refused_by_their_declared_length(self, server: FaultServer) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 52428800\r\n\r\n"
         server.routes["/metrics"] = floods(head, b"llamacpp:n_decode_total 7\n" * 2520, 800)
-        assert (await failure_of_metrics(server, 5.0)).kind is FailureKind.TOO_LARGE
+        assert (await failure_of_metrics(server)).kind is FailureKind.TOO_LARGE
         assert server.sent < 2 * MAX_BODY_BYTES
 
     async def test_fifty_megabytes_without_a_length_are_cut_early(self, server: FaultServer) -> None:
         head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
         server.routes["/metrics"] = floods(head, b"llamacpp:n_decode_total 7\n" * 2520, 800)
-        assert (await failure_of_metrics(server, 5.0)).kind is FailureKind.TOO_LARGE
+        assert (await failure_of_metrics(server)).kind is FailureKind.TOO_LARGE
         assert server.sent < 4 * MAX_BODY_BYTES
 
     async def test_a_compressed_answer_is_not_unpacked(self, server: FaultServer) -> None:
