@@ -18,6 +18,7 @@ from tui.drawn import screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
 from tui.fake_tuner import FakeTuner
+from tui.waiting import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ async def test_every_key_of_every_action_does_something_and_breaks_nothing(actio
             if len(action.places) == 1 and action.places != (Place.OVERVIEW,):
                 await press(pilot, opened_by[action.places[0]])
             await press(pilot, key)
-            await app.workers.wait_for_complete()
+            await answered(app)
         assert calls == ["called"], key
         assert app._exception is None
 

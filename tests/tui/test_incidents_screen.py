@@ -23,6 +23,7 @@ from tui.fake_alerts import SPECS, with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.test_tune_screen import press
+from tui.waiting import answered
 
 if TYPE_CHECKING:
     from specdash.insight.picture import Picture
@@ -262,7 +263,7 @@ async def test_one_bundle_is_written_at_a_time_and_without_a_writer_the_command_
         await pilot.press("I")
         await pilot.pause()
         wait.set()
-        await app.workers.wait_for_complete()
+        await answered(app)
         assert len(calls) == 1
     app = dashboard()
     async with app.run_test(size=(120, 36)) as pilot:

@@ -20,6 +20,7 @@ from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
 from tui.drawn import block, screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
+from tui.waiting import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +198,7 @@ async def test_going_live_while_the_record_is_opened_calls_it_off(live: Live) ->
         await pilot.press("comma", "L")
         may_open.set()
         await until(pilot, lambda: bool(opened))
-        await app.workers.wait_for_complete()
+        await answered(app)
         await pilot.pause()
         assert app.player is None
 

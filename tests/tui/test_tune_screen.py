@@ -18,6 +18,7 @@ from specdash.tui.screens.tune import CARD, CHECKS, HELP, KEYS, TuneScreen, arra
 from tui.drawn import block
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
+from tui.waiting import answered
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -47,7 +48,7 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
     """Press keys one by one, and wait for what follows from each, threads included."""
     for key in keys:
         await pilot.press(key)
-        await pilot.app.workers.wait_for_complete()
+        await answered(pilot.app)
         await pilot.pause()
 
 
@@ -87,7 +88,7 @@ async def ended(pilot: Pilot[None]) -> None:
     assert screen.running.join(10)
     for _ in range(4):
         await pilot.pause(0.1)
-    await pilot.app.workers.wait_for_complete()
+    await answered(pilot.app)
     await pilot.pause()
 
 
@@ -320,7 +321,7 @@ async def test_a_dashboard_that_starts_after_an_apply_was_cut_short_says_so_on_e
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         app.look_for_unfinished()
-        await app.workers.wait_for_complete()
+        await answered(app)
         await pilot.pause()
         assert "APPLY CUT SHORT" in block(app.overview.header.lines)
         assert any("apply 6 stopped after write" in note.message for note in app._notifications)

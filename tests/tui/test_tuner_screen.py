@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from specdash.tui.arming import Arming
 from specdash.tui.screens.confirm import ConfirmScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
 from specdash.tui.spans import UNICODE
+from specdash.tui.tuner_actions import LOOK_S
 from specdash.tui.tuner_model import Scene, TunerModel
 from specdash.tui.view import View
 from specdash.tui.widgets.tuner_bar import BAR, bar_lines, gain_words
@@ -32,6 +34,7 @@ from tui.fake_state import FakeState
 from tui.fake_tuner import BOOTS as RAN
 from tui.fake_tuner import GATED, NOW, SCENES, WALL, FakeTuner, run
 from tui.test_tune_screen import press
+from tui.waiting import answered
 
 SIZES = [(80, 24), (120, 36), (200, 50)]
 
@@ -88,13 +91,29 @@ def said(app: Dashboard) -> str:
     return "\n".join(note.message for note in app._notifications)
 
 
+async def test_looks_that_take_longer_than_the_time_between_two_are_shown_all_the_same() -> None:
+    tuner = FakeTuner("running")
+    at_once = tuner.look
+
+    def slowly() -> Look:
+        time.sleep(1.5 * LOOK_S)
+        return at_once()
+
+    tuner.look = slowly  # type: ignore[method-assign]
+    app = dashboard(tuner)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("T")
+        await pilot.pause(2.5 * LOOK_S)
+        assert app.tuner_model.run is not None
+
+
 @pytest.mark.parametrize("scene", ["ready", "running", "nothing"])
 async def test_a_look_that_comes_before_the_panels_are_there_leaves_them_the_focus(scene: str) -> None:
     app = dashboard(FakeTuner(scene))
     async with app.run_test(size=(80, 24)) as pilot:
         app.action_toggle_tuner()
         app.show_now()
-        await app.workers.wait_for_complete()
+        await answered(app)
         await pilot.pause()
         board = opened(app).board
         assert opened(app).focused is board.present()[0]

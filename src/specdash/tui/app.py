@@ -223,7 +223,7 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
             return
         if self.tune is not None and self._clock() - self._looked_at >= LOOK_S:
             self._looked_at = self._clock()
-            self.look_at_services()
+            self.look_at_services(again=True)
         self._draw(self._view())
 
     def _draw(self, view: View) -> None:

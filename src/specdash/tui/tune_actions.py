@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 LOOK_S = 2.0
 """How often an open tune screen looks at the services."""
+_LOOK = "look"
 
 
 class TuneActions(App[None]):
@@ -79,11 +80,12 @@ class TuneActions(App[None]):
         self.look_at_services()
         self.call_after_refresh(self.show_now)
 
-    def look_at_services(self) -> None:
-        """Ask how the services are, without waiting."""
+    def look_at_services(self, *, again: bool = False) -> None:
+        """Ask how the services are, without waiting. `again` is for looks that come by themselves: one that is under
+        way is left to its end, however long it takes."""
         console = self.services
-        if console is not None:
-            self._ask("look", console.look, self._looked)
+        if console is not None and not (again and self._is_asking(_LOOK)):
+            self._ask(_LOOK, console.look, self._looked)
 
     def look_for_unfinished(self) -> None:
         """Ask whether an apply was cut short: whoever starts a dashboard shall hear of it."""
@@ -312,6 +314,10 @@ class TuneActions(App[None]):
                 self.call_from_thread(then, answer)
 
         self.run_worker(run, name=name, group=name, exclusive=True, thread=True)
+
+    def _is_asking(self, name: str) -> bool:
+        """Whether the answer to such a question is still out."""
+        return any(worker.name == name and not worker.is_finished for worker in self.workers)
 
     def _say(self, error: str, failed: Callable[[str], None] | None) -> None:
         if failed is not None:

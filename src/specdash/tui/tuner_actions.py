@@ -67,7 +67,7 @@ class TunerActions(IncidentActions, SpeculationActions):
         self.tuner.footer.glyphs = self.glyphs
         self.tuner.paint(PALETTES[self.theme])
         self.push_screen(self.tuner)
-        self._tuner_timer = self.set_interval(LOOK_S, self.look_at_tuner)
+        self._tuner_timer = self.set_interval(LOOK_S, partial(self.look_at_tuner, again=True))
         self.look_at_tuner()
         self.call_after_refresh(self.show_now)
 
@@ -112,10 +112,10 @@ class TunerActions(IncidentActions, SpeculationActions):
             self.tuner.open_boot()
             self.call_after_refresh(self.show_now)
 
-    def look_at_tuner(self) -> None:
-        """Ask how the run stands, without waiting."""
+    def look_at_tuner(self, *, again: bool = False) -> None:
+        """Ask how the run stands, without waiting. `again` as in `look_at_services`."""
         console = self.tuner_console
-        if console is not None:
+        if console is not None and not (again and self._is_asking(_LOOK)):
             self._ask(_LOOK, console.look, self._saw)
 
     def _saw(self, look: Look) -> None:
