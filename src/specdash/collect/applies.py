@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.discover import place
+from specdash.collect.discover import concerns, place
 from specdash.collect.json_lines import KEPT, MAX_LINE_BYTES, PERIOD_S, JsonLines
 from specdash.core import paths
 from specdash.core.applies import ApplyRecord
@@ -43,12 +43,4 @@ class ApplyCollector(JsonLines[ApplyRecord]):
         if record is None:
             return None
         times = (record.at, record.ended_at, *record.step_seconds.values())
-        return record if all(0 <= one < _LATEST for one in times) and self._concerns(record) else None
-
-    def _concerns(self, record: ApplyRecord) -> bool:
-        if record.url is None:
-            return True
-        try:
-            return place(record.url) == self._place
-        except ValueError:
-            return False
+        return record if all(0 <= one < _LATEST for one in times) and concerns(record.url, self._place) else None

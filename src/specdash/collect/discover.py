@@ -240,3 +240,11 @@ def place(url: str) -> tuple[str, int]:
     host = parts.hostname or ""
     local = is_local(host)
     return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def concerns(url: str | None, here: tuple[str, int]) -> bool:
+    """Whether what tells this address is about the server at that place; what tells none is about every server."""
+    try:
+        return url is None or place(url) == here
+    except ValueError:
+        return False

@@ -36,6 +36,15 @@ def process_began(pid: int) -> float | None:
         return None
 
 
+def same_process(pid: int, started: float) -> bool:
+    """Whether the process with this pid is the one that started then, and has not ended."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+
+
 def listening_pid(port: int) -> int | None:
     """The process that listens on a TCP port; None when there is none or it belongs to another user."""
     try:

@@ -6,9 +6,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from specdash.collect.discover import place
+from specdash.collect.discover import concerns, place
+from specdash.collect.processes import same_process
 from specdash.core import paths
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.trials import TrialNote, WrittenTrial, read_note
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.25
 """Between two looks: a trial is noted before its first restart, and that is to be known before it is seen."""
 MAX_BYTES = 4 << 20
-_SAME_START_S = 2.0
 
 
 class TrialCollector:
@@ -73,21 +71,6 @@ class TrialCollector:
         written = self._written
         if written is None:
             return f"{self._path} is no note of this version of specdash"
-        if not self._concerns(written):
+        if not concerns(written.url, self._place):
             return ()
-        return (replace(written.note, alive=_alive(written)),)
-
-    def _concerns(self, written: WrittenTrial) -> bool:
-        try:
-            return written.url is None or place(written.url) == self._place
-        except ValueError:
-            return False
-
-
-def _alive(written: WrittenTrial) -> bool:
-    try:
-        process = psutil.Process(written.pid)
-        same = abs(process.create_time() - written.pid_started) < _SAME_START_S
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError, OverflowError):
-        return False
+        return (replace(written.note, alive=same_process(written.pid, written.pid_started)),)

@@ -15,6 +15,7 @@ from specdash.backend import model_files
 from specdash.backend.launch import settings_of
 from specdash.backend.promise import Promise, promise_of
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
+from specdash.collect.processes import same_process
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import proxy_records_dir, run_records_dir
 from specdash.core.run_record import ProxyRecord, RunRecord
@@ -67,15 +68,6 @@ class Engine:
     def alive(self) -> bool:
         """Whether it is still there, and no zombie."""
         return same_process(self.pid, self.started)
-
-
-def same_process(pid: int, started: float) -> bool:
-    """Whether the process with this pid is the one that started then, and has not ended."""
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError, OverflowError):
-        return False
 
 
 def age_s(pid: int) -> float | None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend.local_http import Reply, ask
 from specdash.collect.discover import place, recorded_key
-from specdash.control.apply_engine import live_proxies, same_process
+from specdash.collect.processes import same_process
+from specdash.control.apply_engine import live_proxies
 from specdash.control.journal import HeldProxy
 
 if TYPE_CHECKING:

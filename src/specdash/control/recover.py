@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from specdash.collect.processes import same_process
 from specdash.control import faults
 from specdash.control.apply_end import applied, as_recovery, conclude, roll_back
-from specdash.control.apply_engine import same_process
 from specdash.control.apply_forward import forward
 from specdash.control.apply_lock import ApplyLock
 from specdash.control.apply_steps import StepFailedError, Steps

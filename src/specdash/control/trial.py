@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from specdash.collect.processes import same_process
 from specdash.control import safe_file
-from specdash.control.apply_engine import promise, recorded_engine, same_process
+from specdash.control.apply_engine import promise, recorded_engine
 from specdash.control.apply_plan import ApplyPlan, Edit, differences, findings, service_of
 from specdash.control.env_store import Backups, read_env
 from specdash.control.journal import read_note

@@ -113,7 +113,7 @@ class TunerConsole:
     @staticmethod
     def alive(run: Run) -> bool:
         """Whether its process is there."""
-        from specdash.control.apply_engine import same_process
+        from specdash.collect.processes import same_process
 
         return same_process(run.head.pid, run.head.pid_started)
 

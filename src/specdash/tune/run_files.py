@@ -12,8 +12,8 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from specdash.collect.processes import same_process
 from specdash.control import safe_file
-from specdash.control.apply_engine import same_process
 from specdash.core.paths import tune_runs_dir
 from specdash.tune.status import Boot, Now, Run, RunEnd, RunHead
 
