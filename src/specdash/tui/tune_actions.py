@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 LOOK_S = 2.0
 """How often an open tune screen looks at the services."""
-_LOOK = "look"
 
 
 class TuneActions(App[None]):
@@ -84,8 +83,8 @@ class TuneActions(App[None]):
         """Ask how the services are, without waiting. `again` is for looks that come by themselves: one that is under
         way is left to its end, however long it takes."""
         console = self.services
-        if console is not None and not (again and self._is_asking(_LOOK)):
-            self._ask(_LOOK, console.look, self._looked)
+        if console is not None:
+            self._ask("look", console.look, self._looked, again=again)
 
     def look_for_unfinished(self) -> None:
         """Ask whether an apply was cut short: whoever starts a dashboard shall hear of it."""
@@ -296,11 +295,17 @@ class TuneActions(App[None]):
         work: Callable[[], Answer],
         then: Callable[[Answer], None],
         failed: Callable[[str], None] | None = None,
+        *,
+        again: bool = False,
     ) -> None:
-        """Do `work` in a thread and give its answer to `then` here; a newer one of the same name takes its place."""
+        """Do `work` in a thread and give its answer to `then` here; a newer one of the same name takes its place, but
+        not one that is asked `again` and again by the clock."""
         from textual.worker import get_current_worker
 
         from specdash.core.errors import SpecdashError
+
+        if again and any(worker.name == name and not worker.is_finished for worker in self.workers):
+            return
 
         def run() -> None:
             worker = get_current_worker()
@@ -314,10 +319,6 @@ class TuneActions(App[None]):
                 self.call_from_thread(then, answer)
 
         self.run_worker(run, name=name, group=name, exclusive=True, thread=True)
-
-    def _is_asking(self, name: str) -> bool:
-        """Whether the answer to such a question is still out."""
-        return any(worker.name == name and not worker.is_finished for worker in self.workers)
 
     def _say(self, error: str, failed: Callable[[str], None] | None) -> None:
         if failed is not None:

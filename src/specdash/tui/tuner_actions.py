@@ -115,8 +115,8 @@ class TunerActions(IncidentActions, SpeculationActions):
     def look_at_tuner(self, *, again: bool = False) -> None:
         """Ask how the run stands, without waiting. `again` as in `look_at_services`."""
         console = self.tuner_console
-        if console is not None and not (again and self._is_asking(_LOOK)):
-            self._ask(_LOOK, console.look, self._saw)
+        if console is not None:
+            self._ask(_LOOK, console.look, self._saw, again=again)
 
     def _saw(self, look: Look) -> None:
         from specdash.tui.tuner_model import Scene
