@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdash.tune.harness import Figure
 from specdash.tune.heuristic import Knobs
 from specdash.tune.heuristic import tune as formula
 from specdash.tune.problem import BootResult, Point, PromptResult, mixture_speed
@@ -43,15 +44,6 @@ REPLAYS = 6
 """Runs of the tuner on recorded boots, for each round that is held out."""
 _ROLLED_BACK = 0.35
 _FORMULA_BOOTS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks.tuner_real_cells import SYNTHETIC, on
 from benchmarks.tuner_real_judge import (
-    Figure,
     Sweep,
     by_formula,
     curve_errors,
@@ -21,6 +20,7 @@ from benchmarks.tuner_real_judge import (
 )
 from benchmarks.tuner_real_tables import Row, cells_table, percent, short_table, table
 from specdash.tune.costs import step_line
+from specdash.tune.harness import Figure
 from specdash.tune.problem import Point, Workload
 from specdash.tune.tuner import SpecTuner
 

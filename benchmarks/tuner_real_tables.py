@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.tuner_real_judge import Figure, Judged
+    from benchmarks.tuner_real_judge import Judged
+    from specdash.tune.harness import Figure
 
 
 @dataclass(frozen=True, slots=True)
