@@ -31,6 +31,8 @@ from specdash.llama.log_touched import LOOKED_AT, NAMING, evenly, touched
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from specdash.llama.log_prefix import Foreign
+
 MAX_LINE: Final = 64 * 1024
 """Bytes of a line that are looked at; the rest of a longer line is skipped."""
 TAIL_CHARACTERS: Final = 500
@@ -39,6 +41,7 @@ _BLOCK = 256 * 1024
 _MAX_SHAPES = 4096
 _MAX_SHAPE = 1024
 _MAX_LAYOUTS = 4096
+_MAX_LEARNT = 32
 _MAX_SAMPLES = 5
 _MAX_CONTINUATION = 500
 _MAX_ORIGINS = 256
@@ -66,6 +69,7 @@ class LogParser:
         self._known: dict[bytes, Reading] = {}
         self._cutters: dict[bytes, Callable[[bytes], tuple[bytes, ...]]] = {}
         self._remember = remember_shapes
+        self._learnt: tuple[Foreign, ...] = ()
         self._held = bytearray()
         self._tail: deque[bytes] = deque(maxlen=tail_lines)
         self._previous: Reading | None = None
@@ -143,7 +147,16 @@ class LogParser:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
             lines = block.split(b"\n")
-        found = self._readings(block.translate(None, DROPPED).split(b"\n"))
+        shapes = block.translate(None, DROPPED).split(b"\n")
+        while lines:
+            found, lesson = self._readings(shapes)
+            if found:
+                self._take_in(lines[: len(found)], found)
+            if lesson is not None:
+                self._learn(lesson)
+            lines, shapes = lines[len(found) :], shapes[len(found) :]
+
+    def _take_in(self, lines: list[bytes], found: list[Reading]) -> None:
         self._capture_block(lines, found)
         self._previous = found[-1]
         self._lines += len(lines)
@@ -156,21 +169,34 @@ class LogParser:
         if self._tail.maxlen:
             self._tail.extend(lines[-self._tail.maxlen :])
 
-    def _readings(self, shapes: list[bytes]) -> list[Reading]:
+    def _readings(self, shapes: list[bytes]) -> tuple[list[Reading], Foreign | None]:
+        """What the lines are, up to the first one that teaches a prefix: it and those behind it are read with that."""
         found = list(map(self._known.get, shapes))
         if None not in found:
-            return found  # type: ignore[return-value]
-        return [reading or self._look_up(shapes[index]) for index, reading in enumerate(found)]
+            return found, None  # type: ignore[return-value]
+        for index, reading in enumerate(found):
+            if reading is None:
+                found[index] = reading = self._look_up(shapes[index])
+                lesson = reading.prefix.learns
+                if lesson is not None and lesson not in self._learnt and len(self._learnt) < _MAX_LEARNT:
+                    return found[:index], lesson  # type: ignore[return-value]
+        return found, None  # type: ignore[return-value]
 
     def _look_up(self, shape: bytes) -> Reading:
         reading = self._known.get(shape)
         if reading is None:
-            reading = read_shape(shape)
+            reading = read_shape(shape, self._learnt)
             if self._remember and len(shape) <= _MAX_SHAPE:
                 if len(self._known) >= _MAX_SHAPES:
                     self._known.clear()
                 self._known[shape] = reading
         return reading
+
+    def _learn(self, foreign: Foreign) -> None:
+        """Keep a prefix that this log has not shown before, and forget what was read without it."""
+        self._learnt = tuple(sorted((*self._learnt, foreign), key=lambda known: -len(known.shape)))
+        self._known.clear()
+        self._cutters.clear()
 
     def _capture_block(self, lines: list[bytes], found: list[Reading]) -> None:
         """Take the values out of the lines, in order.
@@ -210,7 +236,7 @@ class LogParser:
         cut = self._cutters.get(layout)
         if cut is not None:
             return cut(line)
-        match = reading.match(line if reading.clock is not Clock.JSON else line[: json_message_end(line)])
+        match = reading.match(line[: json_message_end(line)] if reading.prefix.is_quoted else line)
         if match is None:
             return None
         if self._remember and reading.any_digits and len(line) <= _MAX_SHAPE:

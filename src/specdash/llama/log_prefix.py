@@ -1,9 +1,13 @@
 """What may stand in front of a log line: other programs' prefixes, the router's, the clock and the level.
 
-llama-server itself prints one of four: nothing (older builds, `--no-log-prefix`), `M.SS.mmm.uuu L ` (minutes without
-bound since the server's start, level D, I, W or E), `L ` alone (`--no-log-timestamps`), or a JSON object with the
-message escaped (`--log-jsonl`, microseconds). A router repeats its children's lines after `[PORT] `. Journald, syslog,
-container runtimes and compose put their own text before all that. Colour codes are removed before any of this.
+llama-server itself prints one of five: nothing (older builds, `--no-log-prefix`), `M.SS.mmm.uuu L ` (minutes without
+bound since the server's start, level D, I, W or E), `L ` alone (`--no-log-timestamps`), a JSON object with the message
+escaped (`--log-jsonl`, microseconds), or `LEVEL [function] ` with `| tid="…" timestamp=…` behind the message (builds
+until September 2024 and ik_llama.cpp, also as JSON). A router repeats its children's lines after `[PORT] `. Journald,
+syslog, container runtimes and compose put their own text before all that. Colour codes are removed before any of this.
+
+Any other program may put anything before that. Such a prefix is learnt, file by file, from the messages that are
+recognised behind it (`log_reading.find_message`).
 
 Which prefix a line has is decided on its shape (see `log_grammar.forms`), so it is known once per shape.
 """
@@ -11,9 +15,13 @@ Which prefix a line has is decided on its shape (see `log_grammar.forms`), so it
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z^_])")
 """Terminal escape sequences: colours, titles, cursor movements."""
@@ -47,9 +55,22 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("journald iso", r"T::[.,]?:?[^\[\]{}|:]{1,200}\[\]:", _STAMPED_BY_ISO + r"[^\[\]{}|]{1,200}\[\d*\]:\s*"),
     Foreign("kubernetes", r"T::\.(?:Z|:)std(?:out|err)[FP]", _STAMPED_BY_ISO + r"std(?:out|err)\s[FP]\s"),
     Foreign("docker", r"T::\.(?:Z|:)", _STAMPED_BY_ISO),
-    Foreign("compose", r"[\w.]{1,64}\|", r"[\w.-]{1,80}\s*\|\s"),
+    Foreign("compose", r"[\w.]{1,64}\|", r"[\w.+\- \t]{1,80}\|\s{0,40}"),
+    Foreign("docker json", r'\{"log":"', r'\{"log":"\s*'),
 )
 """Tried in order; the first whose shape fits, and that leaves a prefix of the server's own or a known line, wins."""
+_LEARNT: Final = "learnt"
+_GAP = r"[\d+\-\s\0]{0,200}?"
+"""What a shape leaves out, at one place of a prefix."""
+
+
+def learnt(shape: bytes) -> Foreign:
+    """The prefix of another program that specdash does not know, from the shape of its text."""
+    if not shape:
+        return FOREIGN[0]
+    letters = [re.escape(bytes([byte])).decode() if byte < 128 else rf"\x{byte:02x}" for byte in shape]
+    return Foreign(_LEARNT, "".join(letters), _GAP + "".join(letter + _GAP for letter in letters))
+
 
 _ROUTER_SHAPE = r"(\[\])?"
 _ROUTER_TEXT = r"\[(\d{1,9})\]\s*"
@@ -59,27 +80,56 @@ _JSON_SHAPE = r'\{"type":"log","time":,"level":"([a-z])[a-z]*","msg":"'
 _JSON_TEXT = (
     r'\{\s*"type"\s*:\s*"log"\s*,\s*"time"\s*:\s*(\d{1,18})\s*,\s*"level"\s*:\s*"[a-z]*"\s*,\s*"msg"\s*:\s*"\s*'
 )
-_JSON_END = re.compile(rb'(?:\\n|\\r|\s)*"\}\s*\Z')
-_JSON_SHAPE_END = re.compile(rb'(?:\\n|\\r)*"\}\Z')
+_JSON_END = re.compile(
+    rb'(?:\\n|\\r|\s)*"(?:\s*,\s*"stream"\s*:\s*"std(?:out|err)"\s*,\s*"time"\s*:\s*"[^"]{0,40}"\s*)?\}\s*\Z'
+)
+_JSON_SHAPE_END = re.compile(rb'(?:\\n|\\r)*"(?:,"stream":"std(?:out|err)","time":"[^"]{0,40}")?\}\Z')
+_JSON_TAIL = 160
+_WORDS = {"INFO": "I", "WARN": "W", "ERR": "E", "VERB": "D"}
+_WORD = "|".join(_WORDS)
+_NAMED_SHAPE = (
+    rf'(?:({_WORD})\[[\w~<>()]{{0,64}}\]|\{{"tid":"\w*","timestamp":,"level":"({_WORD})","function":"[^"]{{0,64}}",'
+    r'"line":,"msg":")'
+)
+_NAMED_TEXT = (
+    rf'(?:(?:{_WORD})\s{{0,4}}\[\s{{0,40}}[\w~<>()]{{0,64}}\]\s*|\{{"tid":"\w*","timestamp":\d*,"level":"(?:{_WORD})",'
+    r'"function":"[^"]{0,64}","line":\d*,"msg":"\s*)'
+)
 _LEVELS = {"d": "D", "t": "D", "i": "I", "w": "W", "e": "E"}
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prefix of a line: who else wrote in front of it, whether a router did, its clock and its level."""
+    """The prefix of a line: who else wrote in front of it, whether a router did, its clock and its level.
+
+    `named` says that the level is a word, before the function's name; `inner` is what stands between all that and the
+    message and that specdash does not know.
+    """
 
     foreign: Foreign = FOREIGN[0]
     routed: bool = False
     clock: Clock = Clock.NONE
     level: str | None = None
+    named: bool = False
+    inner: Foreign = FOREIGN[0]
 
     @property
     def pattern(self) -> str:
         """The regex of the prefix's text; captures the router's port, then the clock's parts."""
         clock = {Clock.STAMP: _STAMP_TEXT, Clock.JSON: _JSON_TEXT}.get(self.clock)
         if clock is None:
-            clock = r"[DIWE]\s*" if self.level else ""
-        return rf"[\s\0]*{self.foreign.text}{_ROUTER_TEXT if self.routed else ''}{clock}"
+            clock = (_NAMED_TEXT if self.named else r"[DIWE]\s*") if self.level else ""
+        return rf"[\s\0]*{self.foreign.text}{_ROUTER_TEXT if self.routed else ''}{clock}{self.inner.text}"
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether the message stands escaped in a JSON object, which ends behind it."""
+        return self.clock is Clock.JSON or self.foreign.name == "docker json"
+
+    @property
+    def learns(self) -> Foreign | None:
+        """What a line with this prefix teaches: the text that another program puts before every message."""
+        return self.foreign if self.foreign.name == _LEARNT else None
 
 
 @lru_cache(maxsize=256)
@@ -124,36 +174,93 @@ def whole_microseconds(stamp: bytes) -> int:
 
 def json_message_end(line: bytes) -> int:
     """Where the escaped message of a JSON line ends, its newline not counted."""
-    match = _JSON_END.search(line, max(0, len(line) - 64))
+    match = _JSON_END.search(line, max(0, len(line) - _JSON_TAIL))
     return match.start() if match else len(line)
 
 
-_HEADS: tuple[tuple[Foreign, re.Pattern[bytes]], ...] = tuple(
-    (foreign, re.compile(f"{foreign.shape}{_ROUTER_SHAPE}(?:{_STAMP_SHAPE}|{_JSON_SHAPE})?".encode()))
-    for foreign in FOREIGN
-)
+_OWN_SHAPE = f"{_ROUTER_SHAPE}(?:{_STAMP_SHAPE}|{_JSON_SHAPE}|{_NAMED_SHAPE})?"
 
 
-def split_shape(shape: bytes) -> list[tuple[Prefix, bytes]]:
+@lru_cache(maxsize=256)
+def _head(foreign: Foreign) -> re.Pattern[bytes]:
+    return re.compile(f"{foreign.shape}{_OWN_SHAPE}".encode())
+
+
+def split_shape(shape: bytes, learnt_here: Iterable[Foreign] = ()) -> list[tuple[Prefix, bytes]]:
     """The ways in which a shape can be read as prefix and message, most telling first.
 
     A clock settles the matter: then there is one way. Without it, another program's prefix and a lone level letter are
-    only guesses, which hold if what they leave is a known line.
+    only guesses, which hold if what they leave is a known line. `learnt_here` are the prefixes that this log's own
+    lines have taught.
     """
     guesses: list[tuple[Prefix, bytes]] = []
-    for foreign, head in _HEADS:
-        match = head.match(shape)
+    for foreign in (*FOREIGN, *learnt_here):
+        match = _head(foreign).match(shape)
         if match is None:
             continue
         routed = match[1] is not None
         rest = shape[match.end() :]
         if match[2] is not None:
-            return [(Prefix(foreign, routed, Clock.STAMP, match[2].decode()), rest)]
+            return [(Prefix(foreign, routed, Clock.STAMP, match[2].decode()), _unquoted(foreign, rest))]
         if match[3] is not None:
-            end = _JSON_SHAPE_END.search(rest, max(0, len(rest) - 64))
             level = _LEVELS.get(match[3].decode())
-            return [(Prefix(foreign, routed, Clock.JSON, level), rest[: end.start()] if end else rest)]
+            return [(Prefix(foreign, routed, Clock.JSON, level), _message_of(rest))]
+        word = match[4] or match[5]
+        if word is not None:
+            return [(Prefix(foreign, routed, Clock.NONE, _WORDS[word.decode()], named=True), rest)]
+        rest = _unquoted(foreign, rest)
         guesses.append((Prefix(foreign, routed), rest))
         if rest[:1] in (b"D", b"I", b"W", b"E"):
             guesses.append((Prefix(foreign, routed, Clock.NONE, rest[:1].decode()), rest[1:]))
     return guesses
+
+
+def _message_of(rest: bytes) -> bytes:
+    end = _JSON_SHAPE_END.search(rest, max(0, len(rest) - _JSON_TAIL))
+    return rest[: end.start()] if end else rest
+
+
+def _unquoted(foreign: Foreign, rest: bytes) -> bytes:
+    return _message_of(rest) if Prefix(foreign).is_quoted else rest
+
+
+_UNKNOWN = r"""([^"'\\]{0,120}?)"""
+_UNKNOWN_HEAD = f"{_UNKNOWN}{_OWN_SHAPE}(?:(?<![A-Za-z])([DIWE]))?"
+_FUNCTIONS = r"(?:[\w()~<>]{1,80}:){0,3}"
+_ENDS_PREFIX = re.compile(
+    rb"[^\w]\Z|(?<![A-Za-z])(?:INFO|WARN(?:ING)?|ERR(?:OR)?|DEBUG|NOTICE|TRACE|FATAL|CRIT)\Z", re.IGNORECASE
+)
+
+
+def prefix_before(head: bytes, framed: Prefix, *, functions: bool) -> tuple[Prefix, bool] | None:
+    """What a shape before a recognised message is, and whether it ends as prefixes do; None if it can't be a prefix.
+
+    `framed` is the prefix of the line as far as it is known; `head` stands between that and the message, with the names
+    of `functions` at its end where the message may have them. It ends as prefixes do with a bracket, a bar, a colon and
+    the like, a level, or the server's own clock. A quote in it means that somebody quotes a log, in a prompt that the
+    server prints, say.
+    """
+    if framed.level is not None:
+        inner = _shaped(_UNKNOWN, functions=functions).fullmatch(head)
+        return (replace(framed, inner=learnt(inner[1])), _ends_prefix(inner[1])) if inner else None
+    match = _shaped(_UNKNOWN_HEAD, functions=functions).fullmatch(head)
+    if match is None:
+        return None
+    prefix = Prefix(learnt(match[1]), match[2] is not None)
+    if match[3] is not None:
+        return replace(prefix, clock=Clock.STAMP, level=match[3].decode()), True
+    if match[4] is not None:
+        return replace(prefix, clock=Clock.JSON, level=_LEVELS.get(match[4].decode())), True
+    word = match[5] or match[6]
+    if word is not None:
+        return replace(prefix, level=_WORDS[word.decode()], named=True), True
+    return replace(prefix, level=match[7].decode() if match[7] is not None else None), _ends_prefix(match[1])
+
+
+@cache
+def _shaped(pattern: str, *, functions: bool) -> re.Pattern[bytes]:
+    return re.compile(f"{pattern}{_FUNCTIONS if functions else ''}".encode())
+
+
+def _ends_prefix(head: bytes) -> bool:
+    return not head or _ENDS_PREFIX.search(head) is not None

@@ -17,14 +17,16 @@ from specdash.llama.log_grammar import (
     SERVER_STARTING,
     Context,
     Form,
+    Found,
     LineClass,
     classify,
+    find_message,
     line_pattern,
 )
-from specdash.llama.log_prefix import Clock, Prefix, split_shape
+from specdash.llama.log_prefix import Clock, Foreign, Prefix, prefix_before, split_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 LAYOUT: Final = bytes.maketrans(b"123456789", b"000000000")
 """Translates a line to its layout."""
@@ -37,6 +39,8 @@ _BEFORE_START = _UNKNOWN | {
 """Classes whose lines may come before the line with which a server starts."""
 _ENDS_HEADER = frozenset({"task_launched", "task_released"})
 """Classes after whose lines a timing header is about another request."""
+_PLAIN = 24
+"""Bytes of a message's shape that show its start behind a word that is no prefix by itself."""
 _SLOT_TEXT = r"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *"
 _FUNCTIONS_TEXT = r"(?:[\w()~<>+ -]{1,160}: *){0,3}?"
 
@@ -49,11 +53,13 @@ class Reading:
     """What a shape means: its class and form behind which prefix, and the regex that captures its values."""
 
     __slots__ = (
-        "any_digits", "begins", "busy", "captures", "clock", "ends_header", "in_slot", "line_class", "make",
-        "make_common", "match", "prefix", "routed", "starts", "unknown",
+        "any_digits", "appended", "begins", "busy", "captures", "clock", "ends_header", "form", "in_slot", "line_class",
+        "make", "make_common", "match", "prefix", "routed", "starts", "unknown",
     )  # fmt: skip
 
-    def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix) -> None:
+    def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix, *, appended: bool = False) -> None:
+        self.form = form
+        self.appended = appended
         self.line_class = line_class
         self.prefix = prefix
         self.clock = prefix.clock
@@ -66,7 +72,7 @@ class Reading:
         self.ends_header = line_class.id in _ENDS_HEADER
         self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
         self.match = (
-            whole_pattern(form.context, form.template, prefix).match
+            whole_pattern(form.context, form.template, prefix, appended=appended).match
             if form is not None and self.captures
             else _no_match
         )
@@ -78,27 +84,49 @@ class Reading:
     @property
     def may_continue(self) -> bool:
         """Whether such a line may belong to the message before it: nothing in front of it, nothing known about it."""
-        return self.prefix.clock is Clock.NONE and (self.unknown or self.line_class.id == "blank")
+        free = self.prefix.clock is Clock.NONE and not self.prefix.named
+        return free and (self.unknown or self.line_class.id == "blank")
 
 
 @lru_cache(maxsize=2048)
-def whole_pattern(where: Context, template: str, prefix: Prefix) -> re.Pattern[bytes]:
+def whole_pattern(where: Context, template: str, prefix: Prefix, *, appended: bool = False) -> re.Pattern[bytes]:
     """The regex of a whole line: captures the prefix's parts, slot and task in a slot's line, and the named fields."""
     context = {Context.SLOT: _SLOT_TEXT, Context.ANY: _FUNCTIONS_TEXT}.get(where, "")
-    end = "" if template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
+    end = r"(?!\w)" if appended else "" if template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
     return re.compile(f"{prefix.pattern}{context}{line_pattern(template)}{end}".encode())
 
 
-def read_shape(shape: bytes) -> Reading:
-    """What lines of this shape are."""
-    ways = split_shape(shape)
+def read_shape(shape: bytes, learnt_here: Iterable[Foreign] = ()) -> Reading:
+    """What lines of this shape are, in a log whose lines have taught these prefixes."""
+    ways = split_shape(shape, learnt_here)
     for prefix, message in ways:
         found = classify(message)
         if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
             return Reading(*found, prefix)
-    prefix = ways[0][0]
+    prefix, message = ways[0]
+    for inside in find_message(message):
+        reading = _read_inside(message, inside, prefix)
+        if reading is not None:
+            return reading
     kind = "unrecognised" if prefix.level is None else _UNKNOWN_LEVEL.get(prefix.level, "unrecognised")
     return Reading(LINE_CLASSES[kind], None, prefix)
+
+
+def _read_inside(message: bytes, inside: Found, framed: Prefix) -> Reading | None:
+    """The line with that message in it, None if what stands around the message speaks against it."""
+    head = message[: inside.start]
+    prefix, ends = framed, True
+    if head:
+        found = prefix_before(head, framed, functions=inside.form.context is Context.ANY)
+        if found is None:
+            return None
+        prefix, ends = found
+    if not ends and (inside.appended or inside.length < _PLAIN):
+        return None
+    # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
+    if inside.appended and prefix.level in ("W", "E") and inside.line_class.severity is None:
+        return None
+    return Reading(inside.line_class, inside.form, prefix, appended=inside.appended)
 
 
 def cutter(match: re.Match[bytes], length: int) -> Callable[[bytes], tuple[bytes, ...]]:

@@ -19,14 +19,11 @@ from specdash.llama.log_grammar import (
     LINE_CLASSES,
     WARNING_CLASSES,
     Context,
-    Form,
-    LineClass,
     Severity,
-    classify,
 )
 from specdash.llama.log_grammar.server_lines import LIFE_CYCLE
-from specdash.llama.log_prefix import ANSI, Clock, Prefix, json_message_end, seconds_of, split_shape
-from specdash.llama.log_reading import whole_pattern
+from specdash.llama.log_prefix import ANSI, Clock, Prefix, json_message_end, seconds_of
+from specdash.llama.log_reading import Reading, read_shape, whole_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +39,6 @@ _NEVER: Final = frozenset(
     {"chat_template", "continuation", "json_record", "comment", "debug", "stream", "mcp", "blank"}
 )
 """Classes whose lines are about nothing but what others wrote."""
-_LEVELS: Final = {"D": "unrecognised", "I": "unrecognised", "W": "other_warning", "E": "other_error"}
 _FIELD: Final = re.compile(r"\{(\w*):(\w+)\}")
 _NUMERIC: Final = frozenset({"d", "f", "x", "dots", "list"})
 _WORDS: Final = frozenset(
@@ -75,30 +71,19 @@ class SafeLine:
         return self.line_class in UNKNOWN_CLASSES
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
-    """What all lines of one shape are."""
-
-    line_class: LineClass
-    form: Form | None
-    prefix: Prefix
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether such a line may be shown, made anew."""
-        return self.form is not None and self.line_class.id not in _NEVER
+def is_shown(known: Reading) -> bool:
+    """Whether lines of this kind may be shown, made anew."""
+    return known.form is not None and known.line_class.id not in _NEVER
 
 
 @lru_cache(maxsize=8192)
-def recognise(shape: bytes) -> Recognised:
+def recognise(shape: bytes) -> Reading:
     """What lines of this shape (see `log_grammar.shape_of`) are."""
-    ways = split_shape(shape)
-    for prefix, message in ways:
-        found = classify(message)
-        if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
-            return Recognised(*found, prefix)
-    prefix = ways[0][0]
-    return Recognised(LINE_CLASSES[_LEVELS.get(prefix.level or "", "unrecognised")], None, prefix)
+    known = read_shape(shape)
+    if known.line_class.id == "debug" and known.form is None:
+        # Its level alone says so: it is counted among the lines left out, unlike those known to be about prompts.
+        return Reading(LINE_CLASSES["unrecognised"], None, known.prefix)
+    return known
 
 
 def bare(line: bytes) -> bytes:
@@ -117,7 +102,7 @@ def safe_line(line: bytes) -> SafeLine | None:
         return _unknown(known, line)
     captured = _captures(known, line)
     if captured is None:
-        return _unknown(Recognised(LINE_CLASSES["unrecognised"], None, known.prefix), line)
+        return _unknown(Reading(LINE_CLASSES["unrecognised"], None, known.prefix), line)
     seconds = seconds_of(known.prefix, line)
     return SafeLine(
         known.line_class.id,
@@ -191,18 +176,18 @@ _ERRORS: Final = (
 """How errors of the server begin that say what happened and quote nothing."""
 
 
-def _captures(known: Recognised, line: bytes) -> Sequence[bytes] | None:
+def _captures(known: Reading, line: bytes) -> Sequence[bytes] | None:
     if known.form is None:
         return None
     every = _FIELD.sub(r"{every:\2}", known.form.template)
-    end = json_message_end(line) if known.prefix.clock is Clock.JSON else len(line)
-    match = whole_pattern(known.form.context, every, known.prefix).match(line[:end])
+    end = json_message_end(line) if known.prefix.is_quoted else len(line)
+    match = whole_pattern(known.form.context, every, known.prefix, appended=known.appended).match(line[:end])
     if match is None:
         return None
     return match.groups()[known.prefix.routed + {Clock.STAMP: 3, Clock.JSON: 1}.get(known.prefix.clock, 0) :]
 
 
-def _remade(known: Recognised, captured: Sequence[bytes]) -> str:
+def _remade(known: Reading, captured: Sequence[bytes]) -> str:
     assert known.form is not None  # noqa: S101 - for the type checker
     values = [one.decode("utf-8", "replace").strip() for one in captured]
     head = ""
@@ -223,7 +208,7 @@ def _stamp(prefix: Prefix, seconds: float | None) -> str:
     return f"{seconds:.3f} s {level}" if seconds is not None else level
 
 
-def _unknown(known: Recognised, line: bytes) -> SafeLine:
+def _unknown(known: Reading, line: bytes) -> SafeLine:
     seconds = seconds_of(known.prefix, line)
     text = f"{_stamp(known.prefix, seconds)}({known.line_class.title}: left out)"
     return SafeLine(known.line_class.id, known.line_class.severity, seconds, text)

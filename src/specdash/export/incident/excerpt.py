@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from specdash.llama.log_grammar import DROPPED, LINE_CLASSES, SERVER_STARTING
 from specdash.llama.log_prefix import seconds_of
-from specdash.llama.log_safe import LIFE_CYCLE_CLASSES, Recognised, bare, recognise, safe_line
+from specdash.llama.log_safe import LIFE_CYCLE_CLASSES, bare, is_shown, recognise, safe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from specdash.export.incident.parts import Span
+    from specdash.llama.log_reading import Reading
 
 READ_BYTES = 8 * 1024 * 1024
 """How much of the end of a log is looked at."""
@@ -51,7 +52,7 @@ class Excerpt:
 @dataclass(frozen=True, slots=True)
 class _Line:
     raw: bytes
-    known: Recognised
+    known: Reading
     wall: float | None
 
 
@@ -99,7 +100,7 @@ def _end_of(path: Path, limit: int) -> tuple[bytes, float, bool]:
 
 def _dated(lines: Iterable[bytes], written_at: float) -> list[_Line]:
     """Every line with when it was written: the newest when the file was, a server's last when the next one began."""
-    found: list[tuple[bytes, Recognised, float | None]] = []
+    found: list[tuple[bytes, Reading, float | None]] = []
     begins: list[int] = []
     clock: float | None = None
     for raw in map(bare, lines):
@@ -163,7 +164,7 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
 
 def _is_telling(line: _Line) -> bool:
     """Whether it is worth a line around a warning."""
-    return line.known.is_shown and line.known.prefix.level != "D" and line.known.line_class.id not in _CHATTER
+    return is_shown(line.known) and line.known.prefix.level != "D" and line.known.line_class.id not in _CHATTER
 
 
 def _show(shown: dict[int, str], lines: Sequence[_Line], at: int) -> None:

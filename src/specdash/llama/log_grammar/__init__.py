@@ -7,7 +7,7 @@ of the tables decides where two forms of one context fit the same line: the firs
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from specdash.llama.log_grammar.speculation_lines import SPECULATION_LINES, curr
 from specdash.llama.log_grammar.trouble_lines import TROUBLE_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "DROPPED",
@@ -42,10 +42,12 @@ __all__ = [
     "WARNING_CLASSES",
     "Context",
     "Form",
+    "Found",
     "LineClass",
     "Severity",
     "classify",
     "current_type",
+    "find_message",
     "line_pattern",
     "shape_of",
 ]
@@ -71,6 +73,8 @@ WARNING_CLASSES: Mapping[str, LineClass] = MappingProxyType(
 _SLOT_SHAPE = re.compile(rb"slot[\w()~<>]{0,64}:id\|task\|")
 _FUNCTION_SHAPE = re.compile(rb"[\w()~<>]{1,80}:")
 _MAX_FUNCTIONS = 3
+_FARTHEST = 400
+"""Bytes of a shape in which a message is looked for."""
 _MAX_SHAPE = 4096
 """Bytes of a shape that classification looks at."""
 
@@ -107,6 +111,72 @@ def _index(context: Context) -> _Index:
     # The group that tells which form it is stands last, so that a form is passed over at its first letter.
     pattern = "|".join(f"{shape_pattern(form.template)}()" for _, form in others)
     return _Index(exact, tuple(others), re.compile(rf"(?:{pattern})\Z".encode()))
+
+
+_HEAD = 8
+"""Bytes of a form's shape by which it is found inside a line."""
+_TELLING = 10
+"""Bytes of a shape that are enough to say what a message is, if its end is marked; `_SURELY` if it is not."""
+_SURELY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message found inside a shape: where it starts, what it is, and whether something is appended to it."""
+
+    start: int
+    line_class: LineClass
+    form: Form
+    appended: bool
+    length: int
+    """Bytes of the shape that tell what it is."""
+
+
+@lru_cache(maxsize=len(Context))
+def _by_head(context: Context) -> dict[bytes, list[tuple[LineClass, Form, re.Pattern[bytes]]]]:
+    found: dict[bytes, list[tuple[LineClass, Form, re.Pattern[bytes]]]] = {}
+    for line_class in TABLE:
+        for form in line_class.forms:
+            # A field's name never counts: only what is printed before the first field can tell where a message starts.
+            literal = shape_of(form.template.partition("{")[0].encode())
+            if form.context is context and len(literal) >= _HEAD:
+                pattern = re.compile(shape_pattern(form.template).encode())
+                found.setdefault(literal[:_HEAD], []).append((line_class, form, pattern))
+    return found
+
+
+def find_message(shape: bytes) -> Iterator[Found]:
+    """The known messages inside a shape that is none as a whole, the earliest first.
+
+    Anything may stand before a message, and behind it. Only forms that begin with `_HEAD` bytes of their own are found.
+    """
+    shape = shape[:_MAX_SHAPE]
+    slot = _SLOT_SHAPE.search(shape)
+    if slot is not None:
+        whole = _index(Context.SLOT).find(shape[slot.end() :])
+        if whole is not None:
+            yield Found(slot.start(), *whole, appended=False, length=len(shape) - slot.start())
+        elif (longest := _longest(shape, slot.end(), Context.SLOT)) is not None:
+            yield replace(longest, start=slot.start())
+        return
+    for start in range(min(len(shape) - _HEAD + 1, _FARTHEST)):
+        for context in (Context.BARE, Context.ANY):
+            longest = _longest(shape, start, context)
+            if longest is not None:
+                yield longest
+
+
+def _longest(shape: bytes, start: int, context: Context) -> Found | None:
+    best: Found | None = None
+    for line_class, form, pattern in _by_head(context).get(shape[start : start + _HEAD], ()):
+        match = pattern.match(shape, start)
+        if match is None or (best is not None and match.end() - start <= best.length):
+            continue
+        length, behind = match.end() - start, shape[match.end() : match.end() + 1]
+        ends = not behind or not (behind.isalnum() or behind == b"_")
+        if length >= (_TELLING if ends else _SURELY):
+            best = Found(start, line_class, form, appended=bool(behind), length=length)
+    return best
 
 
 def classify(shape: bytes) -> tuple[LineClass, Form] | None:

@@ -81,6 +81,36 @@ def both(template: str, make: Maker | None = None) -> tuple[Form, Form]:
     return Form(SLOT, template, make), Form(BARE, template, make)
 
 
+_PLACES = (
+    ' | tid="{:w}" timestamp={:d} id_slot={slot:d} id_task={task:d}',
+    ' | tid="{:w}" timestamp={:d} slot_id={slot:d} task_id={task:d}',
+    '","id_slot":{slot:d},"id_task":{task:d}',
+    '","slot_id":{slot:d},"task_id":{task:d}',
+)
+"""How builds until September 2024, and ik_llama.cpp, name slot and task behind the message."""
+
+
+def with_place(template: str, make: Maker | None = None, behind: str = "{:rest}") -> tuple[Form, ...]:
+    """A form whose slot and task stand behind it; `behind` is what follows them."""
+
+    def placed(_slot: Id, _task: Id, g: Groups, at: Seconds, origin: Id) -> LogFact:
+        assert make is not None  # noqa: S101 - for the type checker
+        values = [*g]
+        place = [values.pop(where), values.pop(where)]
+        return make(int(place[0]), int(place[1]), values, at, origin)
+
+    where = template.count("{") - template.count("{:")
+    return tuple(Form(BARE, f"{template}{place}{behind}", placed if make is not None else None) for place in _PLACES)
+
+
+def _released_early(slot: int, task: int, g: Groups, at: Seconds, origin: Id) -> LogFact:
+    return TaskReleased(slot, task, int(g[0]), g[1] == b"true", at, origin)
+
+
+_SPEED = "( {:w} ms per token, {:w} tokens per second)"
+_LEFT = " n_ctx={:d} n_past={n:d} n_system_tokens={:d} n_cache_tokens={:d} truncated={truncated:w}"
+_LEFT_JSON = ',"n_ctx":{:d},"n_past":{n:d},"n_system_tokens":{:d},"n_cache_tokens":{:d},"truncated":{truncated:w}'
+
 REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "slot_selected",
@@ -117,6 +147,7 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "task_launched",
         "a slot began a request",
         (
+            *with_place("slot is processing task", _launched),
             Form(SLOT, "processing task, is_child = {:d}", _launched),
             Form(SLOT, "processing task", _launched),
         ),
@@ -125,6 +156,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "task_released",
         "a slot ended a request",
         (
+            *with_place("slot released", _released_early, _LEFT)[:2],
+            *with_place("slot released", _released_early, _LEFT_JSON)[2:],
             Form(SLOT, "stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}", _released),
             Form(SLOT, "stop processing: n_past = {n_tokens:d}, truncated = {truncated:d}", _released),
         ),
@@ -144,6 +177,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
             Form(SLOT, "cached n_tokens = {cached:d}, memory_seq_rm [{:d}, end)", _prompt_reused),
             Form(SLOT, "n_tokens = {cached:d}, memory_seq_rm [{:d}, end)", _prompt_reused),
             Form(SLOT, "kv cache rm [{cached:d}, end)", _prompt_reused),
+            # Printed for every batch of a prompt, not for what was reused alone.
+            *with_place("kv cache rm [p0, end)"),
         ),
     ),
     LineClass(
@@ -181,17 +216,23 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "prompt_timing",
         "prefill time of a finished request",
-        both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _prompt_timing),
+        (
+            *with_place(f"prompt eval time = {{ms:f}} ms / {{tokens:d}} tokens {_SPEED}", _prompt_timing),
+            *both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _prompt_timing),
+        ),
     ),
     LineClass(
         "decode_timing",
         "decode time of a finished request",
-        both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _decode_timing),
+        (
+            *with_place(f"generation eval time = {{ms:f}} ms / {{tokens:d}} runs {_SPEED}", _decode_timing),
+            *both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _decode_timing),
+        ),
     ),
     LineClass(
         "total_timing",
         "total time of a finished request",
-        both("total time = {ms:f} ms / {tokens:d} tokens", _total_timing),
+        (*both("total time = {ms:f} ms / {tokens:d} tokens", _total_timing), *with_place("total time = {:f} ms")),
     ),
     LineClass("graphs_reused", "compute graphs reused so far", both("graphs reused = {:d}")),
     LineClass(
@@ -213,6 +254,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         (
             Form(SLOT, "new slot, n_ctx = {:d}"),
             Form(SLOT, "new slot n_ctx_slot = {:d}"),
+            Form(BARE, 'new slot | tid="{:rest}'),
+            Form(BARE, 'new slot","{:rest}'),
             Form(SLOT, "saving idle slot to prompt cache"),
             Form(SLOT, "clearing slot with {:d} tokens"),
         ),
@@ -243,6 +286,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         (
             Form(ANY, "request: {:rest}"),
             Form(ANY, "done request: {:rest}"),
+            Form(BARE, 'request | tid="{:rest}'),
+            Form(BARE, 'request","remote_addr":{:rest}'),
             Form(ANY, "conv_id={:s} (empty={:d})"),
             Form(ANY, "conv_id= (empty={:d})"),
             Form(ANY, "chat format: {:s}"),

@@ -21,6 +21,16 @@ LIFE_CYCLE: tuple[LineClass, ...] = (
                 "build: {build:d} ({commit:w}) with {compiler:s}",
                 event(SERVER_STARTING, "build", "commit", "compiler"),
             ),
+            Form(
+                BARE,
+                'build info | tid="{:w}" timestamp={:d} build={build:d} commit="{commit:w}"{:rest}',
+                event(SERVER_STARTING, "build", "commit"),
+            ),
+            Form(
+                BARE,
+                'build info","build":{build:d},"commit":"{commit:w}"{:rest}',
+                event(SERVER_STARTING, "build", "commit"),
+            ),
         ),
     ),
     LineClass(
@@ -54,6 +64,12 @@ LIFE_CYCLE: tuple[LineClass, ...] = (
                 event("slots_ready", "slots", "n_ctx_slot", "kv_unified"),
             ),
             Form(ANY, "initializing slots, n_slots = {slots:d}", event("slots_ready", "slots")),
+            Form(
+                BARE,
+                'initializing slots | tid="{:w}" timestamp={:d} n_slots={slots:d}',
+                event("slots_ready", "slots"),
+            ),
+            Form(BARE, 'initializing slots","n_slots":{slots:d}{:rest}', event("slots_ready", "slots")),
         ),
     ),
     LineClass("model_loaded", "the model is loaded", (Form(ANY, "model loaded", event("model_loaded")),)),
@@ -62,6 +78,7 @@ LIFE_CYCLE: tuple[LineClass, ...] = (
         "the server answers on this address",
         (
             Form(ANY, "listening on {url:s}", event("listening", "url")),
+            Form(ANY, "HTTP server listening{:rest}", event("listening")),
             Form(ANY, "server is listening on {url:s} - starting the main loop", event("listening", "url")),
             Form(
                 ANY,
@@ -191,6 +208,8 @@ RECOGNISED: tuple[LineClass, ...] = (
             "--n-gpu-layers {:rest}",
             "system_info: {:rest}",
             "system info: {:rest}",
+            'system info | tid="{:rest}',
+            'system info","{:rest}',
             "device_info:",
             "n_ctx_seq ({:d}) < n_ctx_train ({:d}) -- {:rest}",
         )
@@ -203,6 +222,8 @@ RECOGNISED: tuple[LineClass, ...] = (
             "chat template, example_format: '{:rest}",
             "chat template, chat_template: {:rest}",
             "chat template example:{:rest}",
+            'chat template | tid="{:rest}',
+            'chat template","chat_example":{:rest}',
         ),
         continues=True,
     ),
