@@ -149,7 +149,9 @@ def test_the_context_that_fits_is_the_trained_one_where_there_is_room(target: Gg
     assert found.value("ctx-size") == target.context_length
     assert found.parameters["ctx-size"].source == "LLAMA_CTX_SIZE"
     (decision,) = found.decisions
-    assert decision.steps[0] == "main memory: 64.0 GiB free, x 0.90 = 57.6 GiB may be used"
+    assert decision.steps[0] == (
+        "main memory: 64.0 GiB free, less 8.0 GiB for the prompt cache (--cache-ram), x 0.90 = 50.4 GiB may be used"
+    )
     assert decision.steps[1].startswith("model weights ")
     assert decision.steps[2].endswith(f"the model was trained on {target.context_length}")
 
@@ -157,7 +159,7 @@ def test_the_context_that_fits_is_the_trained_one_where_there_is_room(target: Gg
 @pytest.mark.parametrize("gpus", [0, 1, 2])
 def test_no_larger_context_would_fit_into_what_there_is(target: GgufFacts, gpus: int) -> None:
     room = Room(int(1024**2 * (50 + 400 * gpus) / 0.9), gpus, "CUDA0")
-    found = context(target, room)
+    found = context(target, room, LLAMA_ARG_CACHE_RAM="0")
     size = int(found.value("ctx-size") or 0)
     assert 0 < size < (target.context_length or 0)
     allowed = room.free_bytes * 0.9 - gpus * 400 * 1024**2
@@ -169,6 +171,15 @@ def test_no_larger_context_would_fit_into_what_there_is(target: GgufFacts, gpus:
         return whole.gpu if gpus else whole.host
 
     assert taken(size) <= allowed < taken(size + 256)
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("16", 16), ("0", 0), ("8192", 50), ("-1", 50)])
+def test_on_a_cpu_the_context_leaves_room_for_the_prompt_cache(target: GgufFacts, limit: str, kept: int) -> None:
+    """At most half of it: llama.cpp lowers the limit itself where memory runs out."""
+    room = Room(100 * 1024**2, 0, "main memory")
+    with_cache = context(target, room, LLAMA_ARG_CACHE_RAM=limit)
+    less = Room((100 - kept) * 1024**2, 0, "main memory")
+    assert with_cache.value("ctx-size") == context(target, less, LLAMA_ARG_CACHE_RAM="0").value("ctx-size")
 
 
 def test_a_smaller_cache_type_and_fewer_slots_leave_more(target: GgufFacts) -> None:

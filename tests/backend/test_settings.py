@@ -120,7 +120,7 @@ def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
         ),
     )
     assert "spec-ngram-simple-size-n" not in settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="12").parameters
-    with pytest.raises(InputError, match="LLAMA_EXTRA_ARGS=7 is above LLAMA_DRAFT_MAX=6: ngram-simple would discard"):
+    with pytest.raises(InputError, match="--spec-ngram-simple-size-n 7 is above LLAMA_DRAFT_MAX=6: ngram-simple"):
         settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6", LLAMA_EXTRA_ARGS="--spec-ngram-simple-size-n 7")
 
 

@@ -167,12 +167,41 @@ def test_a_cause_that_is_still_on_its_way_is_waited_for() -> None:
     assert found.cause == "vocab_mismatch"
 
 
-def test_a_first_completion_that_fails_is_told_and_is_no_verdict_on_drafting() -> None:
-    failing = says(500, '{"error":{"message":"speculative batch index 7"}}')
-    with FaultServer({"/slots": slots(True), "/completion": failing}) as server:
+@pytest.mark.parametrize(
+    "answer", [says(500, '{"error":{"message":"failed to process batch"}}'), says(400, "{}"), says(200, "{}")]
+)
+def test_a_server_that_fails_its_first_completion_has_failed(answer: Any) -> None:
+    with FaultServer({"/slots": slots(True), "/completion": answer}) as server:
+        found = checked(server)
+    assert (found.drafting, found.cause) == (Drafting.FAILED, "completion_failed")
+    assert found.because.startswith("a first completion ")
+    assert line(found).startswith("it runs, and fails what it is asked: a first completion ")
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_refusal_of_this_client_is_no_verdict_on_drafting(status: int) -> None:
+    with FaultServer({"/slots": slots(True), "/completion": says(status, "{}")}) as server:
         found = checked(server)
     assert found.drafting is Drafting.READY
-    assert "HTTP 500: speculative batch index 7" in found.because
+    assert f"HTTP {status}" in found.because
+
+
+def test_a_probe_that_was_not_answered_in_time_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdash.backend.start_check.PROBE_S", 0.2)
+    monkeypatch.setattr("specdash.backend.start_check.RETRY_AFTER_S", (0.0,))
+    first: list[StartCheck] = []
+    with FaultServer({"/slots": slots(True), "/completion": hangs()}) as server:
+
+        def publish(verdict: StartCheck) -> None:
+            if not verdict.pending:
+                first.append(verdict)
+                server.routes["/completion"] = completion(8, 5)
+
+        found = checked(server, publish=publish)
+    assert [(verdict.drafting, verdict.probe_problem) for verdict in first] == [
+        (Drafting.READY, "a first completion did not answer in time")
+    ]
+    assert (found.drafting, found.probe_accepted) == (Drafting.YES, 5)
 
 
 def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:

@@ -196,6 +196,50 @@ def test_a_model_that_cannot_be_run_is_found_before_the_engine_starts(
     assert message in error
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"LLAMA_CTX_SIZE": "2147483392"}, "the KV cache alone takes"),
+        ({"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_ARG_BATCH": "4"}, "LLAMA_ARG_BATCH=4: "),
+        ({"LLAMA_CACHE_TYPE_V": "q8_0", "LLAMA_ARG_FLASH_ATTN": "off"}, "needs flash attention"),
+        ({"LLAMA_SPEC_TYPE": "draft-simple,draft-eagle3", "LLAMA_DRAFT_MODEL": "{draft}"}, "share one draft model"),
+    ],
+)
+def test_what_preflight_refuses_is_not_started_and_not_tried_again(
+    values: dict[str, str],
+    message: str,
+    models: dict[str, Path],
+    engine: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started = tmp_path / "started"
+    help_engine(engine, runs=f"touch {started}")
+    filled = {key: value.format(draft=models["draft"]) for key, value in values.items()}
+    env_file = str(write_env(tmp_path / "e.env", {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", **filled}))
+    code, error = fails(capsys, "run", "--env-file", env_file)
+    assert (code, started.exists()) == (ExitCode.BAD_INPUT, False)
+    assert message in error
+
+
+def test_whoever_knows_better_starts_it_all_the_same(models: dict[str, Path], engine: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    help_engine(engine, runs=f"touch {started}")
+    values = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_CTX_SIZE": "2147483392"}
+    env_file = str(write_env(tmp_path / "e.env", values))
+    command = [sys.executable, "-m", "specdash", "backend", "run", "--no-preflight", "--env-file", env_file]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == ExitCode.OK
+    assert started.exists()
+
+
+def test_an_engine_that_aborts_forks_no_debugger(models: dict[str, Path], tmp_path: Path) -> None:
+    from specdash.backend.launch import make_plan
+
+    plan = make_plan({"LLAMA_MODEL": str(models["target"])})
+    assert plan.environment({})["GGML_NO_BACKTRACE"] == "1"
+    assert plan.environment({"GGML_NO_BACKTRACE": "0"})["GGML_NO_BACKTRACE"] == "0"
+
+
 def test_a_port_in_use_is_named_with_its_owner(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.backend.choices import Decision
@@ -39,6 +39,8 @@ class Room:
     free_bytes: int
     gpus: int
     words: str
+    kept_bytes: int = 0
+    """What of it is kept for the prompt cache (`--cache-ram`), which fills while the server runs."""
 
 
 def wanted(settings: BackendSettings) -> bool:
@@ -55,10 +57,11 @@ def fitted(settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts 
     target, behind = loads(settings, model, on_gpu=room.gpus > 0)
     drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
     share = headroom_of(settings.spec_types)
+    room = replace(room, kept_bytes=_prompt_cache(settings, room))
     context = fit_context(
         model,
         target,
-        room.free_bytes,
+        room.free_bytes - room.kept_bytes,
         headroom=share,
         draft=draft,
         draft_load=behind if drafting else None,
@@ -71,6 +74,15 @@ def fitted(settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts 
     decision = Decision(_NAME, str(context), "the largest context that fits", steps)
     found = settings.with_value(_NAME, context, assigned.source)
     return found.model_copy(update={"decisions": (*settings.decisions, decision)})
+
+
+def _prompt_cache(settings: BackendSettings, room: Room) -> int:
+    """Bytes of main memory to leave to the prompt cache."""
+    if room.gpus:
+        return 0
+    limit = int(settings.value("cache-ram") or 0)
+    half = room.free_bytes // 2  # llama.cpp lowers the limit itself where memory runs out
+    return half if limit < 0 else min(limit * 1024**2, half)
 
 
 def _steps(
@@ -87,10 +99,12 @@ def _steps(
     drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
     found = together(model, target, draft, behind if drafting else None)
     overhead = GPU_OVERHEAD * room.gpus
-    allowed = room.free_bytes * share - overhead
+    allowed = (room.free_bytes - room.kept_bytes) * share - overhead
     less = f", less {_size(overhead)} for CUDA itself" if overhead else ""
     why = " (with MTP)" if "draft-mtp" in settings.spec_types else ""
-    lines = [f"{room.words}: {_size(room.free_bytes)} free, x {share:.2f}{why}{less} = {_size(allowed)} may be used"]
+    kept = f", less {_size(room.kept_bytes)} for the prompt cache (--cache-ram)" if room.kept_bytes else ""
+    may = f"x {share:.2f}{why}{less} = {_size(allowed)} may be used"
+    lines = [f"{room.words}: {_size(room.free_bytes)} free{kept}, {may}"]
     if found is None:
         return (*lines, f"the header of {model.path} does not tell what a context takes")
     uses = [f"{part.model} {part.what} {_size(part.gpu if room.gpus else part.host)}" for part in found.parts]

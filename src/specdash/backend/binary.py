@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.engine_facts import SPEC_TYPE_FLAG, Capabilities, Lack
 from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
-from specdash.backend.extra_args import canonical
+from specdash.backend.extra_args import canonical, setting
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, SPECULATION
 from specdash.core.parameters import Kind, Parameter
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
@@ -91,12 +91,7 @@ def key_of(source: str) -> str | None:
 
 def setting_of(parameter: Parameter, assigned: Assigned) -> str:
     """A value as the operator set it, for messages: `KEY=value`, or the flag inside LLAMA_EXTRA_ARGS."""
-    text = parameter.text(assigned.value)
-    if assigned.source == EXTRA_ARGS:
-        switch = parameter.kind is Kind.SWITCH
-        flags = parameter.flags if assigned.value or not switch else (*parameter.off_flags, *parameter.flags)
-        return f"{EXTRA_ARGS} {flags[0]}{'' if switch else f' {text}'}"
-    return f"{key_of(assigned.source) or parameter.key}={text}"
+    return setting(key_of(assigned.source) or parameter.key, parameter, assigned.value)
 
 
 class _Fitter:
@@ -295,8 +290,7 @@ class _Fitter:
 
     @property
     def _spec_setting(self) -> str:
-        chain = ",".join(self.settings.spec_types)
-        return f"{EXTRA_ARGS} {SPEC_TYPE_FLAG} {chain}" if self._spec_key == EXTRA_ARGS else f"{self._spec_key}={chain}"
+        return self.settings.spec_setting
 
 
 def _arguments(words: tuple[str, ...], known: Capabilities | None) -> Iterator[list[str]]:

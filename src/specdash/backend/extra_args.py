@@ -7,9 +7,29 @@ from dataclasses import dataclass
 
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, REMOVED_FLAGS, SHORTHANDS
-from specdash.core.parameters import Kind, Parameter
+from specdash.core.parameters import Kind, Parameter, Scalar
 
 SOURCE = "LLAMA_EXTRA_ARGS"
+
+
+def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
+    """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
+    return f"{SOURCE} {_words(parameter, value)}" if source == SOURCE else f"{source}={_text(parameter, value)}"
+
+
+def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
+    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that nobody overwrites all of LLAMA_EXTRA_ARGS."""
+    return f"{_words(parameter, value)} in {SOURCE}" if source == SOURCE else setting(source, parameter, value)
+
+
+def _words(parameter: Parameter, value: Scalar | None) -> str:
+    if parameter.kind is not Kind.SWITCH:
+        return f"{parameter.flags[0]} {_text(parameter, value)}"
+    return (parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]
+
+
+def _text(parameter: Parameter, value: Scalar | None) -> str:
+    return "" if value is None else parameter.text(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,25 @@ _ANY_PORT = "a free port"
 """How a plan says that its port was chosen because the file says 0."""
 
 
-def run(plan: Plan, *, engine: str | None = None, log: str | None = None, received: list[int] | None = None) -> int:
+def run(
+    plan: Plan,
+    *,
+    engine: str | None = None,
+    log: str | None = None,
+    received: list[int] | None = None,
+    check: Callable[[Plan], None] = lambda _: None,
+) -> int:
     """Run the server until it ends or a signal stops it. Must be called from the main thread.
 
     SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old;
-    `engine` and `log` go on overriding their keys then. `received` are signals that came before this call.
+    `engine` and `log` go on overriding their keys then. `received` are signals that came before this call. `check`
+    raises `SpecdashError` for a plan that must not be started, now or later.
 
     Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
     with the last errors of its log when it fails.
     """
     check_port(plan.settings)
+    check(plan)
     clear_stale_socket(plan.settings)
     kept = LogFile(plan.log, plan.settings.log_max_mib)
     try:
@@ -38,7 +47,13 @@ def run(plan: Plan, *, engine: str | None = None, log: str | None = None, receiv
     except BaseException:
         kept.close()
         raise
-    session = Session(plan, child, kept, lambda now: replan(now, engine, log), received if received is not None else [])
+
+    def next_plan(now: Plan) -> Plan:
+        made = replan(now, engine, log)
+        check(made)
+        return made
+
+    session = Session(plan, child, kept, next_plan, received if received is not None else [])
     try:
         return session.run()
     finally:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specdash.backend.settings import DraftDetector
 
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
+NO_BACKTRACE = "GGML_NO_BACKTRACE"
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
 
@@ -72,6 +73,8 @@ class Plan:
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
         kept = {key: value for key, value in base.items() if not _NOT_INHERITED.match(key)}
+        # An abort would otherwise fork gdb, which takes seconds, may stop the process group, and hides the signal.
+        kept.setdefault(NO_BACKTRACE, "1")
         own = {"LLAMA_TRACE": self.settings.trace}
         if self.settings.rollback_mode is not None:
             own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode

@@ -45,9 +45,9 @@ def check(settings: BackendSettings) -> tuple[GgufFacts | None, GgufFacts | None
     for one in filter(None, map(spec_type, settings.spec_types)):
         if one.needs_heads and unseen:
             continue
-        for found in draft_misfits(one, facts, draft, spec_key=settings.spec_source, draft_key=key):
+        for found in draft_misfits(one, facts, draft, set_types=settings.spec_change, draft_key=key):
             if found.severity is Severity.ERROR:
-                chain = f"{settings.spec_source}={','.join(settings.spec_types)}"
+                chain = settings.spec_setting
                 named = f"{key}={settings.draft_model}" if found.of_draft else chain
                 raise InputError(f"{named}: {found.said}; {found.fix}")
     return facts, draft

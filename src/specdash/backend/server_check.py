@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.local_http import Cancel, Reply, ask
 from specdash.core.observations import Health, HealthStatus
 from specdash.core.speculation import spec_type
+from specdash.core.start_check import Completion
 from specdash.llama.bodies import ParseError, error_message
 from specdash.llama.health import parse_health
 from specdash.llama.metrics import parse_metrics
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0
 _HEALTH_S = 1.0
+_NOT_ALLOWED = (401, 403, 429, 503)
 SHORT_PROMPT = "the speculative decoder drafts several tokens, the speculative decoder drafts several"
 LONG_PROMPT = (
     "Count the lanterns along the harbour wall: one, two, three, four, five, six, seven, eight, nine, ten, eleven, "
@@ -48,6 +50,7 @@ class Probed:
     tasks: tuple[int, ...] = ()
     """The numbers of its tasks in the server's log, where /slots told them."""
     problem: str = ""
+    completion: Completion = Completion.ANSWERED
 
     @property
     def rejected(self) -> int:
@@ -63,6 +66,7 @@ class Probed:
             self.seconds + more.seconds,
             (*self.tasks, *more.tasks),
             more.problem,
+            more.completion,
         )
 
 
@@ -170,14 +174,18 @@ class _Asking:
         except OSError as error:
             late = isinstance(error, TimeoutError)
             words = "did not answer in time" if late else f"broke off ({error})"
-            return Probed(seconds=time.monotonic() - began, problem=f"a first completion {words}")
+            how = Completion.LATE if late else Completion.BROKEN_OFF
+            return Probed(seconds=time.monotonic() - began, problem=f"a first completion {words}", completion=how)
         seconds = time.monotonic() - began
         if reply.status != 200 or not isinstance(reply.json, dict):
-            return Probed(seconds=seconds, problem=f"a first completion failed: {_complaint(reply)}")
+            how = Completion.NOT_ALLOWED if reply.status in _NOT_ALLOWED else Completion.FAILED
+            said = f"a first completion failed: {_complaint(reply)}"
+            return Probed(seconds=seconds, problem=said, completion=how)
         answer: dict[str, Any] = reply.json
         tokens = _tokens(answer)
         if not tokens:
-            return Probed(seconds=seconds, problem="a first completion gave no tokens")
+            said = "a first completion gave no tokens"
+            return Probed(seconds=seconds, problem=said, completion=Completion.FAILED)
         told = answer.get("tokens")
         self.tokens = [one for one in told if isinstance(one, int)] if isinstance(told, list) else []
         drafted, accepted = _drafts(answer)

@@ -93,6 +93,20 @@ class BackendSettings(BaseModel):
         return self.text("spec-draft-model")
 
     @property
+    def spec_setting(self) -> str:
+        """The spec types as they are set, for messages."""
+        return extra_args.setting(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types))
+
+    def spec_change(self, chain: str) -> str:
+        """Other spec types, written where they are set now: what a fix tells to set."""
+        return extra_args.change(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], chain)
+
+    @property
+    def _spec_source(self) -> str:
+        parameter = BY_KEY["LLAMA_SPEC_TYPE"]
+        return self.spec_source if self.spec_source in (extra_args.SOURCE, *parameter.keys) else parameter.key
+
+    @property
     def host(self) -> str:
         """The first address the server listens on."""
         return (self.text("host") or "127.0.0.1").split(",")[0]
@@ -257,7 +271,11 @@ class _Reader:
                 raise InputError(f"{said}: {one.name} needs a draft model; set LLAMA_DRAFT_MODEL")
         users = [t.name for t in types if t.reads_draft_model]
         if len(users) > 1:
-            self.warnings.append(f"{' and '.join(users)} share one draft model; normally only one of them can work")
+            # llama.cpp b11549, every such pair tried: no start, an abort, or HTTP 500 for every request.
+            raise InputError(
+                f"{said}: {' and '.join(users)} share one draft model, and the server does not start, aborts, or fails "
+                f"every request; use one of them (n-gram types go with any)"
+            )
 
     def _detected(self, drafts: list[Assigned]) -> tuple[tuple[SpecType, ...], str]:
         if not drafts:
@@ -317,7 +335,8 @@ class _Reader:
                 )
                 continue
             raise InputError(
-                f"{_named(shortest)} is above {_named(longest)}: {one.name} would discard every draft; "
+                f"{_named(least, shortest)} is above {_named(one.max_parameter, longest)}: {one.name} would discard "
+                "every draft; "
                 "lower the minimum or raise the maximum"
             )
 
@@ -378,8 +397,10 @@ def _negated(key: str) -> str:
     return key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 
-def _named(assigned: Assigned) -> str:
-    return f"{assigned.source}={assigned.value}" if assigned.source != DEFAULT else f"the default {assigned.value}"
+def _named(name: str, assigned: Assigned) -> str:
+    if assigned.source == DEFAULT:
+        return f"the default {assigned.value}"
+    return extra_args.setting(assigned.source, BY_NAME[name], assigned.value)
 
 
 def _deaf_warning(key: str, names: list[str]) -> str:

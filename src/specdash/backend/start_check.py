@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.backend.promise import promise_of
-from specdash.core.start_check import SEE_LOG, Drafting, StartCheck, unexplained
+from specdash.core.start_check import SEE_LOG, Completion, Drafting, StartCheck, unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
+RETRY_AFTER_S = (5.0, 20.0)
+"""A probe that was not answered in time is made again after so long: a model's first request reads it from the disk."""
 PATIENCE_S = 2.0
 """Where the first completion of the probe took longer, there is no second."""
 _POLL_S = 0.01
 _SLOWEST_POLL_S = 0.25
 _SLOWER = 1.2
 _PIPE_S = 0.1
+FAILED_COMPLETION = "completion_failed"
+"""The cause of a server that fails every request for no reason that the log names."""
 _REPEATS = "n-gram types draft only where text repeats"
 
 
@@ -85,6 +89,8 @@ def judge(
     if probed is not None and probed.drafted:
         share = f"{probed.accepted} of {probed.drafted} drafted tokens accepted"
         return replace(said, drafting=Drafting.YES, because=f"{_chain(promise)}, {share}")
+    if probed is not None and probed.completion is Completion.FAILED:
+        return _fails(said, probed, failure)
     if look.drafting is not None and look.slots is not None and look.drafting < look.slots:
         return _failed(said, look, failure)
     if look.drafting is None:
@@ -108,6 +114,13 @@ def _failed(said: StartCheck, look: Look, failure: StartFailure | None) -> Start
         return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
     why = unexplained(look.drafting or 0, look.slots or 0)
     return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
+
+
+def _fails(said: StartCheck, probed: Probed, failure: StartFailure | None) -> StartCheck:
+    """Slots that can draft are worth nothing on a server that fails what it is asked."""
+    if failure is not None:
+        return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
+    return replace(said, drafting=Drafting.FAILED, because=probed.problem, fix=SEE_LOG, cause=FAILED_COMPLETION)
 
 
 def _no_draft(promise: Promise, probed: Probed | None) -> str:
@@ -134,6 +147,8 @@ def line(check: StartCheck) -> str:
         return f"speculating: {check.because}"
     if check.drafting is Drafting.READY:
         return f"ready to speculate: {check.because}"
+    if check.cause == FAILED_COMPLETION:
+        return f"it runs, and fails what it is asked: {check.because}; {check.fix}"
     if check.drafting is Drafting.FAILED:
         return f"running without speculation because {check.because}; {check.fix}"
     if check.drafting is Drafting.OFF:
@@ -165,9 +180,29 @@ def check_start(
         return replace(first, probe_problem=reason or "cancelled")
     publish(replace(first, pending=True))
     probed = server_check.probe(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
+    for pause in RETRY_AFTER_S:
+        if probed.completion is not Completion.LATE:
+            break
+        # Whoever waits for the verdict gets it now; a slow first request says nothing of the ones after it.
+        publish(judge(promise, look, failure, probed, time.time()))
+        if _paused(pause, cancel) or _unprobed(promise, look := _look(promise, cancel), probe=probe) is not None:
+            break
+        probed = server_check.probe(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
+    if probed.completion is Completion.FAILED:
+        failure = _cause(promise, look, lines, parameters)
     return judge(promise, look, failure, probed, time.time())
+
+
+def _paused(seconds: float, cancel: Cancel | None) -> bool:
+    """Wait; whether it was cancelled meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if cancel is not None and cancel.cancelled:
+            return True
+        time.sleep(_SLOWEST_POLL_S)
+    return False
 
 
 def _cause(

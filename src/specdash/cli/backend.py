@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -31,6 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         one.add_argument("--engine", choices=ENGINES, help="engine to use; overrides LLAMA_ENGINE")
         one.add_argument("--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE")
+    run_parser.add_argument(
+        "--no-preflight", action="store_true", help="start it although `specdash preflight` would refuse the settings"
+    )
     show_parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -49,7 +53,37 @@ def run(args: argparse.Namespace) -> int:
     from specdash.backend import foreground
 
     foreground.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
-    return foreground.run(plan, engine=args.engine, log=args.log_file, received=received)
+    check = _unchecked if args.no_preflight else _refuse
+    return foreground.run(plan, engine=args.engine, log=args.log_file, received=received, check=check)
+
+
+_OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only", "env-file"})
+"""Preflight errors that a service manager's next try may not meet: a port or memory that somebody still holds, a disk
+that is full now. The engine fails by itself where they hold; given up for them, a service would stay down."""
+
+
+def _refuse(plan: Plan) -> None:
+    """Raise `InputError` for what preflight calls an error of the settings: no restart would mend it."""
+    from pathlib import Path
+
+    from specdash.backend.launch import read_env_file
+    from specdash.control import preflight
+    from specdash.core.changes import Role
+    from specdash.core.errors import InputError
+    from specdash.core.findings import errors
+    from specdash.core.paths import backend_env_file
+
+    values = read_env_file(plan.env_file) if plan.env_file else dict(os.environ)
+    values = {key: text for key, text in values.items() if plan.env_file or key.startswith("LLAMA_")}
+    context = preflight.PreflightContext(Path(plan.env_file or backend_env_file()))
+    found = errors(preflight.check(Role.BACKEND, {**values, "LLAMA_ENGINE": plan.engine.kind}, context))
+    wrong = [finding.line for finding in found if finding.rule not in _OF_THE_MOMENT]
+    if wrong:
+        raise InputError("; ".join(wrong))
+
+
+def _unchecked(_plan: Plan) -> None:
+    """Start it all the same."""
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

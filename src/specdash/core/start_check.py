@@ -33,6 +33,20 @@ class Drafting(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Completion(StrEnum):
+    """How a first completion ended."""
+
+    ANSWERED = "answered"
+    LATE = "late"
+    """No answer in time: the server may be slow, or busy with somebody else's prompt."""
+    BROKEN_OFF = "broken off"
+    """The connection ended, most often because the server did."""
+    NOT_ALLOWED = "not allowed"
+    """The server refused this client (its key), or said that it is not ready: nothing about speculation."""
+    FAILED = "failed"
+    """The server failed it, as it would fail anybody's."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartCheck:
     """The verdict on one start. Moments are Unix time; None is unknown."""

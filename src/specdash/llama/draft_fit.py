@@ -44,22 +44,23 @@ def draft_misfits(
     model: GgufFacts | None,
     draft: GgufFacts | None,
     *,
-    spec_key: str = "LLAMA_SPEC_TYPE",
+    set_types: Callable[[str], str] = "LLAMA_SPEC_TYPE={}".format,
     draft_key: str = "LLAMA_DRAFT_MODEL",
     compare: Callable[[GgufFacts, GgufFacts], str | None] = misfit,
 ) -> Iterator[DraftMisfit]:
     """Everything in which the pair does not fit the type; None for a file of which nothing is known.
 
-    `spec_key` and `draft_key` are the keys that fixes name. `compare` compares two vocabularies.
+    Fixes write the spec types as `set_types` does, and name the draft by `draft_key`. `compare` compares two
+    vocabularies.
     """
     if one.needs_heads:
         yield from _heads(model, draft, draft_key)
     if draft is None:
         return
     if one.reads_layers is not None:
-        yield from _reading_layers(one, model, draft, spec_key)
+        yield from _reading_layers(one, model, draft, set_types)
     elif one.needs_draft_model:
-        yield from _simple(model, draft, spec_key, compare)
+        yield from _simple(model, draft, set_types, compare)
 
 
 def _heads(model: GgufFacts | None, draft: GgufFacts | None, draft_key: str) -> Iterator[DraftMisfit]:
@@ -92,12 +93,12 @@ def _heads_of_another(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfi
 def _simple(
     model: GgufFacts | None,
     draft: GgufFacts,
-    spec_key: str,
+    set_types: Callable[[str], str],
     compare: Callable[[GgufFacts, GgufFacts], str | None],
 ) -> Iterator[DraftMisfit]:
     if draft.draft_architecture in _MADE_FOR:
         said = f"{draft.architecture} models draft from the model's hidden states, not by themselves"
-        fix = f"set {spec_key}={_MADE_FOR[draft.draft_architecture]}"
+        fix = f"set {set_types(_MADE_FOR[draft.draft_architecture])}"
         said = f"{said}; next to nothing would be accepted"
         yield DraftMisfit("draft-architecture", Severity.WARNING, said, fix)
     if model is None:
@@ -133,7 +134,9 @@ def _lengths(model: int | None, draft: int | None) -> Iterator[DraftMisfit]:
         yield DraftMisfit("vocabulary", Severity.INFO, said)
 
 
-def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, spec_key: str) -> Iterator[DraftMisfit]:
+def _reading_layers(
+    one: SpecType, model: GgufFacts | None, draft: GgufFacts, set_types: Callable[[str], str]
+) -> Iterator[DraftMisfit]:
     name, architecture, count = one.name, one.draft_architectures[0], one.reads_layers
     layers = draft.array("target_layers") or ()
     fits = draft.draft_architecture in one.draft_architectures
@@ -142,14 +145,14 @@ def _reading_layers(one: SpecType, model: GgufFacts | None, draft: GgufFacts, sp
         ends = "run without speculation" if name == "draft-eagle3" else "abort, or fail every request"
         said = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
         made_for = _MADE_FOR.get(draft.draft_architecture or "", "draft-simple")
-        other = f", or set {spec_key}={made_for}" if made_for != name else ""
+        other = f", or set {set_types(made_for)}" if made_for != name else ""
         fix = f"name a draft made for {name}{other}"
         yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would {ends}", fix)
         return
     made_for = _MADE_FOR.get(draft.draft_architecture or "", name)
     if made_for != name:
         said = f"it is made for {made_for}, {name} lays its block out differently: hardly a token would be accepted"
-        yield DraftMisfit("draft-architecture", Severity.WARNING, said, f"set {spec_key}={made_for}")
+        yield DraftMisfit("draft-architecture", Severity.WARNING, said, f"set {set_types(made_for)}")
     shape = shape_of(model) if model is not None else None
     if model is None or shape is None:
         return

@@ -161,10 +161,20 @@ MAY_BE = {
 """Engine parameters that name a GGUF file, and what it must be."""
 
 
+_DAMAGED = "download or convert it again"
+
+
 def refusal_of(facts: GgufFacts, parameter: str) -> str | None:
     """Why the file cannot be what an engine parameter names, as `what; what to do`; None when it can."""
     kind = kind_of(facts)
-    return None if kind in MAY_BE[parameter] else _refusal(kind, needs_of(facts), wanted=parameter)
+    if kind not in MAY_BE[parameter]:
+        return _refusal(kind, needs_of(facts), wanted=parameter)
+    if kind is FileKind.PROJECTOR:
+        return None
+    # llama-model-loader.cpp and load_hparams: both keys are required of whatever is loaded as a model.
+    needed = {"general.architecture": facts.architecture, f"{facts.architecture}.block_count": facts.block_count}
+    missing = next((key for key, value in needed.items() if not value), None)
+    return missing and f"its header has no {missing}, and llama.cpp does not load it; {_DAMAGED}"
 
 
 def _refusal(kind: FileKind, needs: DraftNeeds | None, *, wanted: str) -> str:

@@ -239,6 +239,14 @@ ABORTS: tuple[KnownFailure, ...] = (
         (r"GGML_ASSERT\(n_outputs_max <= cparams\.n_outputs_max\)",),
     ),
     KnownFailure(
+        "batch_small",
+        "a batch without room for the drafts of all slots",
+        Ends.ABORT,
+        "a batch has no room for the drafts of all slots, which aborts the server at the first long draft",
+        "raise --batch-size to slots x (longest draft + 1) or more, or draft shorter",
+        (r"batch must be large enough to hold the sampled and draft tokens",),
+    ),
+    KnownFailure(
         "lookup_cache",
         "a lookup cache file that cannot be read",
         Ends.ABORT,

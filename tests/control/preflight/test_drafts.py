@@ -51,6 +51,22 @@ def test_a_truncated_model_says_so(backend: Check, models: dict[str, str], tmp_p
     assert row.fix == "download it again"
 
 
+@pytest.mark.parametrize(("name", "key"), [("model", "LLAMA_MODEL"), ("spec-draft-model", "LLAMA_DRAFT_MODEL")])
+@pytest.mark.parametrize("missing", ["general.architecture", "llama.block_count"])
+def test_a_model_without_what_llama_cpp_requires_of_its_header_is_refused(
+    name: str, key: str, missing: str, backend: Check, models: dict[str, str], tmp_path: Path
+) -> None:
+    """The key is renamed in the file, so that every offset stays what it was."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        Path(models["draft"]).read_bytes().replace(missing.encode(), missing.replace("l", "x").encode(), 1)
+    )
+    wanted = {"LLAMA_DRAFT_MODEL": models["draft"], "LLAMA_SPEC_TYPE": "draft-simple", key: str(path)}
+    found = backend(wanted)
+    assert [(row.rule, row.key) for row in found.errors] == [("file-kind", key)], name
+    assert f"no {missing}" in found.errors[0].message or "no None.block_count" in found.errors[0].message
+
+
 def test_a_file_that_is_mended_is_seen_at_once(backend: Check, models: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"x")
@@ -67,9 +83,23 @@ def test_an_unreadable_file_is_an_error(backend: Check, models: dict[str, str], 
     assert "cannot be read" in backend({"LLAMA_MODEL": str(path)}).one("file").message
 
 
-def test_several_draft_types_share_one_model(backend: Check, models: dict[str, str]) -> None:
-    row = backend(_draft(models, "draft", "draft-simple,draft-mtp")).one("draft-chain")
-    assert (row.severity, row.key) == ("warning", "LLAMA_SPEC_TYPE")
+@pytest.mark.parametrize("chain", ["draft-simple,draft-mtp", "draft-simple,draft-eagle3", "draft-dflash,draft-dspark"])
+def test_several_types_that_share_one_draft_model_are_refused(
+    chain: str, backend: Check, models: dict[str, str]
+) -> None:
+    row = backend(_draft(models, "draft", chain)).one("settings")
+    assert (row.severity, row.key) == ("error", "LLAMA_SPEC_TYPE")
+    assert "share one draft model" in row.message
+
+
+def test_a_draft_larger_than_its_target_is_told_with_what_may_have_been_swapped(
+    backend: Check, models: dict[str, str]
+) -> None:
+    swapped = {"LLAMA_MODEL": models["draft"], "LLAMA_DRAFT_MODEL": models["llama"], "LLAMA_SPEC_TYPE": "draft-simple"}
+    row = backend(swapped).one("draft-size")
+    assert (row.severity, row.key) == ("warning", "LLAMA_DRAFT_MODEL")
+    assert "exchange LLAMA_DRAFT_MODEL and LLAMA_MODEL" in row.fix
+    assert not backend(_draft(models, "draft", "draft-simple")).of("draft-size")
 
 
 def test_a_draft_that_cannot_draft_by_itself_is_told_its_type(backend: Check, models: dict[str, str]) -> None:

@@ -78,7 +78,7 @@ def test_a_context_that_does_not_fit_names_the_largest_that_does(backend: Check,
     load = Load(256, slots_of(1), gpu_layers=ALL_LAYERS)
     most = fit_context(read_facts(models["llama"]), load, free, headroom=HEADROOM)
     assert 0 < most < 32768
-    assert f"use LLAMA_CTX_SIZE={most} or less, which leaves 10% free" in row.fix
+    assert f"set LLAMA_CTX_SIZE={most} or less, which leaves 10% free" in row.fix
     small = backend({**wanted, "LLAMA_CTX_SIZE": str(most)}, **_gpu(free)).one("gpu-memory")
     assert small.severity == "info"
 

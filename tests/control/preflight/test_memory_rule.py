@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.control.preflight import memory
 from specdash.core.observations import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, Load, estimate, slots_of
@@ -112,9 +114,24 @@ def test_without_a_gpu_in_use_main_memory_counts(wanted: dict[str, str], backend
     assert found.one("host-memory").severity == "info"
 
 
-def test_main_memory_that_is_too_small_is_a_warning(backend: Check, models: dict[str, str]) -> None:
-    row = backend({"LLAMA_CTX_SIZE": str(2**31 - 256), "LLAMA_MODEL": models["llama"]}).one("host-memory")
-    assert row.severity == "warning"
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check, on_gpu: bool) -> None:
+    wanted = {"LLAMA_CTX_SIZE": str(2**31 - 256), "LLAMA_GPU_LAYERS": "auto"}
+    found = backend(wanted, **(_free(8 * GIB) if on_gpu else {}))
+    row = found.one("memory")
+    assert (row.severity, row.key) == ("error", "LLAMA_CTX_SIZE")
+    assert "the KV cache alone takes 3072.00 GiB" in row.message
+    assert re.match(r"set LLAMA_CTX_SIZE=\d+ or less", row.fix)
+    assert not found.of("gpu-memory")
+    assert not found.of("host-memory")
+
+
+def test_weights_that_do_not_fit_into_main_memory_are_a_warning_because_they_are_mapped(
+    backend: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda _subject: 0)
+    monkeypatch.setattr(memory, "HELD", ())
+    assert backend().one("host-memory").severity == "warning"
 
 
 def test_the_draft_counts_too(backend: Check, models: dict[str, str], needed: int) -> None:

@@ -142,6 +142,10 @@ ROWS = (
         engines=ONLY, types="draft-simple", draft="draft"),
     # Aborts.
     Row("no tokens a draft", "abort", "value", "n_max_zero", types="draft-simple", draft="draft", parameters={"spec-draft-n-max": 0}),
+    Row("a batch smaller than a draft", "abort", "batch", "batch_small", types="draft-simple", draft="draft",
+        parameters={"spec-draft-n-max": 8, "batch-size": 8}),
+    Row("a batch that holds a draft", "speculates", types="draft-simple", draft="draft",
+        parameters={"spec-draft-n-max": 8, "batch-size": 9}),
     Row("another DFlash", "abort", "draft-architecture", "dflash_wrong_draft", types="draft-dflash", draft="draft"),
     Row("another DSpark", "abort", "draft-architecture", "dflash_wrong_draft", types="draft-dspark", draft="draft"),
     Row("a DFlash of a deeper model", "abort", "draft-architecture", "draft_of_other_model", types="draft-dflash",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from specdash.backend import auto_context
 from specdash.backend.auto import slowed_down
 from specdash.control.preflight.context import parted
-from specdash.control.preflight.memory import free_on, used_gpus
-from specdash.control.preflight.processes import Own, resident_bytes, tree
+from specdash.control.preflight.memory import available_bytes, free_on, used_gpus
+from specdash.control.preflight.processes import Own
 from specdash.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,12 +47,8 @@ def _context(subject: Subject, out: Findings) -> Subject:
 
 def _room(subject: Subject) -> auto_context.Room | None:
     gpus = used_gpus(subject)
-    own = Own(subject.context)
     if gpus:
-        free, _ = free_on(gpus, own)
+        free, _ = free_on(gpus, Own(subject.context))
         words = " and ".join(f"GPU {one.index} ({one.name or 'unnamed'})" for one in gpus)
         return None if free is None else auto_context.Room(free, len(gpus), words)
-    import psutil
-
-    available = psutil.virtual_memory().available + resident_bytes(tree(own.pids()))
-    return auto_context.Room(int(available), 0, "main memory")
+    return auto_context.Room(available_bytes(subject), 0, "main memory")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GIB = 1024**3
 NARROW = 0.95
+HELD = ("KV cache", "recurrent state")
+"""Parts of the memory that are written while the server runs."""
 _UNNOTICED = 1.0
 _PLACES = ("--override-tensor", "-ot", "--rpc")
 _NEEDS = (
@@ -108,9 +110,11 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
         return
     likely = wanted.gpu + GPU_OVERHEAD * len(gpus)
     key, shares = subject.source("gpu-layers"), _shares(wanted.parts)
-    of = f"{_size(free)} of GPU memory are or become free"
-    need = f"{_size(wanted.gpu_certain)} are needed before the first compute buffer ({shares})"
+    of = f"{size_text(free)} of GPU memory are or become free"
+    need = f"{size_text(wanted.gpu_certain)} are needed before the first compute buffer ({shares})"
     fix = _fix(subject, free, len(gpus))
+    if _cannot_be_held(subject, wanted, free, out):
+        return
     if wanted.gpu_certain > free:
         fits_itself = _fits_itself(subject)
         if fits_itself is not None:
@@ -120,10 +124,10 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
         else:
             out.warning("gpu-memory", f"{of}, {need}, as far as can be told", key=key, fix=fix)
     elif likely > free * NARROW:
-        said = f"{of}, about {_size(likely)} are needed ({shares}): it is within 5 % or above"
+        said = f"{of}, about {size_text(likely)} are needed ({shares}): it is within 5 % or above"
         out.warning("gpu-memory", said, key=key, fix=fix)
     else:
-        out.info("gpu-memory", f"about {_size(likely)} of {_size(free)} of GPU memory: {shares}", key=key)
+        out.info("gpu-memory", f"about {size_text(likely)} of {size_text(free)} of GPU memory: {shares}", key=key)
 
 
 def _fix(subject: Subject, free: int, gpus: int) -> str:
@@ -138,10 +142,10 @@ def _fix(subject: Subject, free: int, gpus: int) -> str:
     layers = " or LLAMA_GPU_LAYERS" if gpus else ""
     if not most:
         return f"use a smaller model{' or lower LLAMA_GPU_LAYERS' if gpus else ''}: no context fits beside the weights"
-    key = subject.source("ctx-size")
     if most >= subject.cells * (1 if load.slots.unified else load.slots.sequences):
-        return f"lower {key}{layers}, or use smaller cache types or models"
-    return f"use {key}={most} or less, which leaves {1 - share:.0%} free, smaller cache types, or a smaller model"
+        return f"lower {subject.place('ctx-size')}{layers}, or use smaller cache types or models"
+    less = f"set {subject.change('ctx-size', most)} or less, which leaves {1 - share:.0%} free"
+    return f"{less}, smaller cache types, or a smaller model"
 
 
 def free_on(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
@@ -180,28 +184,54 @@ def _uncertain(subject: Subject) -> bool:
     return moved or placed or any(word in _PLACES for word in subject.settings.extra_args)
 
 
-def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
+def _cannot_be_held(subject: Subject, wanted: Estimate, on_gpus: int, out: Findings) -> bool:
+    """Say that what the server writes while it runs takes more than all memory there is, wherever it goes.
+
+    Weights are mapped, and read again where they do not fit; the KV cache and a recurrent state must be held.
+    """
     import psutil
 
-    available = psutil.virtual_memory().available + resident_bytes(tree(Own(subject.context).pids()))
+    room = on_gpus + available_bytes(subject) + psutil.swap_memory().free
+    held = sum(part.gpu + part.host for part in wanted.parts if part.what in HELD)
+    if held <= room or not wanted.exact:
+        return False
+    said = f"{subject.named('ctx-size')}: the KV cache alone takes {size_text(held)}, {size_text(room)} are available"
+    gpus = len(used_gpus(subject)) if on_gpus else 0
+    out.error("memory", said, key=subject.source("ctx-size"), fix=_fix(subject, on_gpus or room, gpus))
+    return True
+
+
+def available_bytes(subject: Subject) -> int:
+    """Bytes of main memory that are free, or will be when this service stops."""
+    import psutil
+
+    return int(psutil.virtual_memory().available) + resident_bytes(tree(Own(subject.context).pids()))
+
+
+def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
+    if _cannot_be_held(subject, wanted, 0, out):
+        return
+    available = available_bytes(subject)
     shares = _shares(wanted.parts)
     mapped = subject.settings.value("load-mode") in ("auto", "mmap")
     if wanted.host > available * _UNNOTICED:
         slow = ", and weights that do not fit are read from disk again and again" if mapped else ""
-        said = f"about {_size(wanted.host)} of memory are needed ({shares}), {_size(available)} are available{slow}"
+        need = f"about {size_text(wanted.host)} of memory are needed ({shares})"
+        said = f"{need}, {size_text(available)} are available{slow}"
         out.warning("host-memory", said, key=subject.source("model"), fix=_fix(subject, available, 0))
     else:
-        out.info("host-memory", f"about {_size(wanted.host)} of {_size(available)} of memory, no GPU: {shares}")
+        out.info("host-memory", f"about {size_text(wanted.host)} of {size_text(available)} of memory, no GPU: {shares}")
 
 
 def _shares(parts: Iterable[Part]) -> str:
     rows = [
-        f"{part.model} {part.what} {'about ' if part.estimated else ''}{_size(part.gpu or part.host)}"
+        f"{part.model} {part.what} {'about ' if part.estimated else ''}{size_text(part.gpu or part.host)}"
         + (" in main memory" if part.host and not part.gpu and any(one.gpu for one in parts) else "")
         for part in parts
     ]
     return ", ".join(rows)
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """Bytes in GiB, small ones in MiB."""
     return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 1024**2:.1f} MiB"

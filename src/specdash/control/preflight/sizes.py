@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdash.control.preflight.synthetic import longest_draft
+from specdash.core.speculation import spec_type
 from specdash.llama.memory import AUTOMATIC_SLOTS, CACHE_TYPES
 from specdash.llama.model_shape import shape_of
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from specdash.llama.gguf import GgufFacts
 
 _LEAST_A_SLOT = 512
+_USUAL_BATCH = 2048
 
 
 def check(subject: Subject, out: Findings) -> None:
@@ -21,6 +24,8 @@ def check(subject: Subject, out: Findings) -> None:
         _parallel(subject, out)
     if subject.readable("ctx-size", "parallel"):
         _context(subject, out)
+    if subject.readable("batch-size", "parallel", "llama_spec_type"):
+        _batch(subject, out)
     if subject.readable("flash-attn"):
         _cache_types(subject, subject.model, "cache-type-k", "cache-type-v", out)
         if subject.settings.draft_model is not None:
@@ -44,18 +49,40 @@ def _context(subject: Subject, out: Findings) -> None:
     over = f", shared out to {slots.sequences} slots," if slots.sequences > 1 and not slots.unified else ""
     if wanted and share < _LEAST_A_SLOT:
         said = f"{named}{over} leaves a slot {share} tokens (the engine rounds up to {cells})"
-        fix = f"raise it, or lower {subject.source('parallel')}"
+        fix = f"raise it, or lower {subject.place('parallel')}"
         out.warning("context", said, key=key, fix=fix)
     trained = subject.model.context_length if subject.model is not None else None
     if wanted and trained and share > trained:
         said = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
         most = trained if slots.unified else trained * slots.sequences
-        out.warning("context", said, key=key, fix=f"use {most} or less; the rest only takes memory")
+        out.warning(
+            "context", said, key=key, fix=f"set {subject.change('ctx-size', most)} or less; the rest only takes memory"
+        )
     small = subject.draft.context_length if subject.draft is not None else None
     used = min(cells, trained) if trained else cells
     if small and small < used:
         said = f"the draft model was trained on {small} tokens, a slot has {used}: beyond that it drafts badly"
         out.warning("draft-context", said, key=subject.source("spec-draft-model"), fix="use a draft of longer context")
+
+
+def _batch(subject: Subject, out: Findings) -> None:
+    """Every slot adds its sampled token and its draft to one batch, and llama.cpp aborts where one does not fit.
+
+    server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
+    tokens"). With several slots it happens only when they draft at once, with all clients connected.
+    """
+    types = [found for name in subject.settings.spec_types if (found := spec_type(name)) is not None]
+    if not types:
+        return
+    longest, slots, batch = longest_draft(subject, types), subject.slots.sequences, subject.number("batch-size")
+    needed = slots * (longest + 1)
+    if batch < needed:
+        many = f"{slots} slots with " if slots > 1 else ""
+        said = (
+            f"{subject.named('batch-size')}: {many}drafts of up to {longest} tokens and the token before need {needed}"
+        )
+        fix = f"set {subject.change('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
+        out.error("batch", f"{said}: the server would abort", key=subject.source("batch-size"), fix=fix)
 
 
 def _cache_types(subject: Subject, facts: GgufFacts | None, keys: str, values: str, out: Findings) -> None:
@@ -64,7 +91,7 @@ def _cache_types(subject: Subject, facts: GgufFacts | None, keys: str, values: s
     value_type = str(settings.value(values))
     if off and CACHE_TYPES.get(value_type, (1, 0))[0] > 1:
         said = f"{subject.named(values)} needs flash attention, and {subject.named('flash-attn')}: the server refuses"
-        fix = f"set {subject.source('flash-attn')}=on, or {subject.source(values)}=f16"
+        fix = f"set {subject.change('flash-attn', 'on')}, or {subject.change(values, 'f16')}"
         out.error("cache-type", said, key=subject.source(values), fix=fix)
         return
     shape = shape_of(facts) if facts is not None else None
@@ -74,5 +101,5 @@ def _cache_types(subject: Subject, facts: GgufFacts | None, keys: str, values: s
         block = CACHE_TYPES.get(str(settings.value(name)), (1, 0))[0]
         if size % block:
             said = f"{subject.named(name)} comes in blocks of {block}, which do not fit the model's heads of {size}"
-            fix = f"set {subject.source(name)}=f16"
+            fix = f"set {subject.change(name, 'f16')}"
             out.error("cache-type", f"{said}: the server refuses", key=subject.source(name), fix=fix)

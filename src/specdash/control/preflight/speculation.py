@@ -21,7 +21,6 @@ def check(subject: Subject, out: Findings) -> None:
     if subject.readable("llama_spec_type"):
         _deaf_knobs(subject, types, out)
         _foreign_parameters(subject, types, out)
-    _chain(subject, types, out)
     _blocks(subject, types, out)
     _confidence(subject, types, out)
     _checkpoints(subject, types, out)
@@ -34,7 +33,7 @@ def _deaf_knobs(subject: Subject, types: list[SpecType], out: Findings) -> None:
         if not text or key in subject.dropped:
             continue
         if not types:
-            fix = f"set {subject.spec_key}, or remove {key}"
+            fix = f"set {subject.spec_change('TYPE')}, or remove {key}"
             out.warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key=key, fix=fix)
             continue
         for one in types:
@@ -75,13 +74,6 @@ def _instead(name: str, types: list[SpecType]) -> str:
     return "remove it, or add the type"
 
 
-def _chain(subject: Subject, types: list[SpecType], out: Findings) -> None:
-    users = [one.name for one in types if one.reads_draft_model]
-    if len(users) > 1:
-        said = f"{' and '.join(users)} share one draft model: normally only one of them can work"
-        out.warning("draft-chain", said, key=subject.spec_key, fix="keep one of them; n-gram types go with any")
-
-
 def _blocks(subject: Subject, types: list[SpecType], out: Findings) -> None:
     size = subject.draft.number("block_size") if subject.draft is not None else None
     longest = subject.number("spec-draft-n-max")
@@ -102,7 +94,9 @@ def _confidence(subject: Subject, types: list[SpecType], out: Findings) -> None:
     if least > 0 and not any(one.name.startswith("conf_proj") for one in draft.tensors):
         said = f"{subject.named(threshold)}: {draft.path} has no confidence head, and the server would draft nothing"
         key = subject.source(threshold)
-        out.error("confidence-head", said, key=key, fix=f"set {key}=0, or use a draft with that head")
+        out.error(
+            "confidence-head", said, key=key, fix=f"set {subject.change(threshold, 0)}, or use a draft with that head"
+        )
 
 
 def _checkpoints(subject: Subject, types: list[SpecType], out: Findings) -> None:

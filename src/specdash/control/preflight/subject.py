@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
+from specdash.backend.extra_args import change, setting
 from specdash.backend.loads import cells_asked, slots_asked
 from specdash.backend.settings import DEFAULT
 from specdash.core.parameter_catalogue import BY_NAME
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import PreflightContext
+    from specdash.core.parameters import Scalar
     from specdash.llama.gguf import GgufFacts
     from specdash.llama.memory import Slots
 
@@ -38,9 +40,21 @@ class Subject:
         return assigned.source
 
     def named(self, name: str) -> str:
-        """`KEY=VALUE` of an engine parameter, for messages."""
-        value = self.settings.value(name)
-        return f"{self.source(name)}={'' if value is None else BY_NAME[name].text(value)}"
+        """An engine parameter as it is set, for messages."""
+        return setting(self.source(name), BY_NAME[name], self.settings.value(name))
+
+    def change(self, name: str, value: Scalar) -> str:
+        """An engine parameter with another value, written where it is set now: what a fix tells to set."""
+        return change(self.source(name), BY_NAME[name], value)
+
+    def place(self, name: str) -> str:
+        """Where an engine parameter is set, for fixes that name no value: its key, or its flag in LLAMA_EXTRA_ARGS."""
+        source = self.source(name)
+        return f"{BY_NAME[name].flags[0]} in {source}" if source == EXTRA_ARGS else source
+
+    def spec_change(self, chain: str) -> str:
+        """The same for the spec types."""
+        return self.settings.spec_change(chain)
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a whole number."""

@@ -32,7 +32,7 @@ def check(subject: Subject, out: Findings) -> None:
         key = subject.source(RATES if rates is not None else LENGTH)
         said, fix = (
             f"{key} asks for synthetic acceptance, and nothing speculates",
-            f"set {subject.spec_key}, or {_DROP}",
+            f"set {subject.spec_change('TYPE')}, or {_DROP}",
         )
     elif rates is not None:
         key = subject.source(RATES)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specdash.llama.gguf import GgufFacts
 
 _PLACEHOLDER = "model.gguf"
-_SAID_ELSEWHERE = re.compile(r"has no effect|is not a known key|share one draft model")
+_SAID_ELSEWHERE = re.compile(r"has no effect|is not a known key")
 """Warnings of the settings that rules of their own say better."""
 _ALIKE = 0.85
 _CORRECT = "correct the value"
@@ -50,6 +50,7 @@ def read(values: Mapping[str, str], context: PreflightContext, out: Findings) ->
     for key in MACHINE_KEYS:
         if key not in env and context.base.get(key):
             env[key] = context.base[key]
+    _empty(values, out)
     dropped: set[str] = set()
     for key, instead in REMOVED_KEYS.items():
         if key in IGNORED_KEYS and key in env:
@@ -130,6 +131,15 @@ def _on_gpu(settings: BackendSettings, context: PreflightContext) -> bool:
         return bool(used_devices(settings, cached_engine(settings), context.base))
     except (SpecdashError, ValueError, OSError):
         return False
+
+
+def _empty(values: Mapping[str, str], out: Findings) -> None:
+    """A key without a value counts as not set, which is not what an empty field looks like."""
+    for key in [key for key, text in values.items() if text == "" and key in BY_KEY]:
+        parameter = BY_KEY[key]
+        default = "nothing" if parameter.default in (None, "") else f"its default, {parameter.text(parameter.default)},"
+        said = f"{key} is empty, which counts as not set: {default} is in force"
+        out.warning("empty", said, key=key, fix=f"give it a value, or remove it (-{key})")
 
 
 def _unknown(env: Mapping[str, str], out: Findings) -> None:
