@@ -50,7 +50,8 @@ def test_a_fix_for_an_extra_argument_names_its_flag_and_keeps_the_others(
     assert not backend({"LLAMA_EXTRA_ARGS": fixed[1]}).errors
 
 
-def test_an_empty_value_is_explained(backend: Check) -> None:
+def test_an_empty_value_is_explained(backend: Check, proxy: Check) -> None:
+    assert proxy({"PROXY_LOG_FILE": " "}).one("empty").key == "PROXY_LOG_FILE"
     row = backend({"LLAMA_CTX_SIZE": "", "LLAMA_ARG_BATCH": ""}).of("empty")
     assert [(one.severity, one.key) for one in row] == [("warning", "LLAMA_CTX_SIZE"), ("warning", "LLAMA_ARG_BATCH")]
     assert "LLAMA_ARG_BATCH is empty, which counts as not set: its default, 2048, is in force" in row[1].message

@@ -13,6 +13,7 @@ from specdash.control.preflight import disk, env_lines, restart
 from specdash.control.preflight.context import Findings, parted
 from specdash.control.preflight.listening import check_place, is_loopback
 from specdash.control.preflight.processes import records
+from specdash.control.preflight.values import say_empty
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
@@ -75,6 +76,7 @@ def check(values: Mapping[str, str], context: PreflightContext) -> tuple[Finding
     """The findings about a proxy's wanted settings, errors first."""
     out = Findings(values)
     env_lines.check(values, context, out)
+    say_empty(values, BY_KEY, out)
     _unknown(values, out)
     checked = _Checked(values, context, out)
     _listening(checked, context, out)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.control.preflight.context import Findings, PreflightContext
+    from specdash.core.parameters import Parameter
     from specdash.llama.gguf import GgufFacts
 
 _PLACEHOLDER = "model.gguf"
@@ -50,7 +51,7 @@ def read(values: Mapping[str, str], context: PreflightContext, out: Findings) ->
     for key in MACHINE_KEYS:
         if key not in env and context.base.get(key):
             env[key] = context.base[key]
-    _empty(values, out)
+    say_empty(values, BY_KEY, out)
     dropped: set[str] = set()
     for key, instead in REMOVED_KEYS.items():
         if key in IGNORED_KEYS and key in env:
@@ -133,10 +134,10 @@ def _on_gpu(settings: BackendSettings, context: PreflightContext) -> bool:
         return False
 
 
-def _empty(values: Mapping[str, str], out: Findings) -> None:
+def say_empty(values: Mapping[str, str], known: Mapping[str, Parameter], out: Findings) -> None:
     """A key without a value counts as not set, which is not what an empty field looks like."""
-    for key in [key for key, text in values.items() if text == "" and key in BY_KEY]:
-        parameter = BY_KEY[key]
+    for key in [key for key, text in values.items() if not text.strip() and key in known]:
+        parameter = known[key]
         default = "nothing" if parameter.default in (None, "") else f"its default, {parameter.text(parameter.default)},"
         said = f"{key} is empty, which counts as not set: {default} is in force"
         out.warning("empty", said, key=key, fix=f"give it a value, or remove it (-{key})")
