@@ -189,6 +189,57 @@ class TestFaults:
             server.routes["/health"] = OK
             await until(lambda: watched.known(Source.HEALTH))
 
+    async def test_a_key_that_is_taken_again_is_noticed_at_one_endpoint_and_asked_for_at_all(
+        self, server: FaultServer
+    ) -> None:
+        paths = ("/metrics", "/slots", "/props")
+        before = {path: server.routes[path] for path in paths}
+        server.routes.update(dict.fromkeys(paths, DENIED))
+        async with watching(server, pace=replace(QUICK, settled=1e6)) as watched:
+            await until(lambda: all(watched.kind(Source(path[1:])) is FailureKind.UNAUTHORIZED for path in paths))
+            asked = server.count("/slots")
+            await until(lambda: len(watched.readings[Source.METRICS]) >= 5)
+            assert server.count("/slots") <= asked + 1, "one endpoint asks for all"
+            server.routes.update(before)
+            await until(lambda: all(watched.known(Source(path[1:])) for path in paths))
+
+    async def test_a_stranger_that_is_healthy_is_asked_again_until_it_is_a_llama_server(
+        self, server: FaultServer
+    ) -> None:
+        paths = ("/metrics", "/slots", "/props")
+        before = {path: server.routes[path] for path in paths}
+        server.routes.update(dict.fromkeys(paths, says(404, "")))
+        async with watching(server, pace=replace(QUICK, settled=1e6)) as watched:
+            await until(lambda: all(watched.kind(Source(path[1:])) is FailureKind.NOT_FOUND for path in paths))
+            server.routes.update(before)
+            await until(lambda: all(watched.known(Source(path[1:])) for path in paths))
+
+    async def test_an_answer_of_health_that_comes_late_is_one(self, server: FaultServer) -> None:
+        server.routes["/health"] = drips(answer(200, b'{"status":"ok"}'), 0.02)
+        async with watching(server) as watched:
+            await until(lambda: watched.known(Source.HEALTH))
+        kinds = [one.failure.kind if one.failure is not None else None for one in watched.readings[Source.HEALTH]]
+        assert kinds[:2] == [FailureKind.TIMEOUT, None], kinds
+
+    async def test_what_ran_out_of_time_while_specdash_slept_is_not_told(self, server: FaultServer) -> None:
+        server.routes["/metrics"] = hangs()
+        starved = True
+        watched = Watched()
+        client = LlamaClient(Target(server.url))
+        poller = BackendPoller(
+            client, watched.take, pace=QUICK, deadlines_s=DEADLINES, slept_since=lambda _asked: starved
+        )
+        task = asyncio.create_task(poller.run())
+        try:
+            await until(lambda: server.count("/metrics") >= 3)
+            assert watched.readings[Source.METRICS] == []
+            starved = False
+            await until(lambda: watched.kind(Source.METRICS) is FailureKind.TIMEOUT)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await client.aclose()
+
     async def test_a_loading_server_is_known_to_be_loading(self, server: FaultServer) -> None:
         server.routes = dict.fromkeys(server.routes, LOADING)
         async with watching(server) as watched:

@@ -62,6 +62,31 @@ def test_a_refused_key_anywhere_is_unauthorized(source: str) -> None:
     assert state(**evidence) is BackendState.UNAUTHORIZED
 
 
+def test_a_key_that_one_endpoint_has_taken_since_is_not_refused() -> None:
+    refused: Reading[object] = Reading.unknown(Source.SLOTS, NOW - 4, FailureKind.UNAUTHORIZED)
+    assert state(health=OK, metrics=METRICS, slots=refused) is BackendState.LIVE
+    again: Reading[object] = Reading.unknown(Source.SLOTS, NOW, FailureKind.UNAUTHORIZED)
+    assert state(health=OK, metrics=METRICS, slots=again, refused_since=NOW - 60) is BackendState.LIVE
+    assert state(health=OK, metrics=METRICS, slots=again) is BackendState.UNAUTHORIZED
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.NOT_FOUND, FailureKind.GARBAGE, FailureKind.LOADING, FailureKind.UNAUTHORIZED]
+)
+def test_what_endpoints_said_before_the_server_was_healthy_is_of_another_time(kind: FailureKind) -> None:
+    before: dict[str, Reading[object]] = {
+        name: Reading.unknown(Source(name), NOW - 4, kind) for name in ("metrics", "slots")
+    }
+    assert state(health=OK, **before, recovered_at=NOW - 1) is BackendState.LIVE
+    assert state(health=OK, **before, recovered_at=NOW - 9) is not BackendState.LIVE
+
+
+def test_a_collector_that_gets_no_cpu_says_so() -> None:
+    old = Reading.known(Source.HEALTH, NOW - 60, Health(HealthStatus.OK))
+    verdict, reason = judge(Evidence(NOW, old, starved=True))
+    assert (verdict, "too busy" in reason) == (BackendState.STALE, True)
+
+
 def test_a_loading_model_is_loading() -> None:
     assert state(health=Reading.known(Source.HEALTH, NOW, Health(HealthStatus.LOADING))) is BackendState.LOADING
 

@@ -58,18 +58,25 @@ class Pace:
     health_quiet: float = 4.0
     """At most, while an idle server answers /metrics."""
     first_retry: float = 2.0
+    """Also the pause of /metrics while the key is refused: it asks for all."""
     last_retry: float = 5.0
     settled: float = 30.0
-    """After an answer that will not change by itself, such as a disabled endpoint."""
+    """After an answer that will not change by itself, such as a disabled endpoint; and of the other endpoints while the
+    key is refused."""
 
 
 WHICH_MODEL_S = 0.5
 """How long the first look at a server waits to learn whether it is a router, and which model to look at."""
 DOUBT_S = 0.3
 """An idle server that takes longer over /metrics is asked for its health at once."""
+HEALTH_PATIENCE = 4
+"""So many deadlines is an answer of /health waited for: one that comes late shows a slow server, where asking anew
+would show one that never answers."""
 
-SETTLED = frozenset({FailureKind.DISABLED, FailureKind.NOT_FOUND, FailureKind.UNAUTHORIZED})
-"""Answers that will not change by themselves."""
+NOBODY_THERE = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET})
+"""Nobody has answered, and it need not be asked every second whether somebody does by now."""
+NOT_IN_TIME = frozenset({FailureKind.TIMEOUT, FailureKind.UNREACHABLE})
+"""Failures that rest on time alone: where specdash itself got no CPU meanwhile, they say nothing."""
 
 _TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
 
@@ -78,7 +85,8 @@ _TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", 
 class _Known:
     """What the endpoints tell each other."""
 
-    healthy: bool = False
+    healthy: bool | None = None
+    """None before the first answer."""
     asleep: bool | None = None
     counters: Counters | None = None
     quiet: bool | None = None
@@ -92,6 +100,10 @@ class _Endpoint:
     observe: Callable[[], Awaitable[Any]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     misses: int = 0
+    failure: FailureKind | None = None
+    """Of the last look."""
+    answered: bool = False
+    """Whether the last look brought a value."""
 
 
 class BackendPoller:
@@ -107,15 +119,18 @@ class BackendPoller:
         deadlines_s: dict[Source, float] | None = None,
         files: ModelFiles | None = None,
         model: str | None = None,
+        slept_since: Callable[[float], bool] = lambda _: False,
     ) -> None:
         """`files` looks into the paths that the server tells, where they are paths of this machine. `model` is the one
-        that the user named, of a router; else of a router's models the resident one that was used last is looked at."""
+        that the user named, of a router; else of a router's models the resident one that was used last is looked at.
+        `slept_since` tells whether specdash itself was kept from looking for much of the time since a moment."""
         self._client = client
         self._files = files
         self._publish = publish
         self._pace = pace or Pace()
         self._deadlines = deadlines_s or DEADLINES_S
         self._interval = interval_s
+        self._slept_since = slept_since
         self._known = _Known()
         self._props_told = asyncio.Event()
         self._settled = False
@@ -151,13 +166,16 @@ class BackendPoller:
         due = time.monotonic()
         while True:
             endpoint.wake.clear()
+            asked = time.monotonic()
             result = await endpoint.observe()
             now = time.monotonic()
+            if self._is_own_doing(result, asked):
+                due = now
+                continue
+            self._note(endpoint, result)
             if isinstance(result, Failure):
-                endpoint.misses += 1
                 self._publish(Reading.unknown(endpoint.source, now, result.kind, result.detail))
             else:
-                endpoint.misses = 0
                 self._publish(Reading.known(endpoint.source, now, result))
             # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
             due = max(due + self._pause(endpoint, result), now)
@@ -167,6 +185,19 @@ class BackendPoller:
             except TimeoutError:
                 continue
             due = time.monotonic()
+
+    def _is_own_doing(self, result: object, asked: float) -> bool:
+        """Whether time ran out because specdash itself did not get to look."""
+        return isinstance(result, Failure) and result.kind in NOT_IN_TIME and self._slept_since(asked)
+
+    def _note(self, endpoint: _Endpoint, result: object) -> None:
+        before = endpoint.failure
+        endpoint.failure = result.kind if isinstance(result, Failure) else None
+        endpoint.answered = endpoint.failure is None
+        endpoint.misses = 0 if endpoint.answered else endpoint.misses + 1
+        if before is FailureKind.UNAUTHORIZED and endpoint.failure is not before:
+            # The key is the same for all of them.
+            self._wake(*(one.source for one in self._endpoints.values() if one.failure is FailureKind.UNAUTHORIZED))
 
     def _pause(self, endpoint: _Endpoint, result: object) -> float:
         """Seconds from one look at an endpoint to the next."""
@@ -181,29 +212,60 @@ class BackendPoller:
         return self._interval
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
-        # Whoever answers for the server's health may be another process a moment later.
-        if kind in SETTLED and endpoint.source is not Source.HEALTH:
+        if endpoint.source is Source.HEALTH and kind not in NOBODY_THERE:
+            # Whoever answers for the server's health may be another process a moment later.
+            return self._interval
+        if self._is_settled(kind, endpoint):
             return self._pace.settled
         if kind is FailureKind.SLEEPING:
             return self._interval
+        if kind is FailureKind.UNAUTHORIZED:
+            return self._pace.first_retry
         # A server that is there but slow has already been given its deadline.
-        if kind is FailureKind.TIMEOUT and self._known.healthy and endpoint.source is not Source.HEALTH:
+        if kind is FailureKind.TIMEOUT and self._known.healthy:
             return self._interval
         return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(endpoint.misses - 1, 10))
+
+    def _is_settled(self, kind: FailureKind, endpoint: _Endpoint) -> bool:
+        """Whether the answer will not change by itself. That nothing is found there is one of a llama-server alone: as
+        long as no other endpoint is answered as by one, it may be something else, and a llama-server again any moment.
+        A refused key is asked for at one endpoint, for all."""
+        if kind is FailureKind.UNAUTHORIZED:
+            metrics = self._endpoints[Source.METRICS]
+            return endpoint is not metrics and metrics.failure is FailureKind.UNAUTHORIZED
+        is_llama_server = any(one.answered for one in self._endpoints.values() if one.source is not Source.HEALTH)
+        return kind is FailureKind.DISABLED or (kind is FailureKind.NOT_FOUND and is_llama_server)
 
     def _wake(self, *sources: Source) -> None:
         for source in sources:
             self._endpoints[source].wake.set()
 
     async def _health(self) -> Health | Failure:
-        result = await self._client.health(self._deadlines[Source.HEALTH])
+        deadline_s = self._deadlines[Source.HEALTH]
+        asked = time.monotonic()
+        look = asyncio.ensure_future(self._client.health(HEALTH_PATIENCE * deadline_s))
+        try:
+            await asyncio.wait({look}, timeout=deadline_s)
+            if not look.done():
+                late = Failure(FailureKind.TIMEOUT, f"accepts connections, no answer within {deadline_s:.1f} s")
+                if not self._is_own_doing(late, asked):
+                    self._note_health(late)
+                    self._publish(Reading.unknown(Source.HEALTH, time.monotonic(), late.kind, late.detail))
+            result = await look
+        finally:
+            if look.cancel():
+                # The connection is closed by the end of the task, which must not outlive the client.
+                await asyncio.wait({look})
+        self._note_health(result)
+        return result
+
+    def _note_health(self, result: Health | Failure) -> None:
         healthy = isinstance(result, Health) and result.status is HealthStatus.OK
-        if healthy and not self._known.healthy:
+        if healthy and self._known.healthy is False:
             self._wake(*(source for source in self._endpoints if self._endpoints[source].misses))
         if not healthy:
             self._known.quiet = None
         self._known.healthy = healthy
-        return result
 
     async def _props(self) -> Props | Failure:
         result = await self._client.props(self._deadlines[Source.PROPS])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from specdash.collect.bus import Bus
 from specdash.collect.proxy_watch import ProxyWatch
 from specdash.collect.record_watch import RecordWatch
+from specdash.collect.scheduling import SchedulingWatch
 from specdash.collect.worker import RETRY_S, Worker
 from specdash.core.readings import FailureKind, Reading, Source
 
@@ -192,6 +193,7 @@ class _HttpThread:
         """The target whose proxy is to be polled."""
         self._polled: Target | None = None
         self._proxy: ProxyPoller | None = None
+        self._scheduling = SchedulingWatch(publish)
         self._group: asyncio.TaskGroup | None = None
         self._polling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -255,6 +257,7 @@ class _HttpThread:
 
     async def _watch(self) -> None:
         async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._scheduling.run())
             self._group.create_task(self._watch_server())
             self._poll_proxy()
 
@@ -284,6 +287,7 @@ class _HttpThread:
                     interval_s=self._interval_s,
                     files=files,
                     model=self._target.model,
+                    slept_since=self._scheduling.slept_since,
                 )
                 await self._keep(self._poller, Source.HEALTH)
         finally:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,7 +17,7 @@ from specdash.core.observations import ProcessTree
 from specdash.core.target import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 CHILDREN_TTL_S = 10.0
 """Listing a process's descendants reads all of /proc, and they hardly ever change."""
@@ -73,6 +76,8 @@ class ProcessWatch:
         self._members: dict[int, _Member] = {pid: _Member(self._root)}
         self._listed_at: float | None = None
         self._sampled_at: float | None = None
+        self._waited: dict[int, int] = {}
+        """Nanoseconds that each thread was ready to run and got no CPU."""
         self._name = self._root.name()
         self._started = self._root.create_time()
         self._command = self._read_command()
@@ -105,6 +110,9 @@ class ProcessWatch:
             used_s += cpu_s - member.cpu_s if member.cpu_s is not None else 0.0
             member.cpu_s = cpu_s
             memory, threads, alive = memory + rss, threads + n_threads, alive + 1
+        waited, before = _waited(self._members), self._waited
+        self._waited = waited
+        waits = [ns - before[thread] for thread, ns in waited.items() if thread in before]
         return ProcessTree(
             pid=self._root.pid,
             name=self._name,
@@ -116,6 +124,7 @@ class ProcessWatch:
             pids=self.pids,
             command=self._command,
             stopped=tuple(stopped),
+            cpu_wait=round(min(1.0, max(waits) / 1e9 / elapsed), 2) if waits and elapsed else None,
         )
 
     def _list_members(self, now: float) -> None:
@@ -141,6 +150,17 @@ def _status(process: psutil.Process) -> str | None:
         return process.status() if process.is_running() else None
     except psutil.Error:
         return None
+
+
+def _waited(pids: Iterable[int]) -> dict[int, int]:
+    """By thread of these processes, how many nanoseconds it was ready to run and got no CPU; empty where the kernel
+    does not tell."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a Path for each costs more than the look
+                found[int(thread)] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_bytes().split()[1])
+    return found
 
 
 def _figures(process: psutil.Process) -> tuple[float, int, int, str] | None:

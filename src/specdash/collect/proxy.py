@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, SETTLED, Pace
+from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, Pace
 from specdash.collect.proxy_answers import parse_context
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.llama.address import normalise_url
@@ -93,7 +93,7 @@ class ProxyPoller:
     def _pause(self, result: ProxyStatus | Failure) -> float:
         if not isinstance(result, Failure):
             return self._interval
-        if result.kind in SETTLED:
+        if result.kind is FailureKind.DISABLED:
             return self._pace.settled
         return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
 

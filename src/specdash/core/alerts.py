@@ -39,6 +39,8 @@ class Symptom:
     subject: str = ""
     fix: tuple[tuple[str, str | None], ...] = ()
     severity: AlertSeverity | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    """What the runbook's placeholders stand for here, where that is particular to the symptom: (placeholder, value)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class Alert:
     fix: tuple[tuple[str, str | None], ...] = ()
     chart: str | None = None
     """The `insight.charts.Metric` that shows it best."""
+    names: tuple[tuple[str, str], ...] = ()
+    """What the placeholders of its runbook stand for, as far as it was known: (placeholder, value)."""
+    refuted: bool = False
+    """It is over, and what was seen since shows that it was never so; the evidence says what."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -85,6 +91,7 @@ class Alert:
                 severity=AlertSeverity(alert.severity),
                 evidence=tuple((str(label), str(value)) for label, value in alert.evidence),
                 fix=tuple((str(key), value if value is None else str(value)) for key, value in alert.fix),
+                names=tuple((str(name), str(value)) for name, value in alert.names),
             )
         except (ValueError, TypeError):
             return None

@@ -10,6 +10,7 @@
 | GPU     | `Gpus`         | `specdash.collect.gpu`       |
 | HOST    | `Host`         | `specdash.collect.host`      |
 | PROCESS | `ProcessTree`  | `specdash.collect.host`      |
+| SCHEDULING | `SchedulingDelay` | `specdash.collect.scheduling` |
 
 `LogBatch` lives in `specdash.core.log_facts`; PROXY and PROXY_EVENTS have theirs in `specdash.core.proxy_status`.
 """
@@ -66,6 +67,7 @@ class Props:
     model_path: str | None = None
     model_ftype: str | None = None
     build_info: str | None = None
+    """As the server says it; see `build`."""
     total_slots: int | None = None
     n_ctx: int | None = None
     is_sleeping: bool | None = None
@@ -81,6 +83,11 @@ class Props:
     """What its file says, likewise."""
     draft: ModelOutline | None = None
     """The same of the draft model's file, where it is known which that is."""
+
+    @property
+    def build(self) -> str | None:
+        """The build of llama.cpp; None where it does not know its own, as one that was built outside git."""
+        return None if self.build_info == "b0-unknown" else self.build_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,3 +257,22 @@ class ProcessTree:
     """The root's argument vector with secrets masked."""
     stopped: tuple[int, ...] = ()
     """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are told to go on."""
+    cpu_wait: float | None = None
+    """Share of the time since the look before that the thread that waited longest was ready to run and got no CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingDelay:
+    """How late specdash's own poll loop woke, in all, within the last `span_s` seconds."""
+
+    late_s: float
+    span_s: float
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether specdash got the CPU too late for a silence to say anything about anybody else."""
+        return self.late_s >= STARVED_SHARE * self.span_s
+
+
+STARVED_SHARE = 0.2
+"""Of the last seconds. A busy but sound machine wakes a sleeper within milliseconds: less than a tenth of it."""

@@ -44,6 +44,8 @@ class Source(StrEnum):
     """Settings that are tried on the server: a tuple of `core.trials.TrialNote`, empty where none are."""
     ROUTER = "router"
     """The models of a server in router mode: `core.router.RouterModels`."""
+    SCHEDULING = "scheduling"
+    """Whether specdash itself gets the CPU in time: `core.observations.SchedulingDelay`."""
 
 
 class FailureKind(StrEnum):

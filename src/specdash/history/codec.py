@@ -12,7 +12,7 @@ from typing import Any
 from specdash.core.applies import ApplyRecord
 from specdash.core.baselines import Baseline
 from specdash.core.log_facts import LogBatch
-from specdash.core.observations import Counters, Gpus, Health, Host, ProcessTree, Props, Slots
+from specdash.core.observations import Counters, Gpus, Health, Host, ProcessTree, Props, SchedulingDelay, Slots
 from specdash.core.proxy_events import ProxyEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
@@ -38,6 +38,7 @@ VALUE_TYPES: dict[Source, Any] = {
     Source.BASELINES: tuple[Baseline, ...],
     Source.TRIAL: tuple[TrialNote, ...],
     Source.ROUTER: RouterModels,
+    Source.SCHEDULING: SchedulingDelay,
 }
 """The value type of every source."""
 _TYPE_CHECKING_NAMES = (("ProxyEvent", ProxyEvent),)

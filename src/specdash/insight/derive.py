@@ -28,7 +28,7 @@ from specdash.insight.rates import lifetime_rates
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from specdash.core.observations import Props, Slot
+    from specdash.core.observations import Props, SchedulingDelay, Slot
     from specdash.core.router import RouterModels
     from specdash.insight.log_view import SlotSteps
     from specdash.insight.proxy_picture import ProxyPicture
@@ -39,7 +39,11 @@ _TOTALS = tuple(one.name for one in fields(Counters))
 RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
 LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.PROCESS: 10.0}
-"""Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others. Logs never age."""
+"""Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others."""
+UNAGING = frozenset(
+    (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES, Source.TRIAL, Source.SCHEDULING)
+)
+"""These tell of every change, so that the last one holds however old it is."""
 
 
 def picture(state: TargetState, now: float, wall: float, window_s: float, *, for_rules: bool = False) -> Picture:
@@ -65,6 +69,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         views=(
             views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
         ),
+        delay=state.value(Source.SCHEDULING),
         trial=trial,
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),
@@ -81,7 +86,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source in (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES, Source.TRIAL):
+    if source in UNAGING:
         return known
     return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
 
@@ -96,7 +101,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         url=state.target.url,
         state=verdict,
         reason=reason,
-        engine=state.target.engine or (f"llama.cpp {props.build_info}" if props and props.build_info else None),
+        engine=state.target.engine or (f"llama.cpp {props.build}" if props and props.build else None),
         model=_model_name(props),
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
@@ -122,6 +127,7 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         if source in state.last_known
     ]
     router: RouterModels | None = state.value(Source.ROUTER)
+    delay: SchedulingDelay | None = state.value(Source.SCHEDULING)
     return Evidence(
         now=now,
         health=state.latest.get(Source.HEALTH),
@@ -130,6 +136,11 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         last_good=max(good, default=None),
         restarted_at=state.counters.restarted_at,
         holds_no_model=router is not None and router.holds_none,
+        recovered_at=state.recovered_at,
+        refused_since=max(
+            (at for source, at in state.refused_since.items() if source in (Source.METRICS, Source.SLOTS)), default=None
+        ),
+        starved=delay is not None and delay.is_starved,
     )
 
 

@@ -7,13 +7,15 @@ batches, so a server at work looks dead there (llama.cpp #24866).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.observations import Counters, Health, HealthStatus, Slots
 from specdash.core.readings import Failure, FailureKind
 from specdash.insight.picture import BackendState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specdash.core.readings import Reading
 
 RESTARTED_FOR_S = 20.0
@@ -35,6 +37,12 @@ class Evidence:
     restarted_at: float | None = None
     holds_no_model: bool = False
     """A router without any model in memory."""
+    recovered_at: float | None = None
+    """When /health turned good after it was not: what the other endpoints said before that was of another time."""
+    refused_since: float | None = None
+    """Since when the endpoint that was last to do so has refused the key without a break."""
+    starved: bool = False
+    """Specdash itself gets no CPU in time."""
 
 
 def judge(evidence: Evidence) -> tuple[BackendState, str]:
@@ -43,7 +51,8 @@ def judge(evidence: Evidence) -> tuple[BackendState, str]:
     if health is None:
         return BackendState.UNKNOWN, "no answer yet"
     if evidence.now - health.at > STALE_AFTER_S:
-        return BackendState.STALE, f"nothing new for {evidence.now - health.at:.0f} s; the collector does not keep up"
+        why = TOO_BUSY if evidence.starved else "the collector does not keep up"
+        return BackendState.STALE, f"nothing new for {evidence.now - health.at:.0f} s; {why}"
     if health.value is None:
         return _unhealthy(evidence, health.failure or Failure(FailureKind.ERROR))
     if health.value.status is HealthStatus.LOADING:
@@ -64,23 +73,37 @@ def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]
         if evidence.last_good is None:
             return BackendState.DOWN, f"{failure.detail or 'no answer'}; the process hangs or is no llama-server"
         age = evidence.now - evidence.last_good
-        return BackendState.STALE, f"last answer {age:.0f} s ago: {failure.detail or 'no answer'}; the server hangs"
+        slow = "it is slow, or hangs"
+        return BackendState.STALE, f"last answer {age:.0f} s ago: {failure.detail or 'no answer'}; {slow}"
     if failure.kind in (FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND):
         return BackendState.UNKNOWN, f"it answers, but not like llama-server ({failure}); is the address right?"
     return BackendState.DOWN, str(failure)
 
 
+def _is_key_refused(evidence: Evidence, readings: Sequence[Reading[Any]]) -> bool:
+    """Whether an endpoint refuses the key, and none has taken it since the refusals began."""
+    refused = [one.at for one in readings if one.failure is not None and one.failure.kind is FailureKind.UNAUTHORIZED]
+    if not refused:
+        return False
+    since = evidence.refused_since if evidence.refused_since is not None else max(refused)
+    # Whoever says that an endpoint is switched off has looked at the key before.
+    taken = (one for one in readings if one.failure is None or one.failure.kind is FailureKind.DISABLED)
+    return not any(one.at > since for one in taken)
+
+
+TOO_BUSY = "this machine is too busy for specdash to look in time"
 _UNAUTHORIZED = "the server wants an API key; name it with --api-key-env or --api-key-file"
 
 
 def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
-    failures = [
-        (name, reading.failure)
+    current = [
+        (name, reading)
         for name, reading in (("/metrics", evidence.metrics), ("/slots", evidence.slots))
-        if reading is not None and reading.failure is not None
+        if reading is not None and (evidence.recovered_at is None or reading.at >= evidence.recovered_at)
     ]
+    failures = [(name, reading.failure) for name, reading in current if reading.failure is not None]
     kinds = {failure.kind for _, failure in failures}
-    if FailureKind.UNAUTHORIZED in kinds:
+    if _is_key_refused(evidence, [reading for _, reading in current]):
         return BackendState.UNAUTHORIZED, _UNAUTHORIZED
     if FailureKind.LOADING in kinds:
         return BackendState.LOADING, "the model is loading"

@@ -17,7 +17,7 @@ from specdash.insight.proxy_picture import ProxyPicture
 from specdash.insight.speedup_picture import SpeedUpPicture
 
 if TYPE_CHECKING:
-    from specdash.core.observations import Gpu, Host, ProcessTree
+    from specdash.core.observations import Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.timeline import TimelineEvent
     from specdash.core.trials import TrialNote
     from specdash.insight.experiment_picture import ApplyMark, ExperimentCard
@@ -285,6 +285,8 @@ class Picture:
     """Whether speculation pays."""
     views: SpeculationViews = field(default_factory=SpeculationViews)
     """What is particular to the drafter in force, its checkpoints, the prompt cache, and a router's models."""
+    delay: SchedulingDelay | None = None
+    """How late specdash itself gets the CPU; None where that is not measured."""
     trial: TrialNote | None = None
     """Settings that are tried on the server now, or were when their process died."""
     alerts: AlertsPicture = field(default_factory=AlertsPicture)

@@ -8,11 +8,18 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import LogBatch
-from specdash.core.observations import Counters, Gpus, HealthStatus, Host, ProcessTree, Props, Slots
+from specdash.core.observations import (
+    Counters,
+    Gpus,
+    Health,
+    HealthStatus,
+    Host,
+    ProcessTree,
+    Slots,
+)
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ProxyEvents, ProxyStatus
 from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.router import RouterModels
 from specdash.core.series import Series
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight import derive
@@ -103,6 +110,10 @@ class TargetState:
         """The last window that saw drafts, and when: shown dimmed while the server is idle."""
         self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
         self._absent_since: float | None = None
+        self.recovered_at: float | None = None
+        """When /health turned good after it was not."""
+        self.refused_since: dict[Source, float] = {}
+        """Since when an endpoint has refused the key without a break."""
         self._gain_scrapes: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
@@ -139,6 +150,7 @@ class TargetState:
             self.alerts.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
+        self._note_change(reading)
         self.latest[reading.source] = reading
         value = reading.value
         if value is None:
@@ -162,8 +174,18 @@ class TargetState:
             self._proxy_events(value)
         elif isinstance(value, tuple):
             self._noted(reading.source, value)
-        elif not isinstance(value, Props | ProcessTree | RouterModels) and value.status is HealthStatus.LOADING:
+        elif isinstance(value, Health) and value.status is HealthStatus.LOADING:
             self._absent_since = reading.at
+
+    def _note_change(self, reading: Reading[Any]) -> None:
+        """What makes readings of before tell of another time."""
+        before = self.latest.get(Source.HEALTH)
+        if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
+            self.recovered_at = reading.at
+        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED:
+            self.refused_since.setdefault(reading.source, reading.at)
+        else:
+            self.refused_since.pop(reading.source, None)
 
     def _noted(self, source: Source, value: tuple[Any, ...]) -> None:
         if source is Source.BASELINES:
@@ -359,6 +381,10 @@ class TargetState:
         self._gain_scrapes.clear()
         self.log.requests_exact.clear()
         self.log.steps_exact.clear()
+
+
+def _is_good(health: Reading[Health]) -> bool:
+    return health.value is not None and health.value.status is HealthStatus.OK
 
 
 def _probes_of(target: Target) -> frozenset[int]:

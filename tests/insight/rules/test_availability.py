@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from insight.experiment_data import record
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, working
-from specdash.core.alerts import AlertSeverity
-from specdash.core.observations import Health, HealthStatus, ProcessTree, Slot, Slots
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.observations import Health, HealthStatus, ProcessTree, SchedulingDelay, Slot, Slots
 from specdash.core.readings import FailureKind, Source
+from specdash.insight.rules.catalogue import shipped
+from specdash.insight.rules.cause import likely_cause
 
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
 ENDED = FailureKind.UNAVAILABLE
@@ -60,11 +65,89 @@ def test_a_server_that_was_never_there_is_down_too() -> None:
 
 def test_a_server_that_answers_nothing_hangs_and_is_not_down() -> None:
     watch = live()
-    watch.at += 2.0
-    watch.tell(Source.HEALTH, TIMEOUT)
+    watch.look(4, health=TIMEOUT)
+    assert watch.raised() == set()
+    watch.look(2, health=TIMEOUT)
     assert watch.raised() == {"server_hung"}
     watch.look(4, health=OK, metrics=counters(100))
     assert watch.raised() == set()
+
+
+def test_a_server_that_gets_no_cpu_is_slow_and_does_not_hang_until_it_is_silent_for_long() -> None:
+    watch = live()
+    watch.look(1, health=OK, process=replace(process(), cpu_wait=0.9))
+    watch.look(25, health=TIMEOUT, process=replace(process(), cpu_wait=0.9))
+    assert watch.raised() == set()
+    watch.look(10, health=TIMEOUT, process=replace(process(), cpu_wait=0.9))
+    assert watch.raised() == {"server_hung"}
+
+
+def ended_hang(watch: Watch) -> Alert:
+    (alert,) = (one for one in watch.state.alerts.picture().past if one.rule == "server_hung")
+    return alert
+
+
+def test_a_hang_is_refuted_by_the_same_process_that_answers_soon_and_is_no_cause_any_more() -> None:
+    watch = live()
+    watch.look(7, health=TIMEOUT, process=process())
+    assert watch.state.alerts.picture().cause.startswith("Server hangs")
+    watch.look(5, health=OK, metrics=counters(100), process=process())
+    alert = ended_hang(watch)
+    assert alert.refuted
+    assert dict(alert.evidence)["refuted"].startswith("the same process answered again")
+    assert Alert.from_json(alert.to_json()) == alert
+    assert likely_cause([alert], shipped()) is None
+
+
+@pytest.mark.parametrize(
+    "hang", [{"process": process(stopped=True)}, {"process": process(), "seconds": 60}], ids=["stopped", "for long"]
+)
+def test_a_hang_that_was_one_is_not_refuted(hang: dict[str, Any]) -> None:
+    watch = live()
+    watch.look(hang.pop("seconds", 7), health=TIMEOUT, **hang)
+    watch.look(5, health=OK, metrics=counters(100), process=process())
+    assert not ended_hang(watch).refuted
+
+
+def test_a_hang_that_a_restart_ended_is_not_refuted() -> None:
+    watch = live()
+    watch.look(7, health=TIMEOUT, process=process())
+    watch.look(2, health=REFUSED, process=ENDED)
+    watch.look(5, health=OK, metrics=counters(0), process=process(11, started=WALL + watch.at))
+    assert not ended_hang(watch).refuted
+
+
+STARVED = SchedulingDelay(3.0, 5.0)
+ON_TIME = SchedulingDelay(0.0, 5.0)
+
+
+def test_where_specdash_gets_no_cpu_it_says_so_and_blames_nobody_for_silence() -> None:
+    watch = live()
+    watch.look(60, scheduling=STARVED, health=TIMEOUT, metrics=TIMEOUT, slots=working(5), process=process())
+    assert watch.raised() == {"specdash_starved"}
+    unjudged = dict(watch.state.alerts.picture().unjudged)
+    assert {"server_hung", "busy_too_long", "slot_hung"} & unjudged.keys() >= {"server_hung", "slot_hung"}
+    assert "too busy" in unjudged["server_hung"]
+    watch.look(10, scheduling=ON_TIME, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    assert watch.raised() == set()
+
+
+def test_what_needs_no_silence_is_told_though_specdash_is_starved() -> None:
+    watch = live()
+    watch.look(2, scheduling=STARVED, health=REFUSED, process=ENDED)
+    assert watch.raised() == {"specdash_starved", "backend_down"}
+    watch = live()
+    watch.look(2, scheduling=STARVED, health=TIMEOUT, process=process(stopped=True))
+    assert "server_hung" in watch.raised()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, TIMEOUT])), min_size=1, max_size=60))
+def test_no_silence_seen_by_a_starved_specdash_raises_anything_critical(looks: list[tuple[bool, Any]]) -> None:
+    watch = live(3)
+    for _, health in looks:
+        watch.look(1, scheduling=STARVED, health=health or OK, metrics=health or counters(100), process=process())
+    watch.look(3, scheduling=ON_TIME, health=OK, metrics=counters(100), process=process())
+    assert {event.alert.rule for event in watch.heard.events} <= {"specdash_starved"}
 
 
 def test_a_slow_health_beside_fresh_metrics_is_no_hang() -> None:
@@ -296,6 +379,28 @@ def test_a_refused_key_is_told_and_a_taken_one_is_not() -> None:
     assert ("refused", "props, metrics, slots") in [(label, value.replace("/", "")) for label, value in alert.evidence]
     watch.look(1, health=OK, metrics=counters(1), slots=IDLE)
     assert watch.raised() == set()
+
+
+def test_one_endpoint_that_takes_the_key_again_ends_the_refusal_and_shows_what_else_is_wrong() -> None:
+    watch = Watch()
+    refused = FailureKind.UNAUTHORIZED
+    watch.look(3, health=OK, metrics=refused, slots=refused)
+    assert watch.raised() == {"unauthorized"}
+    watch.look(1, metrics=counters(1), health=OK)
+    assert watch.raised() == set()
+    assert watch.state.picture(watch.at, WALL, 60.0).backend.state == "live"
+    watch.look(10, metrics=FailureKind.DISABLED, health=OK)
+    assert watch.raised() == {"metrics_disabled"}
+
+
+def test_what_a_stranger_said_before_the_server_came_back_is_nobodys() -> None:
+    watch = live()
+    nothing = FailureKind.NOT_FOUND
+    watch.look(5, health=nothing, metrics=nothing, slots=nothing, process=process(99))
+    assert "port_taken" in watch.raised()
+    watch.look(1, health=OK)
+    assert "port_taken" not in watch.raised()
+    assert watch.state.picture(watch.at, WALL, 60.0).backend.state == "live"
 
 
 def test_an_error_of_health_is_told_when_it_stays() -> None:

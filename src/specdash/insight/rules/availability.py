@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from specdash.core.alerts import AlertSeverity, Symptom
 from specdash.core.readings import FailureKind, Source, Status
 from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.rules.known import must_see
+from specdash.insight.rules.scene import KEEP_S
 from specdash.insight.rules.wording import clock, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from specdash.core.alerts import Alert
     from specdash.core.observations import ProcessTree
     from specdash.insight.picture import SlotPicture, SourcePicture
     from specdash.insight.rules.catalogue import Limits
@@ -31,6 +34,8 @@ def backend_down(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     backend = scene.picture.backend
     if backend.state is not BackendState.DOWN or _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
         return
+    if _failure(scene, Source.HEALTH) is FailureKind.UNREACHABLE:
+        must_see(scene)
     lasted = scene.past.lasting({BackendState.DOWN}) or 0.0
     if _process(scene) is not None and lasted < limits["swap_s"]:
         return
@@ -58,11 +63,14 @@ def server_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
         return
+    must_see(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
     answering = (Source.HEALTH, Source.METRICS)
     ages = [one.age_s for one in backend.sources if one.source in answering and one.age_s is not None]
     silent = min(ages, default=None)
-    if silent is not None and silent < limits["silent_s"]:
+    first = scene.past.first_within(KEEP_S)
+    unheard = silent if silent is not None else scene.now - first.at if first is not None else 0.0
+    if unheard < limits["starved_s" if _is_server_starved(scene, limits, unheard) else "silent_s"]:
         return
     evidence = [("address", backend.url), ("last answer", f"{duration(silent)} ago" if silent is not None else "never")]
     if process is not None:
@@ -72,8 +80,32 @@ def server_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
 
 
+def server_hung_refuted(scene: Scene, limits: Limits, alert: Alert) -> str:
+    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
+    lasted = scene.picture.wall - alert.since
+    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
+    again = [one for one in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if one.again]
+    health = _source(scene, Source.HEALTH)
+    if health is None or health.status is not Status.KNOWN or again or any(one.stopped for one in samples):
+        return ""
+    if any(one.starved for one in samples):
+        return "specdash itself got no CPU meanwhile, and the server answers"
+    if any((one.cpu_wait or 0.0) >= limits["cpu_wait"] for one in samples):
+        return "the same process answers again: it did not hang, it got no CPU"
+    if lasted < limits["passing_s"]:
+        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
+    return ""
+
+
+def _is_server_starved(scene: Scene, limits: Limits, seconds: float) -> bool:
+    """Whether the server waited for a CPU for much of this time."""
+    samples = scene.past.since(scene.now - seconds - limits["silent_s"])
+    return any((one.cpu_wait or 0.0) >= limits["cpu_wait"] for one in samples)
+
+
 def slot_hung(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """A slot is at work and nothing comes of it."""
+    must_see(scene)
     slots = scene.picture.backend.slots or ()
     for slot in slots:
         if slot.phase is SlotPhase.IDLE:
@@ -141,6 +173,7 @@ def restarted(scene: Scene, limits: Limits) -> Iterable[Symptom]:
 
 def busy_too_long(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """It is alive, but metrics or slots have not come for long."""
+    must_see(scene)
     lasting = scene.past.lasting((BackendState.BUSY,))
     if lasting is None or lasting < limits["seconds"]:
         return
@@ -164,6 +197,8 @@ def port_taken(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     foreign = [one for one in backend.sources if one.source in _ASKED and one.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
     other = process is not None and owner is not None and process.pid != owner
+    if other and _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
+        must_see(scene)
     silent = backend.state in (BackendState.STALE, BackendState.DOWN) and _failure(scene, Source.HEALTH) in (
         FailureKind.TIMEOUT,
         FailureKind.RESET,

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.alerts import Alert, AlertEvent, Transition
+from specdash.insight.rules.catalogue import UnjudgeableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +95,7 @@ class AlertBook:
                 unjudged.append(Unjudged(rule.spec.id, symptoms))
                 events += self._frozen(rule.spec, scene)
             else:
-                events += self._take(rule.spec, symptoms, scene)
+                events += self._take(rule, symptoms, scene)
         if scene.is_settling:
             self._settled_at = scene.now
         self.unjudged = tuple(unjudged)
@@ -111,8 +112,8 @@ class AlertBook:
             return "the server is idle"
         return _trial_words(scene) if spec.trial_s == inf and _is_of_trial(spec, scene) else None
 
-    def _take(self, spec: RuleSpec, symptoms: dict[str, Symptom], scene: Scene) -> list[AlertEvent]:
-        wall, now = scene.picture.wall, scene.now
+    def _take(self, rule: Rule, symptoms: dict[str, Symptom], scene: Scene) -> list[AlertEvent]:
+        spec, now = rule.spec, scene.now
         wait_s = spec.raise_after_s
         if spec.trial_s is not None and scene.past.tried_within(TRIAL_ENDS_S):
             wait_s = max(wait_s, spec.trial_s)
@@ -120,19 +121,19 @@ class AlertBook:
         for subject, symptom in symptoms.items():
             seen = self._seen.setdefault((spec.id, subject), _Seen(now, now))
             seen.last = now
-            event = self._raise(spec, seen, symptom, now, wall, wait_s)
+            event = self._raise(rule.spec, seen, symptom, scene, wait_s)
             if event is not None:
                 events.append(event)
         for key in [key for key in self._seen if key[0] == spec.id and key[1] not in symptoms]:
             seen = self._seen[key]
             if seen.alert is None or now - seen.last >= spec.clear_after_s:
-                events += self._end(key, wall)
+                events += self._end(key, scene, rule)
         return events
 
-    def _raise(
-        self, spec: RuleSpec, seen: _Seen, symptom: Symptom, now: float, wall: float, wait_s: float
-    ) -> AlertEvent | None:
+    def _raise(self, spec: RuleSpec, seen: _Seen, symptom: Symptom, scene: Scene, wait_s: float) -> AlertEvent | None:
+        now, wall = scene.now, scene.picture.wall
         severity = symptom.severity or spec.severity
+        names = tuple({**scene.names, **dict(symptom.names)}.items())
         if seen.alert is None:
             if now - seen.since < wait_s:
                 return None
@@ -148,6 +149,7 @@ class AlertBook:
                 evidence=symptom.evidence,
                 fix=symptom.fix,
                 chart=spec.chart,
+                names=names,
             )
             seen.as_bad = now
             return AlertEvent(Transition.RAISED, seen.alert, wall)
@@ -162,6 +164,7 @@ class AlertBook:
             summary=symptom.summary,
             evidence=symptom.evidence,
             fix=symptom.fix,
+            names=names,
             last=wall,
         )
         return AlertEvent(Transition.CHANGED, seen.alert, wall) if severity is not before else None
@@ -173,13 +176,17 @@ class AlertBook:
             seen = self._seen[key]
             kept_s = INTERRUPTED_S if seen.alert is None else FORGOTTEN_AFTER_S
             if scene.now - seen.last >= kept_s:
-                events += self._end(key, scene.picture.wall)
+                events += self._end(key, scene)
         return events
 
-    def _end(self, key: tuple[str, str], wall: float) -> list[AlertEvent]:
-        alert = self._seen.pop(key).alert
+    def _end(self, key: tuple[str, str], scene: Scene, judged: Rule | None = None) -> list[AlertEvent]:
+        """Put the alert away; where its rule was judged, it may say that the alert was wrong."""
+        alert, wall = self._seen.pop(key).alert, scene.picture.wall
         if alert is None:
             return []
+        why = judged.refute(scene, judged.spec.limits, alert) if judged is not None and judged.refute else ""
+        if why:
+            alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", why)))
         # The clock may have been set back in the meantime.
         ended = replace(alert, ended=max(wall, alert.raised))
         self.past.appendleft(ended)
@@ -203,6 +210,8 @@ def _symptoms(rule: Rule, scene: Scene) -> dict[str, Symptom] | str:
     """By subject; why the rule failed when it did."""
     try:
         found = {one.subject: one for one in rule.judge(scene, rule.spec.limits)}
+    except UnjudgeableError as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001 - a rule with a fault must not blind the others
         _log.exception("rule %s failed", rule.spec.id)
         return f"the rule failed: {type(error).__name__}"

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module, resources
 from typing import Any
 
-from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.alerts import Alert, AlertSeverity, Symptom
 from specdash.core.errors import InputError
 from specdash.core.readings import Source
 from specdash.insight.rules.scene import Scene
@@ -29,6 +29,12 @@ get, through the proxy; GPU and host."""
 
 Limits = Mapping[str, float]
 RuleFunction = Callable[[Scene, Limits], Iterable[Symptom]]
+Refutation = Callable[[Scene, Limits, Alert], str]
+"""Why an alert that is over was never so, in words; empty where it was."""
+
+
+class UnjudgeableError(Exception):
+    """What a rule raises where it cannot tell: the words say why. Its alerts stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,8 @@ class Rule:
 
     spec: RuleSpec
     judge: RuleFunction
+    refute: Refutation | None = None
+    """The function `<rule>_refuted` beside the rule's, where there is one."""
 
 
 @cache
@@ -83,7 +91,7 @@ def _family(family: str) -> Iterable[Rule]:
     module = import_module(f"{__package__}.{family}")
     text = resources.files(__package__).joinpath(f"{family}.toml").read_text(encoding="utf-8")
     for name, table in tomllib.loads(text).items():
-        yield Rule(_spec(name, family, table), getattr(module, name))
+        yield Rule(_spec(name, family, table), getattr(module, name), getattr(module, f"{name}_refuted", None))
 
 
 def _spec(name: str, family: str, table: Mapping[str, Any]) -> RuleSpec:

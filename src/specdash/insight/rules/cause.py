@@ -17,11 +17,13 @@ LATER_S = 120.0
 
 
 def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None:
-    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong.
+    """The alert that explains best what is wrong; None when nothing is, notices alone being nothing wrong, and neither
+    being alerts that were refuted.
 
     One that another active alert explains is a consequence. Among the rest, that wins which stands for the worst alert,
     itself or one that follows from it; then that which explains more, is worse itself, and began first.
     """
+    active = [one for one in active if not one.refuted]
     if all(one.severity is AlertSeverity.NOTICE for one in active):
         return None
     follows = _consequences(active, {rule.spec.id: rule.spec.explains for rule in rules})

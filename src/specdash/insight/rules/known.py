@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specdash.insight.liveness import TOO_BUSY
 from specdash.insight.picture import BackendState
+from specdash.insight.rules.catalogue import UnjudgeableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
 Fix = tuple[tuple[str, str | None], ...]
 _GONE = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
+
+
+def must_see(scene: Scene) -> None:
+    """Raise `UnjudgeableError` where specdash itself gets no CPU in time: a silence is nobody's then."""
+    delay = scene.picture.delay
+    if delay is not None and delay.is_starved:
+        raise UnjudgeableError(TOO_BUSY)
 
 
 def warning(scene: Scene, name: str) -> WarningPicture | None:

@@ -273,6 +273,19 @@ def _rate(value: float | None) -> str:
     return f"{value / MIB:.2f} MiB/s" if value is not None else "--"
 
 
+def specdash_starved(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Specdash itself gets no CPU in time."""
+    delay, host = scene.picture.delay, scene.picture.host
+    if delay is None or delay.late_s < limits["late_s"]:
+        return
+    load = f"{host.load_1m:.1f} on {host.cpu_count} CPUs" if host is not None and host.load_1m is not None else "--"
+    yield Symptom(
+        f"this machine is too busy for specdash to judge silence: it woke {delay.late_s:.1f} s late within "
+        f"{duration(delay.span_s)}",
+        (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", load)),
+    )
+
+
 def disk_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """A disk that the server's log, the proxy's events or specdash's state is on has little room left."""
     host = scene.picture.host
@@ -298,6 +311,7 @@ def disk_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
                 ),
                 subject=disk.path,
                 severity=AlertSeverity.CRITICAL if is_critical else None,
+                names=(("folder", disk.path),),
             )
 
 

@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from specdash.core.readings import Source, Status
+from specdash.core.target import is_local
 from specdash.insight.picture import BackendState
 from specdash.insight.rules.starts import Starts
 
@@ -46,6 +48,12 @@ class Sample:
     """When that process began, in Unix time."""
     processes: int = 1
     """The server's and its children."""
+    stopped: bool = False
+    """A signal has stopped one of them."""
+    cpu_wait: float | None = None
+    """Share of the time that its thread waited for a CPU (`ProcessTree.cpu_wait`)."""
+    starved: bool = False
+    """Specdash itself got no CPU in time."""
     acceptance: float | None = None
     """Over the window."""
     decode: float | None = None
@@ -220,6 +228,22 @@ class Scene:
         return any(one.source is source and one.status is Status.KNOWN for one in self.picture.backend.sources)
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """What the placeholders of every runbook stand for, as far as it is known."""
+        return self.once("names", self._names)
+
+    def _names(self) -> Mapping[str, str]:
+        backend = self.picture.backend
+        parts = urlsplit(backend.url)
+        pid = backend.process.pid if backend.process is not None else self.past.starts.owner
+        known = {
+            "url": backend.url,
+            "port": parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+            "pid": pid if is_local(parts.hostname) else None,
+        }
+        return {name: str(value) for name, value in known.items() if value is not None}
+
+    @property
     def is_settling(self) -> bool:
         """Whether the server loads or has just begun: what it shows is not its own yet."""
         return self.picture.backend.state in (BackendState.LOADING, BackendState.RESTARTED)
@@ -249,6 +273,9 @@ def sample_of(picture: Picture) -> Sample:
         pid=backend.process.pid if backend.process is not None else None,
         pid_began=backend.process.started_wall if backend.process is not None else None,
         processes=backend.process.processes if backend.process is not None else 1,
+        stopped=backend.process is not None and bool(backend.process.stopped),
+        cpu_wait=backend.process.cpu_wait if backend.process is not None else None,
+        starved=picture.delay is not None and picture.delay.is_starved,
         acceptance=window.value if window.status is Status.KNOWN else None,
         decode=backend.decode.value if backend.decode.basis == "live" else None,
         prefill=backend.prefill.value if backend.prefill.basis == "live" else None,

@@ -1,0 +1,127 @@
+"""Specdash knows when it gets no CPU itself, says so while it lasts, and takes no silence of then for another's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.collect.scheduling import SPAN_S, TICK_S, SchedulingWatch
+from specdash.core.observations import STARVED_SHARE, SchedulingDelay
+from support.fault_server import FaultServer, says
+
+if TYPE_CHECKING:
+    from specdash.core.readings import Reading
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def woken(late: list[float]) -> tuple[SchedulingWatch, Clock, list[Reading[Any]]]:
+    """A watch that woke so late each time."""
+    told: list[Reading[Any]] = []
+    clock = Clock()
+    watch = SchedulingWatch(told.append, clock)
+    for one in late:
+        clock.now += TICK_S + one
+        watch.woke()
+    return watch, clock, told
+
+
+@given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=80))
+def test_it_counts_as_starved_by_what_was_late_within_the_span_and_tells_every_change(late: list[float]) -> None:
+    told: list[Reading[SchedulingDelay]] = []
+    clock = Clock()
+    watch = SchedulingWatch(told.append, clock)
+    wakes: list[tuple[float, float]] = []
+    for one in late:
+        clock.now += TICK_S + one
+        watch.woke()
+        wakes.append((clock.now, one))
+        in_span = sum(delay for at, delay in wakes if at > clock.now - SPAN_S)
+        assert told[-1].value is not None
+        if abs(in_span - STARVED_SHARE * SPAN_S) > 1e-6:
+            assert told[-1].value.is_starved == (in_span > STARVED_SHARE * SPAN_S)
+    assert len(told) <= len(late)
+
+
+def test_a_machine_that_is_sound_is_told_of_once() -> None:
+    _, _, told = woken([0.005] * 4000)
+    assert [one.value.is_starved for one in told if one.value is not None] == [False]
+
+
+def test_it_is_told_again_while_it_lasts_and_when_it_is_over() -> None:
+    _, _, told = woken([0.0, *[0.5] * 20, *[0.0] * 60])
+    states = [one.value.is_starved for one in told if one.value is not None]
+    assert states[0] is False
+    assert states[-1] is False
+    assert states.count(True) > 5
+
+
+def test_a_silence_is_its_own_doing_where_it_slept_through_it_also_before_it_woke() -> None:
+    watch, clock, _ = woken([0.0] * 10)
+    asked = clock.now
+    clock.now += 3.0
+    assert watch.slept_since(asked), "it has not even woken yet"
+    watch.woke()
+    assert watch.slept_since(asked)
+    later = clock.now
+    for _ in range(8):
+        clock.now += TICK_S
+        watch.woke()
+    assert not watch.slept_since(later)
+
+
+async def test_a_loop_that_is_held_up_is_noticed() -> None:
+    told: list[Reading[Any]] = []
+    watch = SchedulingWatch(told.append)
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(TICK_S * 1.5)
+    asked = time.monotonic()
+    time.sleep(1.5)  # noqa: ASYNC251 - this is what is tested
+    assert watch.slept_since(asked)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [one.value.is_starved for one in told if one.value is not None][-1]
+    task.cancel()
+
+
+@pytest.mark.slow
+def test_a_specdash_that_is_stopped_and_goes_on_blames_itself_alone() -> None:
+    metrics = says(200, "llamacpp:n_decode_total 5\nllamacpp:requests_processing 0\n")
+    routes = {
+        "/health": says(200, '{"status":"ok"}'),
+        "/metrics": metrics,
+        "/slots": says(200, json.dumps([{"id": 0, "is_processing": False}])),
+        "/props": says(200, json.dumps({"total_slots": 1})),
+    }
+    with FaultServer(routes) as server:
+        command = [sys.executable, "-m", "specdash", "check", "--url", server.url, "--for", "20", "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while server.count("/metrics") < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for _ in range(3):
+            os.kill(process.pid, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.2)
+        out, _ = process.communicate(timeout=90)
+    rules = {alert["rule"] for alert in json.loads(out)["alerts"]}
+    assert "specdash_starved" in rules
+    assert rules.isdisjoint({"server_hung", "backend_down", "busy_too_long", "slot_hung", "port_taken"}), rules
