@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.core.errors import ExitCode
 from specdash.insight.rules.catalogue import shipped
 from support.fault_server import FaultServer, free_port, says
 from support.faults import BreakableServer
@@ -68,6 +69,23 @@ def test_what_cannot_be_meant_is_unknown_and_said_where_monitors_read(argv: tupl
     assert done.stderr == ""
     told = json.loads(check(*argv, "--json").stdout)
     assert (told["status"], told["exit_code"]) == ("UNKNOWN", UNKNOWN)
+
+
+def test_the_first_line_says_which_server_was_judged() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    assert first_line(check("--url", url), CRITICAL, "CRITICAL").startswith(f"CRITICAL - {url}: Server is down: ")
+
+
+def test_a_snapshot_of_a_server_that_refuses_the_key_is_printed_and_fails() -> None:
+    denied = says(401, '{"error":{"message":"Invalid API Key","code":401}}')
+    routes = {"/health": says(200, '{"status":"ok"}'), **dict.fromkeys(("/metrics", "/slots", "/props"), denied)}
+    with FaultServer(routes) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "specdash", "snapshot", "--json", "--url", server.url],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == ExitCode.BAD_INPUT, done.stderr
+    assert json.loads(done.stdout)["backend"]["state"] == "unauthorized"
 
 
 def test_a_rules_file_with_a_mistake_is_unknown_and_not_silently_left_out(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one snapshot; exit 4 when the server does not answer."""
+    """Print one snapshot; exit as `exit_code` says."""
     if not 0 <= args.wait <= 86400:
         raise UsageError(f"--wait {args.wait:g}: wants 0 to 86400 seconds")
     settings = resolved_settings(args)
@@ -80,8 +80,12 @@ def print_snapshot(picture: Picture, *, as_json: bool) -> None:
 
 
 def exit_code(picture: Picture) -> int:
-    """0 when the server answers, 4 when nothing usable does."""
+    """0 when the server answers, 3 when it refuses the API key, 4 when nothing usable does."""
     from specdash.insight.picture import BackendState
 
-    unusable = (BackendState.DOWN, BackendState.UNKNOWN)
-    return ExitCode.UNREACHABLE if picture.backend.state in unusable else ExitCode.OK
+    unusable = {
+        BackendState.DOWN: ExitCode.UNREACHABLE,
+        BackendState.UNKNOWN: ExitCode.UNREACHABLE,
+        BackendState.UNAUTHORIZED: ExitCode.BAD_INPUT,
+    }
+    return unusable.get(picture.backend.state, ExitCode.OK)

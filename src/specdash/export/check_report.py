@@ -11,6 +11,7 @@ from specdash.core.readings import Status
 from specdash.export.alerts_snapshot import alert_json, alert_line
 from specdash.export.trial_snapshot import trial_json
 from specdash.insight.picture import BackendState
+from specdash.insight.rules.runbook import runbook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +44,10 @@ class Verdict:
 
 
 def verdict(picture: Picture, rules: Sequence[Rule], fail_on: AlertSeverity, seconds: float, *, ended: bool) -> Verdict:
-    """The result of a look of `seconds`. With `ended`, alerts that were raised and are over count too."""
-    found = [*picture.alerts.active, *(picture.alerts.past if ended else ())]
+    """The result of a look of `seconds`. With `ended`, alerts that were raised and are over count too, but for those
+    that were refuted."""
+    past = [one for one in picture.alerts.past if not one.refuted] if ended else []
+    found = [*picture.alerts.active, *past]
     alerts = tuple(sorted(found, key=lambda one: (-one.severity.rank, one.ended is not None, one.since)))
     unjudged = {rule for rule, _ in picture.alerts.unjudged}
     judged = sum(rule.spec.enabled and rule.spec.id not in unjudged for rule in rules)
@@ -75,7 +78,7 @@ def _words(result: Verdict) -> str:
         others = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
         over = " (over)" if cause.ended is not None else ""
         words = f"{cause.title}: {cause.summary}{over}{others}"
-    return one_line(words + trial)
+    return one_line(f"{backend.url}: {words}{trial}")
 
 
 def one_line(words: str) -> str:
@@ -128,9 +131,10 @@ def report(result: Verdict, rules: Sequence[Rule], *, verbose: bool) -> str:
 def _details(alert: Alert, spec: RuleSpec | None) -> list[str]:
     lines = [f"{label}: {value}" for label, value in alert.evidence]
     if spec is not None:
-        lines.append(spec.meaning)
-        lines += [f"check: {one}" for one in spec.checks]
-        lines += [f"remedy: {spec.remedy}"] if spec.remedy else []
+        todo = runbook(spec, alert)
+        lines.append(todo.meaning)
+        lines += [f"check: {one}" for one in todo.checks]
+        lines += [f"remedy: {todo.remedy}"] if todo.remedy else []
     lines += [f"fix: specdash apply {_assignment(key, value)}" for key, value in alert.fix]
     return lines
 
@@ -155,16 +159,17 @@ def as_json(result: Verdict, rules: Sequence[Rule]) -> dict[str, Any]:
         "trial": trial_json(result.picture),
         "seconds": round(result.seconds, 3),
         "judged": result.judged,
-        "alerts": [{**alert_json(one), "runbook": _runbook(specs.get(one.rule))} for one in result.alerts],
+        "alerts": [{**alert_json(one), "runbook": _runbook(specs.get(one.rule), one)} for one in result.alerts],
         "unjudged": dict(result.picture.alerts.unjudged),
         "performance": {name: value for name, (value, _) in performance(result).items()},
     }
 
 
-def _runbook(spec: RuleSpec | None) -> dict[str, Any] | None:
+def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any] | None:
     if spec is None:
         return None
-    return {"meaning": spec.meaning, "checks": list(spec.checks), "remedy": spec.remedy or None}
+    todo = runbook(spec, alert)
+    return {"meaning": todo.meaning, "checks": list(todo.checks), "remedy": todo.remedy or None}
 
 
 def catalogue_text(rules: Iterable[Rule]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specdash import __version__
 from specdash.export.incident.envs import changed_lines
 from specdash.export.incident.figures import figures, pivot
+from specdash.insight.rules.runbook import runbook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -101,13 +102,14 @@ def _alert(alert: Alert, parts: Parts, *, with_runbook: bool) -> Iterator[str]:
         yield ""
     spec = parts.rules.get(alert.rule)
     if spec is not None and with_runbook:
-        yield from (f"*What it means:* {_md(spec.meaning)}", "")
-        if spec.checks:
+        todo = runbook(spec, alert)
+        yield from (f"*What it means:* {_md(todo.meaning)}", "")
+        if todo.checks:
             yield from ("*What to check:*", "")
-            yield from (f"{at}. {check}" for at, check in enumerate(spec.checks[:MOST_CHECKS], 1))
+            yield from (f"{at}. {check}" for at, check in enumerate(todo.checks[:MOST_CHECKS], 1))
             yield ""
-        if spec.remedy:
-            yield from (f"*What helps:* {_md(spec.remedy)}", "")
+        if todo.remedy:
+            yield from (f"*What helps:* {_md(todo.remedy)}", "")
     if alert.fix:
         settings = ", ".join(
             _code(f"{key}={value}") if value is not None else f"remove {_code(key)}" for key, value in alert.fix

@@ -6,6 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.insight.rules.catalogue import FAMILIES, shipped
+from specdash.insight.rules.runbook import runbook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,6 +26,13 @@ them at every look at the server, `specdash check` from cron and CI ([check.md](
 - **Held back**: while the server loads or was restarted, and for 10 s after it, rules that judge its work are not
   judged, nor are those marked "at work only" while nothing runs. What cannot be judged, also because a source is
   silent, neither begins nor ends; an alert that could not be judged for 10 minutes is over.
+- **Where specdash itself gets no CPU** ([specdash_starved](#specdash_starved)), what rests on silence is not judged:
+  `server_hung` (but for a process that a signal stopped), `slot_hung`, `busy_too_long`, and of `backend_down`,
+  `port_taken` and `proxy_down` what rests on time alone.
+- **Refuted**: an alert that is over and was never so, as was seen since, stays in the list with the reason in its
+  evidence. It is no cause of anything, and `specdash check --for` does not count it.
+- **Runbooks** are printed with the address, port, process and folder of the case; what is not known stays a word in
+  capitals, as below.
 - **While settings are tried** (`specdash tune`, `bench ab`, `bench sweep`, `bench matrix` on the service): restarts and
   starts that fail are the trial's, and are not counted. Rules marked "not judged while settings are tried" judge what
   the settings do, and are not judged then, nor afterwards as far back as they look (`window_s`); those with a time wait
@@ -77,9 +85,10 @@ def _overview(specs: Iterable[RuleSpec]) -> Iterable[str]:
 
 def _rule(spec: RuleSpec) -> str:
     lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}", ""]
-    lines += [f"- check: {_code(one)}" for one in spec.checks]
-    if spec.remedy:
-        lines.append(f"- remedy: {spec.remedy}")
+    general = runbook(spec)
+    lines += [f"- check: {_code(one)}" for one in general.checks]
+    if general.remedy:
+        lines.append(f"- remedy: {general.remedy}")
     lines.append(f"- raised {_after(spec.raise_after_s)}, over {_after(spec.clear_after_s)}{_when(spec)}")
     if spec.limits:
         lines.append("- limits: " + ", ".join(f"`{name} = {value:g}`" for name, value in spec.limits.items()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.timeline import EventKind
 from specdash.insight.charts import CHARTS, Metric
+from specdash.insight.rules.runbook import runbook
 from specdash.insight.timeline import of_alert
 from specdash.tui.formatting import age, clean, clock, count, duration, fit
 from specdash.tui.layout import PanelId
@@ -284,8 +285,9 @@ def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) ->
             )
         )
     if spec is not None:
-        lines += _labelled("do", spec.remedy, width, "accent", "text")
-        for index, check in enumerate(spec.checks):
+        todo = runbook(spec, alert)
+        lines += _labelled("do", todo.remedy, width, "accent", "text")
+        for index, check in enumerate(todo.checks):
             lines += _labelled("check" if not index else "", f"{index + 1}. {check}", width, "accent", "text")
     names = min(max((len(label) for label, _ in alert.evidence), default=0), max(width // 2 - _LABEL, 8)) + 2
     for index, (label, value) in enumerate(alert.evidence):

@@ -1,0 +1,98 @@
+"""Runbooks with what is known in place of their placeholders, wherever they are shown."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insight.rules.judging import IDLE, OK, WALL, Watch, counters, only, process
+from specdash.core.alerts import Alert, AlertSeverity
+from specdash.core.readings import FailureKind
+from specdash.core.target import Target
+from specdash.export.check_report import as_json, report, verdict
+from specdash.insight.rules.catalogue import shipped
+from specdash.insight.rules.runbook import PLACEHOLDERS, runbook
+from specdash.tui.view import View
+from specdash.tui.widgets.alerts import detail_lines
+
+LITERAL = re.compile(r"\b(" + "|".join(PLACEHOLDERS.values()) + r")\b|\{\w+\}")
+SPECS = {rule.spec.id: rule.spec for rule in shipped()}
+
+
+def an_alert(rule: str, names: tuple[tuple[str, str], ...]) -> Alert:
+    return Alert(rule, "It", AlertSeverity.WARNING, "it is so", WALL, WALL, WALL, names=names)
+
+
+def texts(rule: str, names: tuple[tuple[str, str], ...]) -> str:
+    todo = runbook(SPECS[rule], an_alert(rule, names))
+    return "\n".join((*todo.checks, todo.remedy, todo.meaning))
+
+
+@pytest.mark.parametrize("rule", SPECS)
+@given(known=st.sets(st.sampled_from(sorted(PLACEHOLDERS))))
+def test_no_placeholder_is_left_whose_value_is_known_and_those_unknown_are_clear(rule: str, known: set[str]) -> None:
+    text = texts(rule, tuple((name, "4711") for name in known))
+    assert not re.search(r"\{\w+\}", text)
+    for name in known:
+        assert not re.search(rf"\b{PLACEHOLDERS[name]}\b", text)
+    general = runbook(SPECS[rule])
+    for name in PLACEHOLDERS.keys() - known:
+        literal = re.compile(rf"\b{PLACEHOLDERS[name]}\b")
+        assert len(literal.findall(text)) == len(literal.findall("\n".join((*general.checks, general.remedy))))
+
+
+def test_a_value_cannot_be_more_than_a_word_of_the_command() -> None:
+    assert "df -h '/a b; rm -rf ~'" in texts("disk_full", (("folder", "/a b; rm -rf ~"),))
+    assert "\x1b" not in texts("disk_full", (("folder", "/\x1b[2J"),))
+
+
+def hung() -> Watch:
+    watch = Watch(only("server_hung", "slot_hung", "port_closed"))
+    watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=process(4711))
+    watch.look(7, health=FailureKind.TIMEOUT, process=process(4711))
+    return watch
+
+
+def test_what_check_prints_can_be_typed_as_it_is() -> None:
+    watch = hung()
+    rules = only("server_hung")
+    result = verdict(watch.state.picture(watch.at, WALL, 60.0), rules, AlertSeverity.WARNING, 1.0, ended=False)
+    printed = report(result, rules, verbose=True)
+    assert "kill -CONT 4711" in printed
+    assert not LITERAL.search(printed)
+    (told,) = as_json(result, rules)["alerts"]
+    assert not LITERAL.search("\n".join(told["runbook"]["checks"]))
+
+
+def test_what_the_incidents_screen_shows_can_be_typed_as_it_is() -> None:
+    watch = hung()
+    alert = watch.alert("server_hung")
+    assert alert is not None
+    view = View(watch.state.picture(watch.at, WALL + watch.at, 60.0), watch.state)
+    lines = detail_lines(alert, SPECS["server_hung"], view, 100)
+    shown = "\n".join("".join(text for text, _ in line) for line in lines)
+    assert "-p 4711" in shown
+    assert not LITERAL.search(shown)
+
+
+def test_on_another_machine_no_process_is_named() -> None:
+    watch = Watch(only("server_hung"))
+    watch.state.retarget(Target("http://box:8080"))
+    watch.look(2, health=OK, metrics=counters(100))
+    watch.look(7, health=FailureKind.TIMEOUT)
+    alert = watch.alert("server_hung")
+    assert alert is not None
+    assert dict(alert.names) == {"url": "http://box:8080", "port": "8080"}
+    assert "-p PID" in "\n".join(runbook(SPECS["server_hung"], alert).checks)
+
+
+def test_a_stranger_at_the_port_is_looked_for_there() -> None:
+    watch = Watch(only("port_taken"))
+    watch.look(3, health=FailureKind.NOT_FOUND)
+    alert = watch.alert("port_taken")
+    assert alert is not None
+    checks = runbook(SPECS["port_taken"], alert).checks
+    assert checks[:2] == ("ss -ltnp | grep :8080", "curl -i http://127.0.0.1:8080/health")
