@@ -64,13 +64,15 @@ class Samples:
         self.logged: deque[RequestSample] = deque(maxlen=KEPT)
         self.told: dict[tuple[str, float], RequestSample] = {}
         """What the proxy told, by request and time of arrival: its file may be read twice."""
+        self.left: deque[float] = deque(maxlen=KEPT)
+        """When requests of the log were cancelled, because their client left or gave up; Unix times."""
         self.version = 0
         """Grows whenever a sample came."""
         self._undated: deque[tuple[float, LoggedRequest]] = deque(maxlen=KEPT)
 
     def add_logged(self, ended: float, request: LoggedRequest) -> None:
         """Take in a request of the log that ended at monotonic `ended`."""
-        if request.completed and request.timed:
+        if request.cancelled or (request.completed and request.timed):
             self._undated.append((ended, request))
 
     def add_event(self, event: RequestEvent) -> None:
@@ -94,6 +96,9 @@ class Samples:
         """
         while self._undated:
             at, request = self._undated.popleft()
+            if request.cancelled:
+                self.left.append(at + wall - now)
+                continue
             self.logged.append(_of_log(at + wall - now, request))
             self.version += 1
 

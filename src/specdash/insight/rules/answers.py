@@ -11,6 +11,7 @@ from specdash.core.proxy_events import Action, Guardrail, Outcome, Phase
 from specdash.core.proxy_status import Upstream
 from specdash.core.readings import FailureKind, Status
 from specdash.insight.picture import BackendState
+from specdash.insight.rules.known import must_see
 from specdash.insight.rules.turns import acted, events_of, sessions_of, turns_of
 from specdash.insight.rules.wording import duration, percent
 
@@ -237,10 +238,11 @@ def _seen_lately(scene: Scene, seconds: float) -> Sequence[SessionView]:
 
 
 def clients_leaving(scene: Scene, limits: Limits) -> Iterable[Symptom]:
-    """Clients go away before their answer is complete."""
+    """Clients go away before their answer is complete: by the proxy, or by the server's own log."""
     window = limits["window_s"]
     turns = turns_of(scene, window)
     if turns.left < limits["left"] or turns.share(turns.left) < limits["share"]:
+        yield from _cancelled(scene, limits)
         return
     gone = [one for one in turns.ended if one.outcome is Outcome.CLIENT_LEFT]
     waited = [one.duration_s for one in gone if one.duration_s is not None]
@@ -253,6 +255,28 @@ def clients_leaving(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             ("before the first token", str(unanswered) if gone else "--"),
             ("waited, longest", f"{max(waited):.1f} s" if waited else "--"),
         ),
+    )
+
+
+def _cancelled(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The server's log tells of cancelled requests, whoever is in front of it."""
+    window = limits["window_s"]
+    since = scene.picture.wall - window
+    left = [at for at in scene.samples.left if at >= since]
+    total = len(left) + sum(one.ended >= since for one in scene.samples.logged)
+    if len(left) < limits["left"] or len(left) < limits["share"] * total:
+        return
+    proxy = scene.picture.proxy
+    spent = max(left) - min(left)
+    evidence = [
+        ("cancelled", f"{len(left)} of {total} in {duration(window)}"),
+        ("first to last", duration(spent)),
+        ("told by", "the server's log (cancel task)"),
+    ]
+    if proxy.live is not None:
+        evidence.append(("the proxy's clients", "stayed: these are others, or the proxy gave up"))
+    yield Symptom(
+        f"{len(left)} of {total} requests in {duration(window)} were cancelled before they were done", tuple(evidence)
     )
 
 
@@ -289,6 +313,8 @@ def proxy_down(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     first = scene.past.first_within(limits["silent_s"])
     silent = proxy.age_s if proxy.age_s is not None else scene.now - first.at if first is not None else 0.0
     hangs = proxy.failure is FailureKind.TIMEOUT and silent >= limits["silent_s"]
+    if hangs or proxy.failure is FailureKind.UNREACHABLE:
+        must_see(scene)
     if proxy.failure in GONE or hangs:
         yield Symptom(
             f"the proxy at {proxy.url} {'hangs' if hangs else 'is gone'}: {proxy.reason}",
@@ -315,6 +341,7 @@ def upstream_unreachable(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             ("watched server", f"{backend.url}, {backend.state}"),
             ("the same address", "yes" if is_same else "no"),
         ),
+        names=(("upstream", live.upstream_url),),
     )
 
 

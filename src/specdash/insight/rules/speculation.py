@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.readings import Status
 from specdash.core.start_check import Drafting
 from specdash.insight.drafting import PROBLEM_CLASSES
 from specdash.insight.rules.collapse import compare, usable
@@ -115,6 +118,96 @@ def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         (("generated", f"{tokens:.0f}"), ("drafted", "0"), *_types(scene)),
         severity=AlertSeverity.NOTICE if guesses else None,
     )
+
+
+def repeating_answer(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """Nearly every draft token of a long answer is accepted, which is usual for nothing that says anything new."""
+    if _is_draft_the_target(scene) or _drafts_are_always_right(scene, limits):
+        return
+    guesses = _only_repeats(scene.picture.backend.speculation)
+    found = [one for one in _answers(scene, limits["shown_s"]) if one.tokens >= limits["tokens"]]
+    for one in found:
+        if one.acceptance < limits["acceptance"] or (one.drafted_share or 1.0) < limits["drafted_share"]:
+            continue
+        yield Symptom(
+            f"{percent(one.acceptance)} of drafts accepted over an answer of {one.tokens} tokens ({one.words}): "
+            "it repeats itself, or copies",
+            (
+                ("request", one.words),
+                ("answer", f"{one.tokens} tokens"),
+                ("acceptance", f"{one.acceptance * 100:.1f} %"),
+                ("drafted", percent(one.drafted_share) if one.drafted_share is not None else "--"),
+                ("other answers", _others(scene, limits)),
+            ),
+            subject=one.subject,
+            severity=AlertSeverity.NOTICE if guesses else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer with drafts: `subject` and `words` say which, `drafted_share` how much of it drafts gave."""
+
+    subject: str
+    words: str
+    tokens: int
+    acceptance: float
+    drafted_share: float | None = None
+
+
+def _answers(scene: Scene, seconds: float) -> Iterable[_Answer]:
+    """Answers that are made now, and those of the last `seconds`, by the log, else by the proxy. One for a subject."""
+    found: dict[str, _Answer] = {}
+    for slot in scene.picture.backend.slots or ():
+        if slot.acceptance is not None and slot.decoded:
+            subject = f"slot {slot.id}"
+            found[subject] = _Answer(subject, f"{subject}, task {slot.task}, running", slot.decoded, slot.acceptance)
+    for ended in scene.picture.log.requests:
+        rate, tokens = ended.acceptance, ended.decode_tokens
+        if ended.ended_age_s <= seconds and rate is not None and tokens:
+            subject = f"slot {ended.slot}" if ended.slot is not None else f"task {ended.task}"
+            words = f"{subject}, task {ended.task}" if ended.slot is not None else subject
+            one = _Answer(subject, words, tokens, rate, (ended.draft_accepted or 0) / tokens)
+            if subject not in found or found[subject].tokens < tokens:
+                found[subject] = one
+    if scene.picture.log.status is Status.KNOWN:
+        return found.values()
+    since = scene.picture.wall - seconds
+    for event in scene.picture.proxy.finished:
+        if event.draft_tokens and event.accepted_tokens is not None and event.completion_tokens and event.at >= since:
+            subject, accepted, tokens = f"session {event.session}", event.accepted_tokens, event.completion_tokens
+            one = _Answer(
+                subject,
+                f"{subject}, request {event.request_id}",
+                tokens,
+                accepted / event.draft_tokens,
+                accepted / tokens,
+            )
+            found.setdefault(subject, one)
+    return found.values()
+
+
+def _is_draft_the_target(scene: Scene) -> bool:
+    """Whether the draft model is the model itself, whose drafts are right by nature."""
+    draft, model = parameter(scene, "spec-draft-model"), scene.picture.backend.model_path
+    return draft is not None and model is not None and PurePath(draft).name == PurePath(model).name
+
+
+def _drafts_are_always_right(scene: Scene, limits: Limits) -> bool:
+    """Whether short answers of this server are drafted as well as that: then it is the drafter, and no loop."""
+    drafted, accepted = _of_short_answers(scene, limits)
+    return drafted >= limits["others_drafted"] and accepted >= limits["others_acceptance"] * drafted
+
+
+def _of_short_answers(scene: Scene, limits: Limits) -> tuple[int, int]:
+    """Drafted and accepted tokens of answers that are too short to be judged."""
+    short = [one for one in _of_this_server(scene) if (one.decode_tokens or 0) < limits["tokens"]]
+    return sum(one.drafted or 0 for one in short), sum(one.accepted or 0 for one in short)
+
+
+def _others(scene: Scene, limits: Limits) -> str:
+    drafted, accepted = _of_short_answers(scene, limits)
+    return f"{percent(accepted / drafted)} of drafts accepted" if drafted else "none to compare with"
 
 
 def speculation_off(scene: Scene, limits: Limits) -> Iterable[Symptom]:
