@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support import tiny_models
 from support.engines import engine_env, llama_server_binary, running_backend
-from support.fault_server import free_port
+from support.fault_server import FaultServer, free_port, hangs, says
 from support.scripted_llama import Behaviour, ScriptedLlama
 
 if TYPE_CHECKING:
@@ -45,6 +47,24 @@ def test_a_healthy_server_passes_every_check(capsys: pytest.CaptureFixture[str])
     assert sum(body["messages"] == first for body in sent) == 5
     longest = max(len(body["messages"][0]["content"]) for body in sent)
     assert longest > 1.3 * 512, "a token a letter here"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_stopped_before_an_answer_has_passed_nothing(number: int) -> None:
+    routes = {"/health": says(200, '{"status":"ok"}'), "/v1/chat/completions": hangs()}
+    with FaultServer(routes) as server:
+        command = [sys.executable, "-m", "specdash", "smoke", "--url", server.url]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not server.count("/v1/chat/completions"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "PASS" not in printed
+    assert verdicts(printed)["answers"] == "SKIP"
+    assert printed.splitlines()[-1].startswith("STOPPED")
 
 
 def slow(*values: object) -> ParameterSet:

@@ -118,8 +118,9 @@ class Smoke:
     def checks(self) -> list[Check]:
         """The judgement on what was seen so far."""
         done = self.completions
+        unseen = Check("speculation", smoke.Status.SKIP, "it was not looked at")
         return [
-            smoke.speculation(self.told),
+            smoke.speculation(self.told) if self.looks else unseen,
             smoke.answers(done),
             smoke.output(done),
             smoke.drafter(done, self.told),
