@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.backend.demo import TARGET_MODEL, bundled_model
 from specdash.cli import incident
 from specdash.cli.options import resolved_settings
 from specdash.core import paths
 from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
 from specdash.core.errors import ExitCode
+from specdash.core.run_record import RunRecord
 from specdash.core.target import Target
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.pruning import Bounds
 from specdash.history.writer import Batch, Writer
 from specdash.insight.alerts_picture import AlertsPicture
 from specdash.insight.picture import BackendPicture, Picture
+from specdash.insight.rules.catalogue import shipped
 from support.bundles import manifest, members
+from support.engines import engine_env, running_backend
 from support.fault_server import free_port
 
 if TYPE_CHECKING:
@@ -233,3 +239,99 @@ def test_the_server_that_was_recorded_last_is_meant_where_none_runs(monkeypatch:
     assert incident.target(resolved_settings(None)).url == incident.NO_SERVER
     recorded(at=time.time() - 300)
     assert incident.target(resolved_settings(None)).url == URL
+
+
+def left_behind(**fields: Any) -> RunRecord:
+    """What a backend that has ended left of itself."""
+    log = paths.state_dir() / "server.log"
+    env_file = paths.state_dir() / "own.env"
+    record = RunRecord(
+        4_190_000, 1.0, URL, "xllamacpp 1 (llama.cpp b11549)", str(log), str(env_file), ended=time.time() - 5,
+        end="signal SIGKILL", crashed=True,
+    )  # fmt: skip
+    record = replace(record, **fields)
+    directory = paths.ended_records_dir()
+    directory.mkdir(parents=True)
+    (directory / "it.json").write_text(record.to_json())
+    log.write_text(
+        "0.00.000.001 I build_info: b0-unknown\n0.00.000.002 W srv          stop: cancel task, id_task = 0\n"
+    )
+    env_file.write_text("LLAMA_DRAFT_MAX=4\n")
+    return record
+
+
+def test_a_backend_that_has_ended_left_its_log_its_env_file_and_its_build() -> None:
+    left_behind()
+    found = members(incident.write(gathered()))
+    assert "LLAMA_DRAFT_MAX=4" in found["env/backend.env"].decode()
+    assert "cancel task" in found["log/llama-server.log"].decode()
+    versions = json.loads(found["versions.json"])
+    assert versions["llama_cpp_build"] == "b11549"
+    assert "b0-unknown" not in found["versions.json"].decode()
+
+
+def test_the_server_that_has_just_crashed_is_meant_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Target("http://127.0.0.1:9")
+    monkeypatch.setattr(incident, "find_targets", lambda _settings: [other])
+    record = left_behind()
+    found = incident.target(resolved_settings(None), since=time.time() - 900)
+    assert (found.url, found.log, found.engine) == (URL, record.log, record.engine)
+    assert incident.target(resolved_settings(None), since=time.time()).url == other.url
+    monkeypatch.setenv("SPECDASH_URL", other.url)
+    assert incident.target(resolved_settings(None), since=time.time() - 900).url == other.url
+
+
+def criticals(now: float, count: int = 5) -> list[Alert]:
+    """The server died, came back and died again."""
+    spec = next(rule.spec for rule in shipped() if rule.spec.id == "backend_down")
+    return [
+        Alert(spec.id, spec.title, AlertSeverity.CRITICAL, "process 7 has ended", at, at, at + 5, at + 5)
+        for at in (now - 60.0 * (index + 1) for index in range(count))
+    ]
+
+
+def test_a_cause_is_named_above_criticals_that_are_over_whatever_mild_thing_is_active() -> None:
+    now = time.time()
+    mild = replace(an_alert("restarted", now - 10), severity=AlertSeverity.NOTICE)
+    recorded(*criticals(now), mild, at=now - 600)
+    for active in ((mild,), (an_alert("metrics_disabled", now - 5),), ()):
+        picture = Picture(1.0, now, 300.0, BackendPicture(URL), alerts=AlertsPicture(active=active))
+        parts = gathered(picture)
+        assert parts.cause == "Server is down: process 7 has ended"
+        assert "**Likely cause:** Server is down" in members(incident.write(parts))["summary.md"].decode()
+
+
+def test_a_refuted_alert_is_no_bundles_cause() -> None:
+    now = time.time()
+    hang = replace(
+        an_alert("server_hung", now - 100, now - 90), severity=AlertSeverity.CRITICAL, refuted=True,
+        evidence=(("refuted", "it answered again"),),
+    )  # fmt: skip
+    recorded(hang, at=now - 600)
+    parts = gathered()
+    assert parts.alerts == (hang,)
+    assert parts.cause == ""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_after_a_real_engine_was_killed_its_bundle_has_its_log_its_env_file_and_its_end(tmp_path: Path) -> None:
+    env = {**engine_env("xllamacpp"), "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)), "LLAMA_CTX_SIZE": "512"}
+    with running_backend(env, tmp_path) as running:
+        killed = RunRecord.from_json(running.wait_record().read_text())
+        assert killed is not None
+        os.kill(killed.pid, signal.SIGKILL)
+        running.process.wait(30)
+        done = specdash("--output", str(tmp_path / "b.tar.gz"), XDG_STATE_HOME=str(running.state))
+    assert done.returncode == ExitCode.OK, done.stderr
+    found = members(tmp_path / "b.tar.gz")
+    summary = found["summary.md"].decode()
+    assert f"# Incident: `{running.url}`" in summary
+    assert "**Likely cause:** Server is down" in summary, summary
+    assert "LLAMA_CTX_SIZE" in found["env/backend.env"].decode()
+    assert "log/llama-server.log" in found
+    build = json.loads(found["versions.json"])["llama_cpp_build"]
+    assert build is not None
+    assert build in killed.engine
+    (record,) = (one for one in json.loads(found["run-records.json"]) if one["url"] == running.url)
+    assert (record["end"], record["crashed"], record["alive"]) == ("signal SIGKILL", True, False)

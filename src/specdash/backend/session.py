@@ -20,7 +20,7 @@ from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.listening import clear_stale_socket, is_listening
 from specdash.backend.log_file import LogFile
 from specdash.backend.output import CHUNK, Echo, Tail
-from specdash.backend.run_note import file_digest, write_run_record
+from specdash.backend.run_note import end_run_record, file_digest, write_run_record
 from specdash.backend.start_check import line, pending, watch_start
 from specdash.core.errors import ExitCode, PortInUseError, SpecdashError
 from specdash.core.start_check import Drafting
@@ -275,7 +275,8 @@ class Session:
         self._unwatch()
         code = self.child.finish()
         if self.record is not None:
-            self.record.unlink(missing_ok=True)
+            crashed = code != 0 and self.first_signal is None and self.next is None
+            end_run_record(self.record, describe_exit(code), crashed=crashed)
             self.record = None
         return code
 

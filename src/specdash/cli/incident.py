@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if output is not None and output != "-":
         _refuse(Path(output))
     settings = resolved_settings(args)
-    parts = gather(target(settings), settings, span, anonymise=args.anonymise)
+    parts = gather(target(settings, span.since), settings, span, anonymise=args.anonymise, up_to_now=args.until is None)
     bundle = assemble(parts)
     if output == "-":
         sys.stdout.buffer.write(bundle.data)
@@ -99,16 +101,23 @@ def _span(args: argparse.Namespace, now: float) -> Span:
     return Span(since, until)
 
 
-def target(settings: Mapping[str, Resolved]) -> Target:
-    """The server that is meant; where none runs, the one that was recorded last."""
+def target(settings: Mapping[str, Resolved], since: float = inf) -> Target:
+    """The server that is meant. Where none is named, one that crashed since `since` (Unix time); where none runs, the
+    one that ran last, or was recorded last."""
+    from specdash.cli.incident_parts import recorded_target, with_last_run
+    from specdash.collect.discover import ended_run
     from specdash.core.target import Target
 
-    found = find_targets(settings)
-    if found:
-        return found[0]
-    from specdash.cli.incident_parts import recorded_target
-
-    return recorded_target(os.environ) or Target(NO_SERVER, origin="no server was found on this machine")
+    found, last = find_targets(settings), ended_run()
+    is_named = settings["url"].value is not None
+    crashed = last is not None and last.crashed and (last.ended or 0.0) >= since
+    if found and (is_named or not crashed):
+        return with_last_run(found[0], os.environ)
+    recorded = recorded_target(os.environ)
+    if last is not None and (recorded is None or last.ended is not None):
+        origin = f"the server that ran last, which ended with {last.end or 'its runner'}"
+        return with_last_run(Target(last.url, origin=origin), os.environ)
+    return recorded or Target(NO_SERVER, origin="no server was found on this machine")
 
 
 def gather(
@@ -119,18 +128,22 @@ def gather(
     picture: Picture | None = None,
     columns: Columns | None = None,
     anonymise: bool = False,
+    up_to_now: bool = False,
     env: Mapping[str, str] = os.environ,
 ) -> Parts:
     """Everything that a bundle about `span` is made of. Takes seconds, and never fails: what is missing is told in it.
 
     Without a `picture`, the server is looked at now. `columns` (see `TargetState.columns`) give the charts where there
-    is no record. To be called in a thread of its own where somebody waits for the screen.
+    is no record. `up_to_now` lets the span end with the look at the server, so that what that finds is in it. To be
+    called in a thread of its own where somebody waits for the screen.
     """
     from specdash.cli.incident_parts import Gathering
 
     gathering = Gathering(target, settings, span, env, anonymise=anonymise)
     if picture is None:
         picture = gathering.attempt("snapshot.json", lambda: look(target, gathering.rules(), env))
+    if up_to_now and picture is not None:
+        gathering.span = replace(span, until=max(span.until, picture.wall))
     return gathering.parts(picture, columns)
 
 

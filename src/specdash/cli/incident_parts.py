@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,6 +45,7 @@ _MOST_PROXY_EVENTS = 5000
 _OWN_ENV = {Role.BACKEND: paths.backend_env_file, Role.PROXY: paths.proxy_env_file}
 _ENDPOINTS = (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS)
 _NOT_FOUND = "no env file is known"
+_BUILD = re.compile(r"b\d+(?:-[0-9a-f]+)?")
 
 
 def recorded_target(env: Mapping[str, str]) -> Target | None:
@@ -56,6 +58,26 @@ def recorded_target(env: Mapping[str, str]) -> Target | None:
             return last_target(store)
     except (SpecdashError, OSError, ValueError):
         return None
+
+
+def with_last_run(target: Target, env: Mapping[str, str]) -> Target:
+    """The target with what its last run left of itself, where nothing at all runs at its address now."""
+    from specdash.collect.discover import answers_like_llama_server, ended_run
+    from specdash.collect.processes import local_port
+
+    port = local_port(target.url)
+    if port is None or target.pid is not None:
+        return target
+    last = ended_run(target.url, env)
+    if last is None or answers_like_llama_server(port):
+        return target
+    return replace(
+        target,
+        log=target.log or last.log,
+        engine=target.engine or last.engine,
+        parameters=target.parameters or last.parameters,
+        start_check=target.start_check or last.start_check,
+    )
 
 
 class Gathering:
@@ -171,14 +193,19 @@ class Gathering:
         return EnvPart(role, path, EnvVersion(decode(snapshot.data)), tuple(before))
 
     def _recorded_env(self, role: Role) -> Path | None:
-        """The env file that a running service says it was started from."""
+        """The env file that a service says it was started from, one that runs or the last that did."""
         from specdash.export.incident.machine import run_records
 
         for record in run_records(self.env):
             about = record["url"] if role is Role.BACKEND else record.get("upstream")
-            if record["kind"] == str(role) and about == self.target.url and record["env_file"]:
+            if record["kind"] == str(role) and about and self._concerns(about) and record["env_file"]:
                 return Path(record["env_file"])
         return None
+
+    def _concerns(self, url: str) -> bool:
+        from specdash.collect.discover import concerns, place
+
+        return concerns(url, place(self.target.url))
 
     def _secrets(self, envs: Iterable[EnvPart], picture: Picture | None) -> set[str]:
         """Every secret whose value is known, so that it is found wherever it got to."""
@@ -210,7 +237,7 @@ class Gathering:
         """The log of a backend that ran at this address and is gone."""
         from specdash.export.incident.machine import run_records
 
-        records = [one for one in run_records(self.env) if one["kind"] == "backend" and one["url"] == self.target.url]
+        records = [one for one in run_records(self.env) if one["kind"] == "backend" and self._concerns(one["url"])]
         return next((str(one["log"]) for one in records if one["log"]), None)
 
     def _proxy_events(self) -> tuple[ProxyEvent, ...]:
@@ -321,10 +348,14 @@ def _engine(parts: Parts, last: Mapping[Source, Any]) -> dict[str, Any]:
     """The engine and its build, from a server that is gone too."""
     props = last.get(Source.PROPS)
     started = (str(one["engine"]) for one in parts.run_records if one["kind"] == "backend" and one["url"] == parts.url)
-    return {
-        "engine": parts.versions.get("engine") or next(started, None),
-        "llama_cpp_build": props.build_info if props is not None else None,
-    }
+    build = props.build if props is not None else None
+    engine = parts.versions.get("engine") or next(started, None) or (f"llama.cpp {build}" if build else None)
+    return {"engine": engine, "llama_cpp_build": build or (engine and _build_in(engine))}
+
+
+def _build_in(engine: str) -> str | None:
+    """The build of llama.cpp that the engine's words name, None where they name none."""
+    return next((word.strip("()") for word in engine.split() if _BUILD.fullmatch(word.strip("()"))), None)
 
 
 def _secret_variables(pid: int) -> set[str]:

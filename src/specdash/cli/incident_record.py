@@ -12,7 +12,7 @@ from specdash.insight.charts import Metric
 from specdash.insight.timeline import of_alert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from specdash.core.alerts import Alert
@@ -129,12 +129,18 @@ def all_events(
 
 
 def cause(picture: Picture | None, alerts: Sequence[Alert], rules: Sequence[Rule]) -> str:
-    """The likely cause, in one sentence: the one on the screen (`picture`), else that of the alerts."""
-    if picture is not None and picture.alerts.cause:
-        return picture.alerts.cause
+    """The likely cause, in one sentence: of what is wrong now, unless worse is over; then of all that was wrong."""
     from specdash.insight.rules.cause import likely_cause
 
-    found = likely_cause([one for one in alerts if one.is_active] or list(alerts), rules)
+    def worst(some: Iterable[Alert]) -> int:
+        return max((one.severity.rank for one in some if not one.refuted), default=-1)
+
+    active = [one for one in alerts if one.is_active]
+    is_now = bool(active) and worst(active) >= worst(alerts)
+    found = likely_cause(active if is_now else alerts, rules)
+    if is_now and picture is not None and picture.alerts.cause_key is not None:
+        # The one on the screen, in the words of whoever saw it begin.
+        found = next((one for one in active if one.key == picture.alerts.cause_key), found)
     return f"{found.title}: {found.summary}" if found is not None else ""
 
 

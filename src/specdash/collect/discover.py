@@ -72,6 +72,20 @@ def recorded_env_file(url: str, env: Mapping[str, str] = os.environ) -> str | No
     return next((record.env_file for found, record in _records(env) if place(found) == place(url)), None)
 
 
+def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> RunRecord | None:
+    """What the backend that ran last left of itself, at this local address or at any where none runs now."""
+    notes = [*_notes(paths.run_records_dir(env)), *_notes(paths.ended_records_dir(env))]
+    places: dict[tuple[str, int], list[tuple[float, RunRecord]]] = {}
+    for file, record in notes:
+        with contextlib.suppress(OSError, ValueError):
+            alive = record.ended is None and is_alive(record)
+            when = float("inf") if alive else record.ended or file.stat().st_mtime
+            places.setdefault(place(record.url), []).append((when, record))
+    newest = [max(found, key=lambda one: one[0]) for found in places.values()]
+    ended = [one for one in newest if one[0] != float("inf") and (url is None or place(one[1].url) == place(url))]
+    return max(ended, key=lambda one: one[0])[1] if ended else None
+
+
 def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
     """Whether GET /health on a local port is answered as llama-server does, loading or not."""
     deadline = time.monotonic() + timeout_s
@@ -116,7 +130,15 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
 
 def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
     """The records of backends that run, with their addresses, the newest first."""
-    directory = paths.run_records_dir(env)
+    for _, record in _notes(paths.run_records_dir(env)):
+        with contextlib.suppress(SpecdashError):
+            url = normalise_url(record.url)
+            if is_alive(record):
+                yield url, record
+
+
+def _notes(directory: Path) -> Iterator[tuple[Path, RunRecord]]:
+    """The records in a directory, the newest first."""
     try:
         files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     except OSError:
@@ -124,11 +146,10 @@ def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
     for file in files:
         try:
             record = RunRecord.from_json(file.read_text(encoding="utf-8"))
-            url = normalise_url(record.url) if record is not None else ""
-        except (OSError, ValueError, SpecdashError):
+        except (OSError, ValueError):
             continue
-        if record is not None and is_alive(record):
-            yield url, record
+        if record is not None:
+            yield file, record
 
 
 def is_alive(record: RunRecord | ProxyRecord) -> bool:

@@ -31,6 +31,11 @@ def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "run"
 
 
+def ended_records_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where backends that have ended left their last note, one an address: what a bundle made after a crash needs."""
+    return run_records_dir(env) / "ended"
+
+
 def config_file(env: Mapping[str, str] = os.environ) -> Path:
     """The user's configuration file."""
     return config_dir(env) / "config.toml"

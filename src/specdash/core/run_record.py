@@ -1,7 +1,8 @@
 """The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.
 
 `specdash backend run` writes one JSON file per process under `paths.run_records_dir`, `specdash proxy run` one under
-`paths.proxy_records_dir`, mode 0600, and removes it at exit.
+`paths.proxy_records_dir`, mode 0600, and removes it at exit. What a backend leaves at its end, under
+`paths.ended_records_dir`, is its last note: where its log and its env file are.
 A record whose process is gone is void; readers check the pid and its start time.
 """
 
@@ -34,6 +35,12 @@ class RunRecord:
     """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
     start_check: StartCheck | None = None
     """Whether it really speculates, as was seen after its start; None until that was looked at."""
+    ended: float | None = None
+    """Unix time when its engine ended; None while it runs, and where its runner was killed with it."""
+    end: str | None = None
+    """How it ended, in words: `signal SIGKILL`."""
+    crashed: bool = False
+    """It ended by itself, and nobody had asked for it."""
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -56,6 +63,9 @@ class RunRecord:
                 runner_pid=_number(data.get("runner_pid")),
                 env_digest=_text(data.get("env_digest")),
                 start_check=_start_check(data.get("start_check")),
+                ended=float(data["ended"]) if data.get("ended") is not None else None,
+                end=_text(data.get("end")),
+                crashed=data.get("crashed") is True,
             )
         except (ValueError, KeyError, TypeError):
             return None

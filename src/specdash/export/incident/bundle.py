@@ -214,7 +214,9 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Mem
     yield Member("machine.json", "the host, and the backend's command line", _json(machine))
     if clean.run_records:
         yield Member(
-            "run-records.json", "what running backends and proxies say of themselves", _json(clean.run_records)
+            "run-records.json",
+            "what backends and proxies said of themselves, the last one of each address too",
+            _json(clean.run_records),
         )
 
 

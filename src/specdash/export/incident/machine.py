@@ -75,12 +75,13 @@ def names() -> Names:
 
 
 def run_records(env: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
-    """The notes that running backends and proxies left of themselves."""
+    """The notes that backends and proxies left of themselves, those of backends that have ended after the others."""
     from dataclasses import asdict
 
     found: list[dict[str, Any]] = []
     for kind, directory, read in (
         ("backend", paths.run_records_dir(env), RunRecord.from_json),
+        ("backend", paths.ended_records_dir(env), RunRecord.from_json),
         ("proxy", paths.proxy_records_dir(env), ProxyRecord.from_json),
     ):
         for file in _files(directory):
