@@ -87,16 +87,20 @@ def test_a_silence_is_its_own_doing_where_it_slept_through_it_also_before_it_wok
 
 
 async def test_a_loop_that_is_held_up_is_noticed() -> None:
-    told: list[Reading[Any]] = []
-    watch = SchedulingWatch(told.append)
+    noticed = asyncio.Event()
+
+    def take(reading: Reading[SchedulingDelay]) -> None:
+        if reading.value is not None and reading.value.is_starved:
+            noticed.set()
+
+    watch = SchedulingWatch(take)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(TICK_S * 1.5)
     asked = time.monotonic()
     time.sleep(1.5)  # noqa: ASYNC251 - this is what is tested
     assert watch.slept_since(asked)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert [one.value.is_starved for one in told if one.value is not None][-1]
+    async with asyncio.timeout(20):
+        await noticed.wait()
     task.cancel()
 
 
