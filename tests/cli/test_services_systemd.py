@@ -301,7 +301,7 @@ class TestProxy:
         services("install", "proxy", "--start")
         stack.user.systemctl("stop", PROXY_UNIT)
         with socket.create_connection(("127.0.0.1", stack.proxy_port), timeout=20) as client:
-            client.sendall(b"GET /v1/context HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /v1/context HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         assert services("status") == ExitCode.OK
 

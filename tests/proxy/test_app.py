@@ -111,7 +111,7 @@ class TestErrors:
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
     async def test_a_body_that_is_too_large_is_refused_by_its_length(self, path: str) -> None:
         async with proxied(PROXY_MAX_BODY_MIB="1") as (proxy, server):
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {10 << 30}\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {10 << 30}\r\n\r\n"
             reader, writer = await proxy.send(head.encode())
             status = await reader.readline()
             writer.close()
@@ -164,13 +164,12 @@ class TestErrors:
 
 class TestHealth:
     async def test_a_healthy_proxy(self) -> None:
-        async with proxied() as (proxy, server):
+        async with proxied() as (proxy, _):
             answer = (await proxy.get("/health")).json()
             assert answer == {
                 "status": "ok",
                 "proxy": "ok",
                 "upstream": "ok",
-                "upstream_url": server.url,
                 "held": False,
                 "context_window": 4096,
                 "problems": [],
@@ -215,7 +214,12 @@ class TestKey:
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/admin/hold"])
     async def test_nor_done(self, path: str) -> None:
         async with proxied(PROXY_API_KEY="right") as (proxy, _):
-            assert_envelope(await proxy.post(path, {}), 401, "authentication_error")
+            answer = await proxy.post(path, {})
+            if path == "/v1/chat/completions":
+                error = answer.json()["error"]
+                assert (answer.status_code, error["type"], error["code"]) == (401, "authentication_error", 401)
+            else:
+                assert_envelope(answer, 401, "authentication_error")
 
     @pytest.mark.parametrize(
         "headers",

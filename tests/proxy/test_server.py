@@ -217,7 +217,7 @@ class TestSockets:
         with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
             ports = [one.getsockname()[1] for one in (first, second)]
             early = socket.create_connection(("127.0.0.1", ports[0]))
-            early.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            early.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             process = activated([first, second], upstream, tmp_path)
             try:
                 early.settimeout(WAIT_S * 2)

@@ -47,7 +47,12 @@ def request(number: int, rng: random.Random) -> bytes:
     if rng.random() < 0.15:
         path, body = "/v1/chat/completions", chat(f"turn {number}", stream=stream, tools=OPENAI_TOOLS)
     data = json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+    ]
     lines += ["Connection: close", f"x-claude-code-session-id: s{rng.randrange(500)}"]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 

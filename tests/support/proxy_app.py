@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from specdash.proxy.app import Proxy, asgi
-from specdash.proxy.server import HttpProtocol
+from specdash.proxy.connection import Connection
 from support.scripted_upstream import until
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RunningProxy:
 
     async def send_post(self, path: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A POST on a connection of one's own."""
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         return await self.send(head.encode() + body)
 
 
@@ -53,13 +53,11 @@ class RunningProxy:
 async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
     """The proxy with `settings`, on a free port whatever they say."""
     proxy = Proxy(settings)
-    config = uvicorn.Config(
-        asgi(proxy), http=HttpProtocol, ws="none", lifespan="off", log_config=None, access_log=False
-    )
+    config = uvicorn.Config(asgi(proxy), ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpProtocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: Connection(proxy, config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     running = RunningProxy(proxy, state, server.sockets[0].getsockname()[1])
     try:

@@ -19,6 +19,7 @@ def _row(
     bounds: Bounds = (None, None),
     unit: str = "",
     choices: tuple[str, ...] = (),
+    looks: tuple[str, str] = ("", ""),
 ) -> Parameter:
     return Parameter(
         name=key.removeprefix("PROXY_").lower(),
@@ -30,6 +31,8 @@ def _row(
         maximum=bounds[1],
         unit=unit,
         choices=choices,
+        pattern=looks[0],
+        form=looks[1],
         secret=key in _SECRETS,
         ours=True,
     )
@@ -40,6 +43,11 @@ _SECONDS: Bounds = (0, 86400)
 _FRACTION: Bounds = (0, 1)
 _COUNT: Bounds = (1, 1_000_000)
 _COUNT0: Bounds = (0, 1_000_000)
+_HOSTS = (r"[^\s,/@]+(\s*,\s*[^\s,/@]+)*", "host names, comma-separated")
+_ORIGINS = (
+    r"[^\s,/@]+://[^\s,/@]+(\s*,\s*[^\s,/@]+://[^\s,/@]+)*",
+    "origins as http://localhost:3000, comma-separated",
+)
 
 # fmt: off
 LISTENING: tuple[Parameter, ...] = (
@@ -57,13 +65,28 @@ LISTENING: tuple[Parameter, ...] = (
     _row("PROXY_EVENTS_MAX_MIB", _I, "size at which the events file is moved to '.1' (three are kept)", 16, (1, 4096),
          "MiB"),
     _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
+    _row("PROXY_LOG_MAX_MIB", _I, "size at which that file is moved to '.1' (three are kept)", 16, (1, 4096), "MiB"),
 )
 """Read at start-up only: a change needs a restart of the proxy."""
+
+CLIENTS: tuple[Parameter, ...] = (
+    _row("PROXY_ALLOWED_HOSTS", _T, "further names of this proxy, besides this machine's own and PROXY_HOST; a request "
+         "that names another host gets 403", looks=_HOSTS),
+    _row("PROXY_ALLOWED_ORIGINS", _T, "origins whose web pages may ask; unset: none", looks=_ORIGINS),
+    _row("PROXY_MAX_CLIENTS", _I, "most connections of clients; beyond, the one that has waited longest without a "
+         "request is closed", 512, (1, 100_000)),
+    _row("PROXY_MAX_HEADER_KIB", _I, "largest head of a request; a larger one gets 431", 64, (4, 1024), "KiB"),
+    _row("PROXY_HEADER_TIMEOUT", _N, "longest time for the head of a request; then 408", 10.0, (0.05, 3600), "s"),
+    _row("PROXY_BODY_TIMEOUT", _N, "time in which some of a body must come, 64 bytes a second on average; else 408",
+         30.0, (0.05, 3600), "s"),
+    _row("PROXY_MAX_BODY_MIB", _I, "largest request body, unpacked; a larger one gets 413", 32, (1, 1024), "MiB"),
+    _row("PROXY_MAX_BLOCKS", _I, "most messages, content blocks, tools and stop sequences in a request; more get 413",
+         10_000, (100, 10_000_000)),
+)
 
 LIMITS: tuple[Parameter, ...] = (
     _row("PROXY_LOG_LEVEL", _T, "least severe level of the human log", "INFO", choices=(
         "DEBUG", "INFO", "WARNING", "ERROR")),
-    _row("PROXY_LOG_PROMPTS", _S, "on: excerpts of prompts and answers may appear in the human log", False),
     _row("PROXY_READ_TIMEOUT", _N, "longest silence of the upstream before a request fails with 504", 600.0,
          (0.05, 86400), "s"),
     _row("PROXY_CONNECT_TIMEOUT", _N, "longest wait for a connection to the upstream", 10.0, (0.05, 600), "s"),
@@ -72,7 +95,6 @@ LIMITS: tuple[Parameter, ...] = (
     _row("PROXY_PING_INTERVAL", _N, "time between pings on a stream that is waiting", 5.0, (0.05, 600), "s"),
     _row("PROXY_COMMIT_DELAY", _N, "how long a stream waits for the upstream's first answer before it sends "
          "message_start and pings; until then errors keep their HTTP status", 2.0, (0, 600), "s"),
-    _row("PROXY_MAX_BODY_MIB", _I, "largest request body; a larger one gets 413", 32, (1, 1024), "MiB"),
     _row("PROXY_HOLD_LIMIT", _N, "longest time a request waits while the proxy is held", 120.0, _SECONDS, "s"),
     _row("PROXY_DRAIN_TIMEOUT", _N, "how long SIGTERM lets running requests finish", 30.0, _SECONDS, "s"),
     _row("PROXY_SESSION_TTL_SECS", _N, "idle time after which a session is forgotten", 7200.0, (1, 31_536_000), "s"),
@@ -136,6 +158,7 @@ ANSWERS: tuple[Parameter, ...] = (
 
 GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("Listening", LISTENING),
+    ("Clients", CLIENTS),
     ("Limits", LIMITS),
     ("Context window", CONTEXT),
     ("Loops", LOOPS),
@@ -143,7 +166,7 @@ GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("Answers", ANSWERS),
 )
 """Every parameter, by what it is about."""
-PARAMETERS: tuple[Parameter, ...] = (*LISTENING, *LIMITS, *CONTEXT, *LOOPS, *TOOLS, *ANSWERS)
+PARAMETERS: tuple[Parameter, ...] = tuple(one for _, rows in GROUPS for one in rows)
 BY_KEY: dict[str, Parameter] = {one.key: one for one in PARAMETERS}
 NEEDS_RESTART: frozenset[str] = frozenset(one.key for one in LISTENING)
 """Keys that SIGHUP cannot apply."""
@@ -171,7 +194,7 @@ def _values(one: Parameter) -> str:
     if one.choices:
         return ", ".join(one.choices)
     if one.minimum is None:
-        return str(one.kind)
+        return one.form or str(one.kind)
     most = "" if one.maximum is None else f"{one.maximum:.10g}"
     return f"{one.kind}, {one.minimum:g}…{most}{' ' + one.unit if one.unit else ''}"
 

@@ -13,13 +13,13 @@ from urllib.parse import parse_qs
 
 from specdash import __version__
 from specdash.core.proxy_status import Upstream as State
-from specdash.proxy import admin, auth, count_tokens, metrics, models, passthrough, turn
+from specdash.proxy import admin, auth, count_tokens, hosts, metrics, models, passthrough, turn
 from specdash.proxy.client_watch import ClientLeftError
 from specdash.proxy.context import context_json
 from specdash.proxy.errors import ApiError, ProxyStoppingError
 from specdash.proxy.gate import Gate
 from specdash.proxy.identity import KINDS
-from specdash.proxy.responses import TaggedSend, new_request_id, send_bytes, send_error, send_json
+from specdash.proxy.responses import OPENAI_PATHS, TaggedSend, new_request_id, send_bytes, send_error, send_json
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.telemetry import Telemetry
 from specdash.proxy.upstream import Upstream
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     Handler = Callable[["Proxy", Scope, Receive, Send], Awaitable[None]]
 
 _LOG = logging.getLogger("specdash.proxy")
+_PREFLIGHT = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "*, authorization",
+    "access-control-max-age": "600",
+}
+"""What pages of an allowed origin may send."""
 
 
 class Proxy:
@@ -78,6 +84,11 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         scope["request_id"] = request_id = new_request_id()
         tagged = TaggedSend(send, request_id, lambda: proxy.leaving)
         try:
+            hosts.check_host(scope, proxy.settings)
+            tagged.origin = hosts.check_origin(scope, proxy.settings)
+            if tagged.origin is not None and hosts.is_preflight(scope):
+                await send_bytes(tagged, 204, b"", "text/plain", _PREFLIGHT)
+                return
             auth.check_key(scope, proxy.settings.api_key)
             await _handler(scope)(proxy, scope, receive, tagged)
         except ClientLeftError:
@@ -117,7 +128,6 @@ async def _health(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) ->
             "status": status,
             "proxy": "ok",
             "upstream": str(seen if seen is not State.UNKNOWN else State.UNREACHABLE),
-            "upstream_url": proxy.upstream.shown_url,
             "held": proxy.gate.held,
             "context_window": proxy.window.tokens,
             "problems": list(proxy.settings.problems),
@@ -151,7 +161,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     **{f"{prefix}/v1/messages": {"POST": _messages} for prefix in _BOTH},
     **{f"{prefix}/v1/messages/count_tokens": {"POST": count_tokens.handle} for prefix in _BOTH},
     **{f"{prefix}/v1/models": {"GET": models.handle_list} for prefix in _BOTH},
-    **{path: {"POST": passthrough.handle} for path in ("/v1/chat/completions", "/chat/completions")},
+    **{path: {"POST": passthrough.handle} for path in OPENAI_PATHS},
     "/": {"GET": _root},
     "/health": {"GET": _health},
     "/v1/context": {"GET": _context},

@@ -29,7 +29,8 @@ _TEMPLATE_PATH, _TOKENIZE_PATH = "/apply-template", "/tokenize"
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request."""
-    request = parse_count_tokens(await read_body(scope, receive, proxy.settings.max_body_mib << 20))
+    body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
+    request = parse_count_tokens(body, proxy.settings.max_blocks)
     async with ClientWatch(receive) as watch:
         tokens = await _count(proxy, request)
         watch.answered = True

@@ -58,6 +58,10 @@ class ApiError(Exception):
         """The JSON body; the same object is the data of a stream's `event: error`."""
         return {"type": "error", "error": {"type": self.type, "message": self.message}, "request_id": request_id}
 
+    def openai(self) -> dict[str, Any]:
+        """The JSON body as OpenAI's API has it."""
+        return {"error": {"message": self.message, "type": self.type, "param": None, "code": self.status}}
+
 
 class InvalidRequestError(ApiError):
     """The body is not a Messages request; `where` is the path of the wrong value, as `messages.0.content`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from specdash.proxy.errors import InvalidRequestError
+from specdash.proxy.errors import ApiError, InvalidRequestError
 
 MAX_INT = 2**31 - 1
 """Largest number llama.cpp takes where it wants an integer; a larger one is lowered to it."""
@@ -52,9 +52,34 @@ def _load_repaired(body: bytes, error: orjson.JSONDecodeError) -> Any:
 
 def writable(value: Any, where: str) -> None:
     """Refuse what can be read but not sent on: a nesting beyond what the JSON library writes (about 250 levels)."""
+    # The levels the value lies deeper in what is sent upstream than here.
+    dumped([[[[[[[[value]]]]]]]], where)
+
+
+def check_pieces(source: JsonObject, most: int) -> None:
+    """Raise `ApiError` 413 when a body has more than `most` messages, content blocks, tools and stop words together.
+
+    Each takes a while to look at, in which nobody else is served.
+    """
+    lists = ("messages", "system", "tools", "stop_sequences", "stop")
+    left: list[Any] = [source.get(name) for name in lists]
+    count = 0
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            count += len(value)
+            if count > most:
+                what = "messages, content blocks, tools and stop sequences"
+                raise ApiError(413, f"the request has more than {most} {what} (PROXY_MAX_BLOCKS)")
+            left += value
+        elif isinstance(value, dict):
+            left += (value.get("content"), value.get("source"))
+
+
+def dumped(value: Any, where: str = "") -> bytes:
+    """The JSON text of what a client sent. Raises `InvalidRequestError` when it is nested too deeply."""
     try:
-        # The levels the value lies deeper in what is sent upstream than here.
-        orjson.dumps([[[[[[[[value]]]]]]]])
+        return orjson.dumps(value)
     except TypeError:
         raise InvalidRequestError(where, "Input is nested too deeply") from None
 

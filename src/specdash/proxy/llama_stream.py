@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from specdash.proxy.chat_stream import ChatDecoder
+from specdash.proxy.fields import dumped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,11 +67,14 @@ def is_prefilled(chat: Mapping[str, Any]) -> bool:
 
 
 def with_fields(body: bytes, chat: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
-    """The body `chat` was read from, with `fields` set; its own bytes stay unless it has one of them."""
+    """The body `chat` was read from, with `fields` set; its own bytes stay unless it has one of them.
+
+    Raises `InvalidRequestError` when it is nested too deeply to be written.
+    """
     if not fields:
         return body
     if fields.keys() & chat.keys():
-        return orjson.dumps({**chat, **fields})
+        return dumped({**chat, **fields})
     return body.rstrip()[:-1].rstrip() + (b"," if chat else b"") + orjson.dumps(dict(fields))[1:]
 
 

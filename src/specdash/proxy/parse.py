@@ -1,4 +1,4 @@
-"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError` and nothing else."""
+"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError`, or `ApiError` 413."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from specdash.proxy.errors import InvalidRequestError
 from specdash.proxy.fields import (
     JsonObject,
     an_object,
+    check_pieces,
     choice,
     filled_text,
     flag,
@@ -30,18 +31,23 @@ ROLES = ("user", "assistant", "system")
 TOOL_NAME_MAX = 256
 
 
-def parse_messages(body: bytes) -> MessagesRequest:
-    """The request of POST /v1/messages."""
+def parse_messages(body: bytes, most_blocks: int | None = None) -> MessagesRequest:
+    """The request of POST /v1/messages; see `check_pieces` for `most_blocks`."""
     source = load_object(body)
+    if most_blocks is not None:
+        check_pieces(source, most_blocks)
     required(source, "max_tokens", "")
     request = _request(source)
     _check_answered(request)
     return request
 
 
-def parse_count_tokens(body: bytes) -> MessagesRequest:
+def parse_count_tokens(body: bytes, most_blocks: int | None = None) -> MessagesRequest:
     """The request of POST /v1/messages/count_tokens: `max_tokens` may be missing, and calls may be unanswered."""
-    return _request(load_object(body))
+    source = load_object(body)
+    if most_blocks is not None:
+        check_pieces(source, most_blocks)
+    return _request(source)
 
 
 def _request(source: JsonObject) -> MessagesRequest:

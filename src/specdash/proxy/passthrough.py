@@ -19,10 +19,11 @@ from specdash.proxy.body import read_body
 from specdash.proxy.chat_stream import ChatDecoder
 from specdash.proxy.client_watch import ClientLeftError, ClientWatch
 from specdash.proxy.errors import ApiError
+from specdash.proxy.fields import check_pieces, dumped
 from specdash.proxy.identity import chat_session_id
 from specdash.proxy.llama_stream import PING_S, Additions, Restorer, additions_to, status_of, with_fields
 from specdash.proxy.models import ANY, learn_models, upstream_model
-from specdash.proxy.responses import client_host, send_bytes, send_json
+from specdash.proxy.responses import client_host, send_bytes
 from specdash.proxy.restarts import Patience, meet_upstream
 from specdash.proxy.upstream import UpstreamBrokenError
 from specdash.proxy.whole_completion import WholeCompletion, streaming_body
@@ -44,12 +45,9 @@ _LLAMA_JSON = "application/json; charset=utf-8"
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request."""
-    try:
-        body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
-        chat = _parsed(body)
-    except ApiError as error:
-        await _send_error(send, error)
-        return
+    body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
+    chat = _parsed(body)
+    check_pieces(chat, proxy.settings.max_blocks)
     active = _begin(proxy, scope, chat)
     exchange = _Exchange(proxy, active, send, body, chat)
     try:
@@ -60,6 +58,8 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
         exchange.finish(Outcome.CLIENT_LEFT, 499)
     except ApiError as error:
         exchange.finish(Outcome.ERROR, error.status, error.type)
+        if not exchange.begun:
+            raise
         await exchange.fail(error)
     except BaseException:
         exchange.finish(Outcome.ERROR, 500, "api_error")
@@ -76,7 +76,7 @@ class _Exchange:
         self._body = body
         self._chat = chat
         self._streams = active.stream
-        self._begun = False
+        self.begun = False
         self._answered = False
         self._answer = Answer(_Nowhere())
         self._status = 200
@@ -106,11 +106,9 @@ class _Exchange:
             self.finish(Outcome.ERROR, self._status, "api_error" if self._status >= 500 else "invalid_request_error")
 
     async def fail(self, error: ApiError) -> None:
-        """Tell the client, in the way that is still open."""
-        if not self._begun:
-            await _send_error(self._send, error)
-        elif self._streams:
-            event = b"data: " + orjson.dumps(openai_error(error)) + b"\n\n"
+        """Tell the client of a stream that has begun."""
+        if self._streams:
+            event = b"data: " + orjson.dumps(error.openai()) + b"\n\n"
             await self._send({"type": "http.response.body", "body": event})
         # A whole answer that breaks off has its length promised: closing without it is how the client learns.
 
@@ -147,7 +145,7 @@ class _Exchange:
         if requested == ANY:
             await learn_models(requested, window)
             self._chat = {**self._chat, "model": upstream_model(requested, window)}
-            self._body = orjson.dumps(self._chat)
+            self._body = dumped(self._chat)
         window.note_use(str(self._chat["model"]))
 
     async def _pass_gate(self) -> None:
@@ -205,7 +203,7 @@ class _Exchange:
             active.next_attempt()
             return False
         self._status, told = whole.response()
-        self._begun = self._answered = True
+        self.begun = self._answered = True
         await send_bytes(self._send, self._status, told, _LLAMA_JSON)
         if self._status == 200:
             active.first_content()
@@ -214,7 +212,7 @@ class _Exchange:
     async def _copy(self, reply: Reply, added: Additions | None) -> None:
         self._status = reply.status
         self._streams = reply.content_type.startswith(_EVENT_STREAM)
-        if self._begun and not _is_stream(reply):
+        if self.begun and not _is_stream(reply):
             # The head says 200 and a stream since the hold: what came instead can only be an event.
             self._streams = True
             raise await reply.error()
@@ -230,10 +228,10 @@ class _Exchange:
             active.update(answer)
             if not told:
                 continue
-            if reader.first_error is not None and not self._begun:
+            if reader.first_error is not None and not self.begun:
                 self._status = status_of(reader.first_error)
                 told = orjson.dumps({"error": reader.first_error})
-                self._begun = self._answered = True
+                self.begun = self._answered = True
                 await send_bytes(self._send, self._status, told, _LLAMA_JSON)
                 return
             await self._begin(reply.status, head)
@@ -262,8 +260,8 @@ class _Exchange:
         return float(wanted) if wanted > 0 else math.inf
 
     async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
@@ -322,16 +320,6 @@ class _Witness:
 
 def _is_stream(reply: Reply) -> bool:
     return reply.status == 200 and reply.content_type.startswith(_EVENT_STREAM)
-
-
-def openai_error(error: ApiError) -> dict[str, Any]:
-    """The error object as OpenAI's API has it."""
-    return {"error": {"message": error.message, "type": error.type, "param": None, "code": error.status}}
-
-
-async def _send_error(send: Send, error: ApiError) -> None:
-    # 529 is Anthropic's own: clients of this endpoint know 503.
-    await send_json(send, openai_error(error), 503 if error.status == 529 else error.status, error.headers)
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REQUEST_ID = b"request-id"
 CLOSE = (b"connection", b"close")
 JSON = "application/json"
+OPENAI_PATHS = ("/v1/chat/completions", "/chat/completions")
+"""Endpoints that speak OpenAI's language, also in their errors."""
 
 
 def new_request_id() -> str:
@@ -52,26 +54,41 @@ async def send_json(send: Send, value: Any, status: int = 200, headers: Mapping[
     await send_bytes(send, status, orjson.dumps(value), JSON, headers)
 
 
+def error_answer(path: str, error: ApiError, request_id: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of an error, in the words of the endpoint at `path`: Anthropic's or OpenAI's."""
+    if path in OPENAI_PATHS:
+        # 529 is Anthropic's own: clients of this endpoint know 503.
+        return 503 if error.status == 529 else error.status, error.openai()
+    return error.status, error.envelope(request_id)
+
+
 async def send_error(scope: Scope, send: Send, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
-    """The error in Anthropic's envelope."""
-    await send_json(send, error.envelope(scope["request_id"]), error.status, {**error.headers, **(headers or {})})
+    """The error in the envelope of its endpoint."""
+    status, value = error_answer(scope["path"], error, scope["request_id"])
+    await send_json(send, value, status, {**error.headers, **(headers or {})})
 
 
 class TaggedSend:
     """`send` that puts the request id on the response, and says that the connection ends with it where `closing` says
-    so when it begins; `started` is True once the response has begun."""
+    so when it begins.
 
-    __slots__ = ("_closing", "_request_id", "_send", "started")
+    `started` is True once the response has begun; `origin` is that of a web page that may read it.
+    """
+
+    __slots__ = ("_closing", "_request_id", "_send", "origin", "started")
 
     def __init__(self, send: Send, request_id: str, closing: Callable[[], bool] = lambda: False) -> None:
         self._send = send
         self._closing = closing
         self._request_id = request_id.encode("latin-1")
         self.started = False
+        self.origin: bytes | None = None
 
     def __call__(self, message: dict[str, Any]) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.started = True
-            last = (CLOSE,) if self._closing() else ()
+            last: tuple[tuple[bytes, bytes], ...] = (CLOSE,) if self._closing() else ()
+            if self.origin is not None:
+                last += ((b"access-control-allow-origin", self.origin), (b"vary", b"origin"))
             message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self._request_id), *last]
         return self._send(message)

@@ -9,20 +9,18 @@ import gc
 import logging
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from specdash.core.errors import ExitCode, InputError, SpecdashError
 from specdash.proxy.app import Proxy, asgi
 from specdash.proxy.configuration import reread
-from specdash.proxy.errors import ApiError
+from specdash.proxy.connection import Connection
 from specdash.proxy.late_log import LateHandler
 from specdash.proxy.listen import address, client_url, listening_sockets, notify, tls_context
-from specdash.proxy.responses import new_request_id
 from specdash.proxy.run_note import record_of, write_record
 
 if TYPE_CHECKING:
@@ -106,7 +104,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 asgi(proxy),
-                http=HttpProtocol,
+                http=partial(Connection, proxy),  # type: ignore[arg-type]  # any callable does
                 ws="none",
                 interface="asgi3",
                 lifespan="off",
@@ -242,21 +240,6 @@ class _Server(uvicorn.Server):
             write_record(self._record)
         except OSError as error:
             _LOG.error("reload: the run record cannot be written: %s", error)
-
-
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol; what is not HTTP gets an envelope too."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP request."""
-        request_id = new_request_id()
-        body = orjson.dumps(ApiError(400, msg).envelope(request_id))
-        head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nrequest-id: {request_id}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
 
 
 def say_settings(proxy: Proxy) -> None:

@@ -33,14 +33,21 @@ class ProxySettings:
     events_file: str | None
     events_max_mib: int
     log_file: str | None
+    log_max_mib: int
+    allowed_hosts: str | None
+    allowed_origins: str | None
+    max_clients: int
+    max_header_kib: int
+    header_timeout: float
+    body_timeout: float
+    max_body_mib: int
+    max_blocks: int
     log_level: str
-    log_prompts: bool
     read_timeout: float
     connect_timeout: float
     generation_timeout: float
     ping_interval: float
     commit_delay: float
-    max_body_mib: int
     hold_limit: float
     drain_timeout: float
     session_ttl_secs: float

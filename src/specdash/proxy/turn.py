@@ -37,7 +37,7 @@ NEARLY_FULL = 0.8
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
     body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
-    request = parse_messages(body)
+    request = parse_messages(body, proxy.settings.max_blocks)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     session = proxy.sessions.get(session_id(headers, request, client_host(scope)))
     settings = proxy.settings
