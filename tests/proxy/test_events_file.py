@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdash.proxy.telemetry.events_file import RETRY_S, EventsFile, events_path
+from specdash.proxy.telemetry.events_file import RETRY_S, RotatedFile, events_path
 
 
 class Clock:
@@ -20,19 +20,19 @@ class Clock:
 
 def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "events.jsonl"
-    file = EventsFile(path, 1000)
+    file = RotatedFile(path, 1000)
     file.write('{"n":1}')
     assert path.read_text() == '{"n":1}\n'
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     file.write('{"n":2}')
     file.close()
-    EventsFile(path, 1000).write('{"n":3}')
+    RotatedFile(path, 1000).write('{"n":3}')
     assert path.read_text().splitlines() == ['{"n":1}', '{"n":2}', '{"n":3}']
 
 
 def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    file = EventsFile(path, 40)
+    file = RotatedFile(path, 40)
     for number in range(30):
         file.write(f'{{"number":{number:04}}}')
     names = sorted(one.name for one in tmp_path.iterdir())
@@ -44,7 +44,7 @@ def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
-    file = EventsFile(tmp_path / "events.jsonl", 10)
+    file = RotatedFile(tmp_path / "events.jsonl", 10)
     file.write("x" * 50)
     assert (tmp_path / "events.jsonl").read_text() == "x" * 50 + "\n"
 
@@ -52,7 +52,7 @@ def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
 def test_a_torn_line_left_by_a_crash_is_ended_first(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text('{"n":1}\n{"n":')
-    EventsFile(path, 1000).write('{"n":3}')
+    RotatedFile(path, 1000).write('{"n":3}')
     assert path.read_text().splitlines()[-1] == '{"n":3}'
 
 
@@ -61,7 +61,7 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
 ) -> None:
     (tmp_path / "place").write_text("a file, where a folder should be")
     path, clock = tmp_path / "place" / "events.jsonl", Clock()
-    file = EventsFile(path, 1000, clock)
+    file = RotatedFile(path, 1000, clock)
     for _ in range(3):
         file.write("lost")
     clock.now += RETRY_S
@@ -78,7 +78,7 @@ def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, clock, write = tmp_path / "events.jsonl", Clock(), os.write
-    file = EventsFile(path, 1000, clock)
+    file = RotatedFile(path, 1000, clock)
     file.write("first")
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     file.write("second")
@@ -91,7 +91,7 @@ def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
 
 def test_after_reopen_lines_go_to_the_file_that_is_at_the_path_by_then(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    file = EventsFile(path, 1000)
+    file = RotatedFile(path, 1000)
     file.write("old")
     path.rename(tmp_path / "moved")
     file.reopen()
@@ -106,3 +106,19 @@ def test_after_reopen_lines_go_to_the_file_that_is_at_the_path_by_then(tmp_path:
 )
 def test_where_events_go(setting: str | None, expected: Path | None) -> None:
     assert events_path(setting, {"XDG_STATE_HOME": "/state"}) == expected
+
+
+def test_a_file_that_is_moved_away_is_begun_anew_and_one_that_is_none_is_never_moved(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    file = RotatedFile(path, 1000)
+    file.write("old")
+    path.rename(tmp_path / "moved")
+    file.write("new")
+    assert (path.read_text(), (tmp_path / "moved").read_text()) == ("new\n", "old\n")
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    device = RotatedFile(link, 10)
+    for _ in range(5):
+        device.write("x" * 50)
+    assert link.is_symlink()
+    assert device.lost == 0

@@ -97,14 +97,25 @@ class TestPool:
                 await upstream.open(b"{}")
             assert len(server.calls) == 3
 
-    async def test_a_fresh_connection_that_dies_is_an_error(self) -> None:
+    async def test_a_fresh_connection_that_dies_unanswered_is_replaced_once(self) -> None:
         async def dies(call: Call) -> None:
             call.hang_up()
 
         async with connected(dies) as (upstream, server):
             with pytest.raises(UpstreamBrokenError, match="without an answer"):
                 await upstream.open(b"{}")
-            assert len(server.calls) == 1
+            assert (len(server.calls), server.connections) == (2, 2)
+
+    async def test_so_the_client_gets_the_answer_of_the_second(self) -> None:
+        async def dies_first(call: Call) -> None:
+            if len(server.calls) == 1:
+                call.hang_up()
+            else:
+                await says_ok(call)
+
+        async with connected(dies_first) as (upstream, server):
+            assert await whole(upstream) == b'{"ok":true}'
+            assert len(server.calls) == 2
 
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
@@ -150,7 +161,9 @@ class TestPool:
 
 
 class TestFailures:
-    async def test_a_refused_connection_names_the_upstream_without_its_secrets(self) -> None:
+    async def test_a_refused_connection_names_the_upstream_to_the_log_only_and_without_its_secrets(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         port = free_port()
         upstream = Upstream(settings_for(f"http://user:secret@127.0.0.1:{port}"))
         with pytest.raises(ApiError) as caught:
@@ -158,7 +171,8 @@ class TestFailures:
         await upstream.close()
         error = caught.value
         assert (error.status, error.type, error.retry_after) == (529, "overloaded_error", 2)
-        assert error.message == f"the upstream http://127.0.0.1:{port} cannot be reached: connection refused"
+        assert error.message == "the upstream cannot be reached: connection refused"
+        assert caplog.messages == [f"http://127.0.0.1:{port}: {error.message}"]
 
     async def test_an_unknown_name_is_told(self) -> None:
         upstream = Upstream(settings_for("http://no-such-host.invalid"))

@@ -120,6 +120,8 @@ class RequestEvent:
     tool_calls: tuple[str, ...] | None = ()
     """Names of the tools called."""
     guardrails: tuple[str, ...] | None = ()
+    prompt_estimated: bool | None = None
+    """True where the upstream did not tell the size of the prompt, and `prompt_tokens` is the proxy's estimate."""
 
 
 ProxyEvent = GuardrailEvent | RequestEvent

@@ -52,6 +52,7 @@ class Generation:
         self.prepared = prepared
         self.active = active
         self.usage = Usage()
+        self._prompt_estimated = False
         self._model = client_model
         self._strict = strict
         self._message_id: str | None = None
@@ -138,8 +139,12 @@ class Generation:
         return judge(self.prepared.request, self.prepared.tools, answer, chain, self.settings)
 
     def count(self, answer: Answer) -> None:
-        """Add one upstream call's tokens."""
-        self.usage.add(answer.usage)
+        """Add one upstream call's tokens; a prompt whose size nobody told counts as it was estimated."""
+        usage = answer.usage
+        if not usage.prompt:
+            usage.prompt = self._estimate
+            self._prompt_estimated = True
+        self.usage.add(usage)
 
     def done(self) -> None:
         """The client has the answer."""
@@ -208,5 +213,6 @@ class Generation:
             error_type=error_type,
             stop_reason=self._stop_reason if outcome is Outcome.OK else None,
             usage=self.usage if self.usage.prompt or self.usage.completion else None,
+            prompt_estimated=self._prompt_estimated,
             tool_calls=tuple(self._calls),
         )

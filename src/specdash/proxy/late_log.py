@@ -1,13 +1,56 @@
-"""Log lines written after the work they tell of: formatting and writing wait for the loop's next turn."""
+"""The human log: its lines are written after the work they tell of, and one that cannot be written is counted."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from specdash.proxy.telemetry.events_file import RotatedFile
+
+_STDERR = 2
+
+
+class StderrHandler(logging.Handler):
+    """Writes to standard error, past Python's buffer: it would keep what a full disk refuses, and complain at the end.
+
+    `lost` counts lines that could not be written.
+    """
+
+    lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            os.write(_STDERR, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.lost += 1
+
+
+class FileHandler(logging.Handler):
+    """Writes to a file that takes care of its size and its disk."""
+
+    def __init__(self, file: RotatedFile) -> None:
+        super().__init__()
+        self._file = file
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._file.lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        self._file.write(self.format(record))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
 
 class LateHandler(logging.Handler):

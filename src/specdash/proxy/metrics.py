@@ -109,6 +109,7 @@ def _requests(page: _Page, telemetry: Telemetry) -> None:
         [(_mark(mark), count) for mark, count in sorted(telemetry.counters.items())],
     )
     page.counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
+    page.counter("log_lines_lost", "Lines of the log that could not be written.", telemetry.log_lines_lost())
     page.counter("held_seconds", "Time requests waited because the proxy was held.", tally.held_s)
     page.histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)
     page.histogram("request_duration_seconds", "Time from a request's arrival to its end.", tally.duration)

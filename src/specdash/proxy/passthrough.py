@@ -198,7 +198,7 @@ class _Exchange:
                 active.update(self._answer)
         whole.end()
         if not whole.is_complete:
-            raise UpstreamBrokenError(502, f"the upstream {self._proxy.upstream.shown_url} broke off its answer")
+            raise UpstreamBrokenError(502, "the upstream broke off its answer")
         if whole.is_unsaid:
             active.next_attempt()
             return False

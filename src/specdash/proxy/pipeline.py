@@ -55,7 +55,10 @@ def prepare(
     if window:
         request, note = prune.prune(request, window, settings, session.scale)
         if note is not None:
-            session.prunes += 1
+            # Every later request of the same history is pruned at the same place: that is no other cut.
+            pruned = (note.facts["removed"], note.facts["shortened"])
+            session.prunes += pruned != session.pruned
+            session.pruned = pruned
             notes.append(note)
     request, loop_notes = _break_loop(request, session, state, settings, window)
     notes += loop_notes

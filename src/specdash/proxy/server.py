@@ -7,9 +7,9 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import os
 import signal
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -19,14 +19,15 @@ from specdash.core.errors import ExitCode, InputError, SpecdashError
 from specdash.proxy.app import Proxy, asgi
 from specdash.proxy.configuration import reread
 from specdash.proxy.connection import Connection
-from specdash.proxy.late_log import LateHandler
+from specdash.proxy.late_log import FileHandler, LateHandler, StderrHandler
 from specdash.proxy.listen import address, client_url, listening_sockets, notify, tls_context
 from specdash.proxy.run_note import record_of, write_record
+from specdash.proxy.telemetry.events_file import RotatedFile
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from specdash.core.run_record import ProxyRecord
     from specdash.proxy.configuration import Configuration
@@ -53,32 +54,43 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     settings = configuration.settings
     context = tls_context(settings)
     sockets = listening_sockets(settings)
-    set_up_log(settings)
+    log_lines_lost = set_up_log(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(configuration, sockets, context, reloads if reloads is not None else []))
+        runner.run(_serve(configuration, sockets, context, reloads if reloads is not None else [], log_lines_lost))
     return ExitCode.OK
 
 
-def set_up_log(settings: ProxySettings) -> None:
-    """Send the log to stderr, and to `PROXY_LOG_FILE`. Raises `InputError` when that cannot be written."""
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if settings.log_file is not None:
-        from logging.handlers import WatchedFileHandler
+def set_up_log(settings: ProxySettings) -> Callable[[], int]:
+    """Send the log to stderr, and to `PROXY_LOG_FILE`; returns how many of its lines were lost.
 
+    Raises `InputError` when the file cannot be written.
+    """
+    handlers: list[StderrHandler | FileHandler] = [StderrHandler()]
+    if settings.log_file is not None:
+        path = Path(settings.log_file).expanduser()
+        file = RotatedFile(path, settings.log_max_mib << 20, name="Log file")
         try:
-            handlers.append(WatchedFileHandler(os.path.expanduser(settings.log_file), encoding="utf-8"))  # noqa: PTH111
+            path.parent.stat()
+            file.open()
         except OSError as error:
             raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
+        handlers.append(FileHandler(file))
     for handler in handlers:
         handler.setFormatter(logging.Formatter(LOG_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[LateHandler(handlers)], force=True)
     _LOG.setLevel(settings.log_level)
+    return lambda: sum(handler.lost for handler in handlers)
 
 
 async def _serve(
-    configuration: Configuration, sockets: list[socket.socket], context: ssl.SSLContext | None, reloads: list[int]
+    configuration: Configuration,
+    sockets: list[socket.socket],
+    context: ssl.SSLContext | None,
+    reloads: list[int],
+    log_lines_lost: Callable[[], int],
 ) -> None:
     proxy = Proxy(configuration.settings)
+    proxy.telemetry.log_lines_lost = log_lines_lost
     record = record_of(configuration, client_url(sockets[0], tls=context is not None))
     server = _Server(proxy, configuration, record, context, reloads)
     file = write_record(record)

@@ -59,6 +59,9 @@ class Session:
     loop: LoopState | None = None
     loop_warnings: int = 0
     prunes: int = 0
+    """Cuts made by pruning."""
+    pruned: tuple[int, int] | None = None
+    """The latest cut: messages it removed, and messages it shortened."""
     overflows: int = 0
     unexpected_ends: int = 0
     window: int | None = None

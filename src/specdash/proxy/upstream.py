@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from types import SimpleNamespace
+import logging
+import os
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from specdash.proxy.settings import ProxySettings
 
+_LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
@@ -116,6 +118,8 @@ class Upstream:
         """Calls for clients whose answer has not ended, those waiting for a connection included."""
         self.is_llama_cpp = False
         """Whether the latest answer, of any endpoint, called its server llama.cpp."""
+        self._trouble: str | None = None
+        """What the log was told last, until the server answers again."""
         self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
@@ -123,8 +127,8 @@ class Upstream:
     async def open(self, body: bytes, path: str = CHAT_PATH) -> Reply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
 
-        A connection that the server closed while it was idle is replaced once. Raises `ApiError`: 529 when the server
-        cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
+        A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
+        server cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
         """
         self.in_flight += 1
         try:
@@ -156,6 +160,7 @@ class Upstream:
 
     def _met(self, response: aiohttp.ClientResponse) -> None:
         self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
+        self._trouble = None
 
     def _gone(self) -> None:
         self.in_flight -= 1
@@ -170,8 +175,7 @@ class Upstream:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
-            said = f"LLAMA_CPP_BASE: {self.shown_url}{path} does not answer in JSON"
-            raise ApiError(502, said, retry=False) from None
+            raise ApiError(502, f"LLAMA_CPP_BASE: {path} there does not answer in JSON", retry=False) from None
 
     async def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
         """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`.
@@ -205,50 +209,58 @@ class Upstream:
             await session.close()
 
     def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
-        """The error for the client when a connection fails; `begun` once an answer had started."""
+        """The error for the client when a connection fails; `begun` once an answer had started.
+
+        Where the upstream is, only the log is told.
+        """
+        found = self._failure(error, begun=begun)
+        if found.message != self._trouble:
+            self._trouble = found.message
+            _LOG.warning("%s: %s", self.shown_url, found.message)
+        return found
+
+    def _failure(self, error: BaseException, *, begun: bool) -> ApiError:
         if isinstance(error, (aiohttp.SocketTimeoutError, aiohttp.ServerTimeoutError)) and not isinstance(
             error, aiohttp.ConnectionTimeoutError
         ):
-            return ApiError(504, f"the upstream {self.shown_url} was silent for {self.settings.read_timeout:g} s")
+            return ApiError(504, f"the upstream was silent for {self.settings.read_timeout:g} s")
         if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
-            return ApiError(504, f"the upstream {self.shown_url} did not answer in time")
+            return ApiError(504, "the upstream did not answer in time")
         if self.on_lost is not None:
             self.on_lost()
         if begun:
-            return UpstreamBrokenError(502, f"the upstream {self.shown_url} broke off its answer")
+            return UpstreamBrokenError(502, "the upstream broke off its answer")
         if isinstance(error, aiohttp.ClientSSLError):
-            return ApiError(502, f"the upstream {self.shown_url} has no TLS certificate we can trust", retry=False)
+            return ApiError(502, "the upstream has no TLS certificate we can trust", retry=False)
         if isinstance(error, aiohttp.ClientResponseError):
-            return ApiError(502, f"LLAMA_CPP_BASE: {self.shown_url} does not answer in HTTP", retry=False)
+            return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
         if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-            return ApiError(529, f"the upstream {self.shown_url} cannot be reached: {_why(error)}", retry_after=RETRY_S)
-        return UpstreamBrokenError(502, f"the upstream {self.shown_url} closed the connection without an answer")
+            return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
+        return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
     async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
         if method == "POST" and body is not None:
             return await self._post(body, path)
-        context = SimpleNamespace(reused=False)
-        return await self._session(fresh=False).request(method, self._url(path), **self._options(context))
+        return await self._session(fresh=False).request(method, self._url(path), **self._options())
 
     async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
-        context = SimpleNamespace(reused=False)
         try:
-            return await self._send(body, path, context, fresh=False)
+            return await self._send(body, path, fresh=False)
         except (aiohttp.ClientError, OSError) as error:
-            if not (context.reused and _closed_while_idle(error)):
+            if not _is_unanswered(error):
                 raise self.failure(error) from None
         try:
-            return await self._send(body, path, context, fresh=True)
+            return await self._send(body, path, fresh=True)
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
 
-    async def _send(self, body: bytes, path: str, context: SimpleNamespace, *, fresh: bool) -> aiohttp.ClientResponse:
+    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
         # aiohttp writes a file in pieces, and warns of a large body given as bytes.
         data = body if len(body) < _COPIED_BELOW else io.BytesIO(body)
         session = self._session(fresh=fresh)
-        return await session.post(self._url(path), data=data, **self._options(context))
+        return await session.post(self._url(path), data=data, **self._options())
 
-    def _options(self, context: SimpleNamespace) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         settings = self.settings
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if settings.upstream_api_key:
@@ -256,7 +268,7 @@ class Upstream:
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
         )
-        return {"headers": headers, "timeout": limits, "allow_redirects": False, "trace_request_ctx": context}
+        return {"headers": headers, "timeout": limits, "allow_redirects": False}
 
     def _url(self, path: str) -> URL:
         found = self._urls.get(path)
@@ -279,24 +291,13 @@ class Upstream:
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trace_configs=[_reuse_tracer()],
                 read_bufsize=1 << 18,
             )
         return found
 
 
-def _reuse_tracer() -> aiohttp.TraceConfig:
-    tracer = aiohttp.TraceConfig()
-
-    async def reused(_session: Any, context: SimpleNamespace, _params: Any) -> None:
-        context.trace_request_ctx.reused = True
-
-    tracer.on_connection_reuseconn.append(reused)
-    return tracer
-
-
-def _closed_while_idle(error: BaseException) -> bool:
-    """True when the connection ended before any byte of an answer."""
+def _is_unanswered(error: BaseException) -> bool:
+    """True when the connection was there, and ended before any byte of an answer."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
         # Anything but a text is the beginning of an answer.
         return isinstance(error.message, str)
@@ -313,7 +314,9 @@ def _why(error: BaseException) -> str:
         return "its name is not known"
     if isinstance(cause, ConnectionRefusedError):
         return "connection refused"
-    return str(getattr(cause, "strerror", None) or "no connection")
+    # Not its own words: asyncio puts the address in them.
+    number = getattr(cause, "errno", None)
+    return os.strerror(number).lower() if number else "no connection"
 
 
 def without_secrets(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The events file: JSON lines, appended and flushed one by one, rotated by size.
+"""The proxy's files, events and log: lines, appended and flushed one by one, rotated by size.
 
 A reader that follows the file sees whole lines only: each is one write, and what a failed write left behind is ended
 with a newline before the next. Trouble with the disk never breaks a request.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,15 +31,28 @@ def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Pat
     return None if setting.strip().lower() in {"off", "none", "0", "false", "no"} else Path(setting).expanduser()
 
 
-class EventsFile:
-    """Appends lines to `path`, or drops them when it is None. `lost` counts lines that could not be written."""
+class RotatedFile:
+    """Appends lines to `path`, or drops them when it is None. `lost` counts lines that could not be written.
 
-    def __init__(self, path: Path | None, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+    `name` is what the log calls the file. Only a regular file is rotated, and one that is moved away is begun anew.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        max_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        name: str = "Events file",
+    ) -> None:
         self.path = path
+        self.name = name
         self.lost = 0
         self.max_bytes = max_bytes
         self._clock = clock
         self._fd: int | None = None
+        self._identity = (0, 0)
+        self._is_regular = True
         self._size = 0
         self._torn = False
         self._failed_at: float | None = None
@@ -71,9 +85,16 @@ class EventsFile:
             os.close(self._fd)
             self._fd = None
 
+    def open(self) -> None:
+        """Open the file now. Raises OSError."""
+        if self.path is not None and self._fd is None:
+            self._open(self.path)
+
     def _append(self, path: Path, data: bytes) -> None:
+        if self._fd is not None and _identity(path) != self._identity:
+            self.close()
         fd = self._fd if self._fd is not None else self._open(path)
-        if self._size and self._size + len(data) > self.max_bytes:
+        if self._is_regular and self._size and self._size + len(data) > self.max_bytes:
             self.close()
             rotate(path)
             fd = self._open(path)
@@ -88,7 +109,10 @@ class EventsFile:
     def _open(self, path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        self._size = found.st_size
+        self._identity = (found.st_dev, found.st_ino)
+        self._is_regular = stat.S_ISREG(found.st_mode)
         self._torn = self._size > 0 and os.pread(fd, 1, self._size - 1) != b"\n"
         self._fd = fd
         return fd
@@ -98,8 +122,17 @@ class EventsFile:
         self._failed_at = self._clock()
         if not self._told:
             self._told = True
-            _log.warning("Events file %s cannot be written: %s; events are lost until it can", self.path, error)
+            reason = os.strerror(error.errno) if error.errno else error
+            _log.warning("%s %s cannot be written: %s; lines are lost until it can", self.name, self.path, reason)
         self.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def rotate(path: Path) -> None:

@@ -11,7 +11,7 @@ from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcom
 from specdash.proxy.guardrails import Note
 from specdash.proxy.telemetry import log_lines
 from specdash.proxy.telemetry.active import ActiveRequest, rate
-from specdash.proxy.telemetry.events_file import EventsFile, events_path
+from specdash.proxy.telemetry.events_file import RotatedFile, events_path
 from specdash.proxy.telemetry.tally import Tally
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class Telemetry:
         self.started = wall()
         self.counters: Counter[str] = Counter()
         self.tally = Tally()
-        self.file = EventsFile(events_path(settings.events_file, env), settings.events_max_mib << 20, clock)
+        self.file = RotatedFile(events_path(settings.events_file, env), settings.events_max_mib << 20, clock)
+        self.log_lines_lost: Callable[[], int] = int
+        """Lines of the human log that could not be written."""
         self._sessions = sessions
         self._clock = clock
         self._wall = wall
@@ -115,19 +117,20 @@ class Telemetry:
         error_type: str | None = None,
         stop_reason: str | None = None,
         usage: Usage | None = None,
+        prompt_estimated: bool = False,
         tool_calls: Sequence[str] = (),
     ) -> None:
         """The request ended; only the first call counts. Call `Session.turn_done` before it.
 
         `usage` is the whole turn's, retries included. Where the upstream calls that `active` saw come to more (one was
-        cut short), those count.
+        cut short), those count. `prompt_estimated` says that an upstream did not tell the size of its prompt.
         """
         if active.ended:
             return
         active.end()
         self._active.pop(id(active), None)
         self._sessions.leave(active.session)
-        event = self._event(active, outcome, status, error_type, stop_reason, usage, tool_calls)
+        event = self._event(active, outcome, status, error_type, stop_reason, usage, tool_calls, prompt_estimated)
         self.tally.add(event, active.totals())
         self.file.write(to_json(event))
         log_lines.response(event, active.text_chars)
@@ -152,10 +155,11 @@ class Telemetry:
         stop_reason: str | None,
         usage: Usage | None,
         tool_calls: Sequence[str],
+        prompt_estimated: bool,
     ) -> RequestEvent:
         totals = active.totals()
         if usage is None or _size(totals.usage) > _size(usage):
-            usage = totals.usage
+            usage, prompt_estimated = totals.usage, False
         known = _size(usage) > 0
         return RequestEvent(
             at=active.started,
@@ -175,7 +179,7 @@ class Telemetry:
             prefill_s=_rounded(_seconds(totals.prefill_ms), 4),
             decode_s=_rounded(_seconds(totals.decode_ms), 4),
             prompt_tokens=usage.prompt or None,
-            cached_tokens=usage.cached if usage.prompt else None,
+            cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
             completion_tokens=usage.completion if known else None,
             prefill_rate=_rounded(rate(totals.prefilled, totals.prefill_ms), 2),
             decode_rate=_rounded(rate(totals.decoded, totals.decode_ms), 2),
@@ -187,6 +191,7 @@ class Telemetry:
             tools=active.tools,
             tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
             guardrails=tuple(active.guardrails),
+            prompt_estimated=prompt_estimated or None,
         )
 
 

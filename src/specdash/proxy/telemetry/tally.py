@@ -63,7 +63,8 @@ class Tally:
             kind = event.error_type or "unknown"
             self.errors[kind if kind in self.errors or len(self.errors) < MAX_LABELS else OTHER] += 1
         self.retries += event.retries or 0
-        self.prompt_tokens += event.prompt_tokens or 0
+        if not event.prompt_estimated:
+            self.prompt_tokens += event.prompt_tokens or 0
         self.cached_tokens += event.cached_tokens or 0
         self.completion_tokens += event.completion_tokens or 0
         self.draft_tokens += event.draft_tokens or 0
