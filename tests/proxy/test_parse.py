@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.errors import InvalidRequestError
+from specdash.proxy.fields import load_object
 from specdash.proxy.identity import session_id
 from specdash.proxy.messages import MessagesRequest, ToolChoice
 from specdash.proxy.parse import parse_count_tokens, parse_messages
@@ -30,6 +32,13 @@ def refusal(body: Any) -> str:
         parse_messages(body if isinstance(body, bytes) else orjson.dumps(body))
     assert caught.value.status == 400
     return caught.value.message
+
+
+@given(st.lists(st.sampled_from([r"\ud83d", r"\ude00", r"\uD800", "\\\\", r"\n", "a", r"\u00e9", "ud83d"]), max_size=9))
+def test_half_a_surrogate_pair_is_replaced_wherever_it_is(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    expected = "".join("\ufffd" if 0xD800 <= ord(one) < 0xE000 else one for one in json.loads(f'"{text}"'))
+    assert load_object(f'{{"a":"{text}"}}'.encode()) == {"a": expected}
 
 
 def survives(body: bytes) -> None:

@@ -18,11 +18,12 @@ MAX_INT = 2**31 - 1
 
 JsonObject = dict[str, Any]
 
-_HEX = rb"[0-9a-fA-F]"
-_ESCAPE = re.compile(
-    rb"\\u[dD][89abAB]" + _HEX + rb"{2}\\u[dD][c-fC-F]" + _HEX + rb"{2}|(\\u[dD][89a-fA-F]" + _HEX + rb"{2})|\\."
-)
-"""An escape in JSON text; the group holds half a surrogate pair."""
+_HALF = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})")
+"""What may be half a surrogate pair in JSON text; the group makes a pair of it."""
+_ESCAPE_SIZE = len(rb"\ud83d")
+_MOST_HALVES = 100_000
+_BACKSLASH = ord("\\")
+_REPLACEMENT = rb"\ufffd"
 
 
 def load_object(body: bytes) -> JsonObject:
@@ -41,13 +42,24 @@ def load_object(body: bytes) -> JsonObject:
 
 
 def _load_repaired(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    repaired = _ESCAPE.sub(lambda found: rb"\ufffd" if found[1] else found[0], body)
+    repaired = _HALF.sub(_without_half, body, _MOST_HALVES)
     if repaired != body:
         try:
             return orjson.loads(repaired)
         except orjson.JSONDecodeError as other:
             error = other
     raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
+
+
+def _without_half(found: re.Match[bytes]) -> bytes:
+    text, body = found[0], found.string
+    at = found.start()
+    while at and body[at - 1] == _BACKSLASH:
+        at -= 1
+    if (found.start() - at) % 2 == 0:
+        return text if found[1] else _REPLACEMENT
+    # The backslash itself is escaped: the first is no escape, the second, if any, stands alone.
+    return text[:-_ESCAPE_SIZE] + _REPLACEMENT if found[1] else text
 
 
 def writable(value: Any, where: str) -> None:
