@@ -25,7 +25,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -39,6 +38,7 @@ from specdash.bench.beds import OwnBed
 from specdash.bench.samples import BootFailedError
 from specdash.bench.workloads import bundled
 from specdash.core.errors import SpecdashError
+from specdash.core.flag import Flag
 from specdash.tune.knobs import configuration
 from specdash.tune.loop import REPEATS, Gear, Loop
 from specdash.tune.measuring import Measurer, UnmeasuredError
@@ -132,7 +132,7 @@ class Programme:
 
     def __init__(self, options: argparse.Namespace, results: Results, scratch: Path) -> None:
         self._options, self._results, self._scratch = options, results, scratch
-        self._stop = threading.Event()
+        self._stop = Flag()
         self._clock = Clock()
         self._said = 0.0
         self._grounds = [self._ground(cell) for cell in _cells(options)]

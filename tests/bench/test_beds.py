@@ -127,8 +127,9 @@ class TestTheServiceBed:
         assert rig.file().read_bytes() == theirs
         assert not trial_file(rig.env).exists()
 
-    @pytest.mark.parametrize("step", [Step.DRAIN, Step.RESTART, Step.HEALTH, Step.PROBE])
-    def test_can_be_cancelled_in_the_middle_of_a_boot(self, rig: Rig, step: Step) -> None:
+    @pytest.mark.parametrize("state", [StepState.RUNNING, StepState.DONE])
+    @pytest.mark.parametrize("step", [Step.DRAIN, Step.RESTART, Step.HEALTH, Step.PROBE, Step.RESUME, Step.RECORD])
+    def test_can_be_cancelled_at_any_step_of_a_boot(self, rig: Rig, step: Step, state: StepState) -> None:
         under_way: list[Apply] = []
 
         @contextlib.contextmanager
@@ -137,8 +138,10 @@ class TestTheServiceBed:
             yield
 
         def cancel(progress: Progress) -> None:
-            if progress.step is step and progress.state is StepState.RUNNING:
-                threading.Thread(target=under_way[0].cancel).start()
+            if progress.step is step and progress.state is state:
+                thread = threading.Thread(target=under_way[0].cancel)
+                thread.start()
+                thread.join()
 
         bed = bed_on(rig, on_progress=cancel, guard=guard)
         with pytest.raises(KeyboardInterrupt), bed.boot(OFF):

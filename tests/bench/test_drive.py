@@ -15,6 +15,7 @@ from specdash.bench.plausible import CACHED, IMPOSSIBLE, MISSING, NO_TIMINGS, SH
 from specdash.bench.samples import Place, Prompt, Sample
 from specdash.bench.schedule import jobs, marked
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
+from specdash.core.flag import Flag
 from support.chat_server import Answer, ChatServer
 from support.fault_server import FaultServer, floods, free_port, hangs, resets, says, writes
 
@@ -261,7 +262,7 @@ def test_requests_that_the_server_will_not_have_are_no_reason_to_give_up() -> No
 
 
 def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
-    stop = threading.Event()
+    stop = Flag()
     seen: list[Sample] = []
 
     def noted(sample: Sample) -> None:
@@ -282,7 +283,7 @@ def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
 
 
 def test_stopping_during_the_warm_up_is_no_failure() -> None:
-    stop = threading.Event()
+    stop = Flag()
     with ChatServer(lambda *_: Answer(hang=True)) as server:
         threading.Timer(0.1, stop.set).start()
         with pytest.raises(Interrupted) as stopped:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from typing import Any
 
 import pytest
 
-from specdash.cli.signals import stopped_by_signals, undisturbed
+from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
+from specdash.control.apply_steps import CancelledApplyError, Steps
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,25 +46,91 @@ def test_whoever_is_impatient_does_not_disturb_what_puts_things_back(
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_a_run_that_has_ended_by_itself_puts_things_back_undisturbed(
+def test_a_run_that_has_ended_by_itself_puts_things_back_undisturbed_and_does_not_claim_to_stop(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with stopped_by_signals() as over:
-        over()
+    with stopped_by_signals() as run:
+        run.over()
         os.kill(os.getpid(), number)
-    assert f"specdash: {number.name}: already stopping" in capfd.readouterr().err
+    assert f"specdash: {number.name}: it has ended already" in capfd.readouterr().err
 
 
-def test_an_apply_within_a_run_answers_in_its_own_words(capfd: pytest.CaptureFixture[str]) -> None:
-    @stopped_by_signals()
-    def run() -> None:
-        with undisturbed():
-            os.kill(os.getpid(), signal.SIGINT)
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_stop_that_came_while_something_was_put_back_is_known_to_the_run(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with stopped_by_signals() as run:
+        with undisturbed() as asked:
+            assert not asked.is_set()
+            os.kill(os.getpid(), number)
         assert "the recovery goes on to its end" in capfd.readouterr().err
-        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.is_set()
+        assert run.asked.is_set()
+        os.kill(os.getpid(), number)
+        assert "already stopping" in capfd.readouterr().err
 
-    with pytest.raises(KeyboardInterrupt):
-        run()
+
+class Transaction:
+    """As much of an apply as signals know of, with its real decision."""
+
+    def __init__(self) -> None:
+        self.steps = Steps(lambda _: None)
+
+    @property
+    def undoing(self) -> bool:
+        return self.steps.undoing
+
+    def cancel(self) -> bool:
+        return self.steps.cancel()
+
+
+def interrupted(capfd: pytest.CaptureFixture[str]) -> str:
+    os.kill(os.getpid(), signal.SIGINT)
+    return capfd.readouterr().err.strip().removeprefix("specdash: SIGINT: ")
+
+
+def test_an_apply_says_that_it_rolls_back_only_where_it_does(capfd: pytest.CaptureFixture[str]) -> None:
+    apply: Any = Transaction()
+    with cancelled_by_signals(apply):
+        assert interrupted(capfd) == "rolling back"
+        assert interrupted(capfd) == "already rolling back, this does not stop it"
+        with pytest.raises(CancelledApplyError):
+            apply.steps.keep()
+    kept: Any = Transaction()
+    with cancelled_by_signals(kept):
+        kept.steps.keep()
+        for _ in range(2):
+            assert interrupted(capfd).startswith("too late to roll back, the change is applied; `specdash rollb")
+        kept.steps.check()
+    assert kept.steps.cancelled
+
+
+def test_within_a_run_it_is_never_too_late_to_stop(capfd: pytest.CaptureFixture[str]) -> None:
+    apply: Any = Transaction()
+    with stopped_by_signals() as run:
+        with cancelled_by_signals(apply):
+            apply.steps.keep()
+            assert interrupted(capfd) == "stopping: the settings from before are put back"
+        assert run.asked.is_set()
+
+
+@pytest.mark.parametrize("keeps_first", [True, False])
+def test_the_end_of_an_apply_and_a_cancel_from_another_thread_never_both_win(keeps_first: bool) -> None:
+    for _ in range(200):
+        steps = Steps(lambda _: None)
+        granted: list[bool] = []
+        thread = threading.Thread(target=lambda: granted.append(steps.cancel()))  # noqa: B023 - joined below
+        kept = True
+        if not keeps_first:
+            thread.start()
+        try:
+            steps.keep()
+        except CancelledApplyError:
+            kept = False
+        if keeps_first:
+            thread.start()
+        thread.join()
+        assert granted == [not kept]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])

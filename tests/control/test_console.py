@@ -91,7 +91,11 @@ def test_a_running_apply_is_busy_until_its_end_and_can_be_cancelled() -> None:
         assert cancelled.wait(10)
         return ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, Outcome.ROLLED_BACK)
 
-    running = Running(work, cancelled.set).start()
+    def cancel() -> bool:
+        cancelled.set()
+        return True
+
+    running = Running(work, cancel).start()
     assert running.busy
     assert not running.join(0.05)
     running.cancel()
@@ -104,7 +108,7 @@ def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
     def work(report: Any) -> ApplyRecord:
         raise ServiceError("no such unit")
 
-    running = Running(work, lambda: None).start()
+    running = Running(work, lambda: False).start()
     assert running.join(10)
     assert str(running.error) == "no such unit"
     assert running.record is None

@@ -100,10 +100,11 @@ class FakeConsole:
         self.cut_short = None
         return Running(lambda report: self._apply(self._plan((), (), None), report), self._cancel).start()
 
-    def _cancel(self) -> None:
+    def _cancel(self) -> bool:
         self.cancelled = True
         if self.wait is not None:
             self.wait.set()
+        return True
 
     def _apply(self, plan: Any, report: Callable[[Progress], None]) -> ApplyRecord:
         report(Progress(Step.LOCK, StepState.DONE, seconds=0.001))

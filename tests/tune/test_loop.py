@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from specdash.core.errors import (
     SpecdashError,
     UnreachableError,
 )
+from specdash.core.flag import Flag
 from specdash.tune.limits import Limits
 from specdash.tune.loop import AllFailedError, StartFailedError, Texts
 from specdash.tune.measuring import Measured
@@ -419,7 +419,7 @@ def test_what_another_tuner_measured_is_not_gone_on_with() -> None:
 
 
 def test_a_stop_that_is_asked_for_ends_it_before_the_next_boot() -> None:
-    stop = threading.Event()
+    stop = Flag()
     scene = Scene()
 
     def then_stop() -> Measured:

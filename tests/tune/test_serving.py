@@ -11,6 +11,7 @@ import pytest
 
 from specdash.bench.samples import Place, Prompt
 from specdash.bench.schedule import Options
+from specdash.core.flag import Flag
 from specdash.tune import serving
 from specdash.tune.pulse import Pulse
 from specdash.tune.serving import Calm, Load, Trickle, proxies_load, together
@@ -52,8 +53,8 @@ def server() -> Iterator[ChatServer]:
         yield found
 
 
-def calm(server: ChatServer, *loads: Load, stop: threading.Event | None = None) -> Calm:
-    return Calm(lambda: Place(server.url), stop or threading.Event(), {}, quiet_s=0.02, look=Loads(*loads))
+def calm(server: ChatServer, *loads: Load, stop: Flag | None = None) -> Calm:
+    return Calm(lambda: Place(server.url), stop or Flag(), {}, quiet_s=0.02, look=Loads(*loads))
 
 
 def trickle(found: Calm, **more: Any) -> Trickle:
@@ -71,7 +72,7 @@ def test_a_restart_waits_until_nobody_asked_anything_for_a_while(server: ChatSer
 
 
 def test_waiting_ends_when_a_stop_is_asked_for(server: ChatServer) -> None:
-    stop = threading.Event()
+    stop = Flag()
     found = calm(server, BUSY, stop=stop)
     threading.Timer(0.05, stop.set).start()
     with pytest.raises(KeyboardInterrupt):

@@ -198,6 +198,8 @@ class InPlace:
                 self.applied = record if record.outcome is Outcome.APPLIED else None
             if self.applied is None:
                 raise apply.error or SpecdashError(f"speculation could not be switched off: {record.reason}")
+            if apply.cancelled:
+                raise KeyboardInterrupt
         return self._place()
 
     def switch_back(self) -> ApplyRecord | None:

@@ -18,7 +18,6 @@ from specdash.control import trial
 from specdash.control.apply import Apply, ApplyOptions
 from specdash.control.apply_engine import promise, recorded_engine
 from specdash.control.apply_plan import service_of
-from specdash.control.apply_steps import CancelledApplyError
 from specdash.control.env_store import read_env
 from specdash.control.trial_end import NotRestoredError, restored
 from specdash.core.applies import Outcome, Step
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from specdash.control.services import Deployment
     from specdash.core.applies import ApplyRecord, Progress
 
-    Guard = Callable[[Apply], AbstractContextManager[None]]
+    Guard = Callable[[Apply], AbstractContextManager[object]]
     """What is around an apply of a trial: signals that cancel it, and end nothing once it undoes."""
 
 _OWN_FAULT = (Step.PREFLIGHT, Step.RESTART, Step.HEALTH, Step.SPECULATION, Step.PROBE)
@@ -154,21 +153,23 @@ class ServiceBed:
             raise
         self._trial = None
 
-    def _run(self, plan: ApplyPlan, guard: Guard) -> tuple[ApplyRecord, SpecdashError | None]:
+    def _run(self, plan: ApplyPlan, guard: Guard) -> tuple[ApplyRecord, Apply]:
         apply = Apply(plan, self._options, self._on_progress, self._env)
         with guard(apply):
             record = apply.run()
-        self.records.append(record)
-        return record, apply.error
+            self.records.append(record)
+        return record, apply
 
-    def _judge(self, record: ApplyRecord, error: SpecdashError | None) -> None:
-        """Raise what an apply that did not go well means."""
-        if record.outcome is Outcome.APPLIED:
-            return
-        if isinstance(error, CancelledApplyError):
-            raise KeyboardInterrupt
+    def _judge(self, record: ApplyRecord, apply: Apply) -> None:
+        """Raise what an apply that did not go well means, or that somebody asked for the end meanwhile."""
         if record.outcome is Outcome.ROLLBACK_FAILED:
             raise NotRestoredError(record.reason)
+        if apply.cancelled:
+            # Also where it came too late for this apply: the trial goes on with nothing.
+            raise KeyboardInterrupt
+        if record.outcome is Outcome.APPLIED:
+            return
+        error = apply.error
         if record.failed_step in _OWN_FAULT and not isinstance(error, ConflictError):
             lines = f" ({'; '.join(record.log_lines[-2:])})" if record.log_lines else ""
             raise BootFailedError(f"{record.reason}{lines}")

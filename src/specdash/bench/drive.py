@@ -81,7 +81,7 @@ def measure(
     options: Options = Options(),  # noqa: B008 - frozen
     on_sample: Callable[[Sample], None] = lambda _: None,
     *,
-    stop: threading.Event | None = None,
+    stop: Flag | None = None,
 ) -> Run:
     """Ask every prompt `options.runs` times, in an order drawn from the seed.
 
@@ -93,7 +93,7 @@ def measure(
         raise InputError("no prompts to measure with")
     if options.runs < 1 or options.concurrency < 1 or options.max_tokens < 2:
         raise UsageError("runs and concurrency want 1 or more, answers 2 tokens or more")
-    drive = _Drive(place, options, on_sample, stop or threading.Event(), len(prompts) * options.runs)
+    drive = _Drive(place, options, on_sample, stop or Flag(), len(prompts) * options.runs)
     return drive.run(jobs(prompts, options))
 
 
@@ -120,7 +120,7 @@ class _Drive:
     place: Place
     options: Options
     on_sample: Callable[[Sample], None]
-    stop: threading.Event
+    stop: Flag
     planned: int
     chat: Chat = field(init=False)
     samples: list[Sample] = field(default_factory=list)

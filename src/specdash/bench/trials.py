@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from specdash.bench.samples import BootFailedError, Sample
 from specdash.bench.statistics import decode_parts, usable
 from specdash.control.safe_file import not_written
 from specdash.core.errors import InputError, SpecdashError
+from specdash.core.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,7 +139,7 @@ class Trials:
     on_step: Callable[[float, str], None] = lambda _done, _words: None
     """Told the boots done so far, with the fraction of the one that runs, and what goes on."""
     booted: list[Booted] = field(default_factory=list)
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: Flag = field(default_factory=Flag)
 
     def run(self) -> None:
         """All boots that are not there yet. KeyboardInterrupt and errors that end everything pass; restoring the bed is
@@ -149,6 +149,8 @@ class Trials:
         for number, (turn, name) in enumerate(self.schedule):
             if (turn, name) in there or self.failed(name) >= FAILURES:
                 continue
+            if self.stop.is_set():
+                raise KeyboardInterrupt
             one = self._booted(number, turn, by_name[name])
             self.file.add(one)
             self.booted.append(one)

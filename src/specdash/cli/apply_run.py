@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.cli.apply_view import StepPrinter, confirm, exit_code, plan_json, plan_lines, recovered_code, report
 from specdash.cli.options import add_settings, resolved_settings
-from specdash.cli.signals import cancelled_by_signals
+from specdash.cli.signals import cancelled_by_signals, undisturbed
 from specdash.control.apply import Apply, ApplyOptions
 from specdash.control.deployment import find_deployment
 from specdash.control.recover import recover, unfinished
@@ -49,8 +49,17 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
 def settle_unfinished(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
     """Roll an apply back that was cut short, and put back what was left on trial, saying so; None when there is none.
 
-    Raises `UnfinishedApplyError` where that is not `allowed`, and when it cannot be undone.
+    Raises `UnfinishedApplyError` where that is not `allowed`, and when it cannot be undone. Signals do not cut it
+    short: KeyboardInterrupt comes afterwards.
     """
+    with undisturbed() as asked:
+        record = _settled(deployment, allowed=allowed, printer=printer)
+    if asked.is_set():
+        raise KeyboardInterrupt
+    return record
+
+
+def _settled(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
     record = _settle_apply(deployment, allowed=allowed, printer=printer)
     trial = abandoned(os.environ)
     if trial is None:
@@ -92,7 +101,7 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, 
     apply = Apply(plan, options, printer, os.environ)
     with cancelled_by_signals(apply):
         record = apply.run()
-    report(record, as_json=args.json)
+        report(record, as_json=args.json)
     return exit_code(record, apply.error, changed=apply.changed)
 
 

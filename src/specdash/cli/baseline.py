@@ -77,8 +77,8 @@ def _record(args: argparse.Namespace) -> int:
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
         return _measure(Place(url, key, target_for_url(url, os.environ).engine), effort, args)
-    with stopped_by_signals() as over:
-        return _in_place(args, effort, over) if args.in_place else _beside(args, effort)
+    with stopped_by_signals() as run:
+        return _in_place(args, effort, run.over) if args.in_place else _beside(args, effort)
 
 
 def _beside(args: argparse.Namespace, effort: Effort) -> int:

@@ -115,7 +115,7 @@ def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]
     if args.service and (args.env_file is not None or args.engine is not None):
         raise UsageError("--service tries configurations on the service as it is: leave --env-file and --engine out")
     deployment, options = deployment_of(args)
-    with stopped_by_signals() as over:
+    with stopped_by_signals() as run:
         if args.service:
             settle_unfinished(deployment, allowed=args.yes, printer=StepPrinter())
             bed = ServiceBed(
@@ -126,7 +126,7 @@ def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]
                 try:
                     yield bed
                 finally:
-                    over()
+                    run.over()
             finally:
                 bed.restore()
             return

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -52,6 +53,8 @@ def entry() -> NoReturn:
         code = main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.FAILED)
+    # What was done is done and said: a Ctrl-C while the interpreter ends must not turn the exit code into another.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     lingering = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
     if lingering:
         with contextlib.suppress(OSError, ValueError):

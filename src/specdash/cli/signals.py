@@ -1,11 +1,18 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do to a command: end it, cancel an apply, or nothing."""
+"""What Ctrl-C, SIGTERM and SIGHUP do to a command: end it, cancel an apply, or nothing.
+
+One handler, and a stack of what is under way: a signal is noted at every level, and answered by the innermost one.
+Handlers are not exchanged meanwhile, so that there is no moment at which a signal reaches one that is over.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from specdash.core.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,66 +23,109 @@ _STDERR = 2
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@dataclass(slots=True)
+class Stoppable:
+    """A command, or a part of it, that signals stop. `asked` is set once and for all by the first of them: whoever
+    would start something else looks there before."""
+
+    answer: Callable[[int], str] | None = None
+    """Does what a signal is to do here, and says that in words; None: an exception ends the run."""
+    asked: Flag = field(default_factory=Flag)
+    ended: bool = False
+
+    def over(self) -> None:
+        """It has ended by itself, and puts things back: nothing is left to be stopped."""
+        self.ended = True
+
+
+_under_way: list[Stoppable] = []
+"""Innermost last."""
+
+
 @contextmanager
-def stopped_by_signals() -> Iterator[Callable[[], None]]:
-    """While inside, the first signal ends the run, as a KeyboardInterrupt. Those that follow only get an answer: they
-    must not disturb what puts things back. What is yielded makes the first one such a follower, too, for a run that has
-    ended by itself."""
-    ending = False
-
-    def end() -> None:
-        nonlocal ending
-        ending = True
-
-    def stop(_number: int) -> str:
-        if not ending:
-            end()
-            raise KeyboardInterrupt
-        return "already stopping, this does not cut it short"
-
-    with _on_signals(stop):
-        yield end
+def stopped_by_signals() -> Iterator[Stoppable]:
+    """While inside, the first signal ends the run, as a KeyboardInterrupt, unless what is inside answers it: whoever
+    gave that answer raises then, or looks at `asked`. Those that follow only get an answer: they must not disturb what
+    puts things back."""
+    with _signals_go_to(Stoppable()) as run:
+        yield run
 
 
 @contextmanager
 def cancelled_by_signals(apply: Apply) -> Iterator[None]:
-    """While inside, a signal means: roll back and end. A second one changes nothing."""
-    asked: set[int] = set()
+    """While inside, a signal means: roll back and end, or that it is too late for that. A second one changes nothing.
+    Within a run, which puts everything back anyway, it is never too late: the run must look at `apply.cancelled`."""
+    within = bool(_under_way)
+    asked = False
 
-    def ask(number: int) -> str:
-        again = apply.undoing or bool(asked)
-        asked.add(number)
-        apply.cancel()
-        return "already rolling back, this does not stop it" if again else "rolling back"
+    def ask(_number: int) -> str:
+        nonlocal asked
+        again, asked = apply.undoing or asked, True
+        if apply.cancel():
+            return "already rolling back, this does not stop it" if again else "rolling back"
+        if within:
+            return "stopping: the settings from before are put back"
+        return "too late to roll back, the change is applied; `specdash rollback` undoes it"
 
-    with _on_signals(ask):
+    with _signals_go_to(Stoppable(ask)):
         yield
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """While inside, signals end nothing: what is being brought back must come back."""
-    with _on_signals(lambda _: "the recovery goes on to its end"):
-        yield
+def undisturbed() -> Iterator[Flag]:
+    """While inside, signals end nothing: what is being brought back must come back. What is yielded tells whether
+    somebody asked for the end meanwhile."""
+    with _signals_go_to(Stoppable(lambda _: "the recovery goes on to its end")) as part:
+        yield part.asked
+
+
+def _handle(number: int, _frame: object) -> None:
+    if not _under_way:
+        # It came while the handlers were being put in or taken out.
+        raise KeyboardInterrupt
+    innermost = _under_way[-1]
+    first = not innermost.asked.is_set()
+    for part in _under_way:
+        part.asked.set()
+    if innermost.answer is not None:
+        text = innermost.answer(number)
+    elif innermost.ended:
+        text = "it has ended already, and puts everything back"
+    elif first:
+        raise KeyboardInterrupt
+    else:
+        text = "already stopping, this does not cut it short"
+    # Past Python's own buffers, which may be in use right now; and the terminal may be what just went away.
+    with suppress(OSError):
+        os.write(_STDERR, f"\nspecdash: {signal.Signals(number).name}: {text}\n".encode())
 
 
 @contextmanager
-def _on_signals(answer: Callable[[int], str]) -> Iterator[None]:
-    """While inside, a signal does what `answer` does, and what that returns is said. Signals that were ignored still
-    are: SIGHUP is under nohup, and SIGINT in what a script runs in the background."""
-
-    def handle(number: int, _frame: object) -> None:
-        text = f"\nspecdash: {signal.Signals(number).name}: {answer(number)}\n"
-        # Past Python's own buffers, which may be in use right now; and the terminal may be what just went away.
-        with suppress(OSError):
-            os.write(_STDERR, text.encode())
-
+def _signals_go_to(part: Stoppable) -> Iterator[Stoppable]:
+    """Signals that were ignored still are: SIGHUP is under nohup, and SIGINT in what a script runs in the
+    background."""
     replaced: dict[signal.Signals, Any] = {}
     try:
-        for number in _STOPPING:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                replaced[number] = signal.signal(number, handle)
-        yield
+        outermost = not _under_way
+        _under_way.append(part)
+        if outermost:
+            for number in _STOPPING:
+                before = signal.getsignal(number)
+                if before is not signal.SIG_IGN:
+                    replaced[number] = before
+                    signal.signal(number, _handle)
+        yield part
     finally:
-        for number, handler in replaced.items():
-            signal.signal(number, handler)
+        try:
+            _leave(part, replaced)
+        except KeyboardInterrupt:
+            # The first signal of all came just now.
+            _leave(part, replaced)
+            raise
+
+
+def _leave(part: Stoppable, replaced: dict[signal.Signals, Any]) -> None:
+    for number, handler in replaced.items():
+        signal.signal(number, handler)
+    if part in _under_way:
+        _under_way.remove(part)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from specdash.collect.gpu_looks import GpuLooks
     from specdash.control.apply import ApplyOptions
     from specdash.control.services import Deployment
+    from specdash.core.flag import Flag
     from specdash.tune.loop import Gear, Loop
     from specdash.tune.planning import Prepared, TuneOptions
     from specdash.tune.run_setup import RunRecord
@@ -194,12 +194,13 @@ def _carried_out(
     record = RunRecord(directory)
     if earlier is None:
         record.write_setup(Setup(asdict(prepared.options), prepared.fingerprint))
-    loop = _loop(ground, prepared, gpus, printer, earlier, record, env)
+    loop: Loop | None = None
     printer.begin(prepared)
     error: SpecdashError | None = None
     end: RunEnd | None = None
     try:
-        with stopped_by_signals():
+        with stopped_by_signals() as run:
+            loop = _loop(ground, prepared, gpus, printer, earlier, record, run.asked, env)
             try:
                 end = loop.run()
             except KeyboardInterrupt:
@@ -212,7 +213,7 @@ def _carried_out(
         printer.end()
     write_report(record)
     if error is not None:
-        if loop.boots:
+        if loop is not None and loop.boots:
             printer.say(f"what was measured is in {directory}")
         raise error
     assert end is not None  # noqa: S101 - without an error there is an end
@@ -234,13 +235,13 @@ def _loop(
     printer: Printer,
     earlier: Run | None,
     record: RunRecord,
+    stop: Flag,
     env: Mapping[str, str],
 ) -> Loop:
     from specdash.tune.limits import Norm
     from specdash.tune.loop import Loop
     from specdash.tune.run_setup import known_warnings
 
-    stop = threading.Event()
     gear = _gear(ground, prepared, gpus, printer, record, stop, env)
     boots = earlier.boots if earlier is not None else ()
     norm = Norm()
@@ -257,7 +258,7 @@ def _gear(
     gpus: GpuLooks,
     printer: Printer,
     record: RunRecord,
-    stop: threading.Event,
+    stop: Flag,
     env: Mapping[str, str],
 ) -> Gear:
     from specdash.tune import serving
@@ -371,8 +372,7 @@ def abort(args: argparse.Namespace) -> int:
             f"the run in {run.directory} goes on (pid {run.head.pid}); stop it with Ctrl-C, or kill {run.head.pid}"
         )
     deployment, _ = deployment_of(args)
-    with undisturbed():
-        settle_unfinished(deployment, allowed=True, printer=StepPrinter())
+    settle_unfinished(deployment, allowed=True, printer=StepPrinter())
     if run is None or run.end is not None:
         print("no run was cut short; the service runs its own settings")
         return ExitCode.OK

@@ -70,9 +70,15 @@ class Apply:
         """Whether it is rolling back: nothing stops that."""
         return self._steps.undoing
 
-    def cancel(self) -> None:
-        """Roll back and end. Safe from any thread and from a signal handler; returns at once."""
-        self._steps.cancel()
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end, in time or not."""
+        return self._steps.cancelled
+
+    def cancel(self) -> bool:
+        """Roll back and end. Safe from any thread and from a signal handler; returns at once: False when it is too
+        late, and the change stays."""
+        return self._steps.cancel()
 
     def run(self) -> ApplyRecord:
         """Do it, and return the record however it ends.
@@ -111,7 +117,7 @@ class Apply:
             forward(work)
             with self._steps.step(Step.RECORD):
                 work.note(step=Step.RECORD)
-                work.steps.check()
+                work.steps.keep()
                 record = conclude(work, applied(work))
         except BaseException as error:  # noqa: BLE001 - whatever went wrong, first everything goes back
             return self._undo(work, error)

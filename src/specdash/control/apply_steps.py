@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+_CANCELLED, _KEPT = "cancelled", "kept"
+
+
 class StepFailedError(SpecdashError):
     """A step did not come true. `log_lines` are the service's own words on it."""
 
@@ -41,22 +44,34 @@ class Steps:
         self.undoing = False
         """While undoing, nothing can cancel any more."""
         self._on_progress = on_progress
-        self._cancelled = Flag()
+        self.cancelled = False
+        """Whether the end was asked for, in time or not."""
+        self._cancelling = Flag()
+        self._decided: dict[str, str] = {}
         self._began = 0.0
         self._detail = ""
 
-    def cancel(self) -> None:
-        """Ask for the end; returns at once."""
-        self._cancelled.set()
+    def cancel(self) -> bool:
+        """Ask for the end; returns at once, and says whether it goes back: not any more once the change is kept."""
+        self.cancelled = True
+        granted = self._decide(_CANCELLED) or self.undoing
+        if granted:
+            self._cancelling.set()
+        return granted
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether that was asked for."""
-        return self._cancelled.is_set()
+    def keep(self) -> None:
+        """From here on the change stays, whoever asks for the end. Raises `CancelledApplyError` when that came
+        before."""
+        if not self._decide(_KEPT):
+            raise CancelledApplyError("it was interrupted")
+
+    def _decide(self, what: str) -> bool:
+        # One step of the interpreter, so that neither a handler of signals nor another thread comes between.
+        return self._decided.setdefault("end", what) == what
 
     def check(self) -> None:
         """Raise `CancelledApplyError` when the end was asked for and can still be given."""
-        if self._cancelled.is_set() and not self.undoing:
+        if self._cancelling.is_set() and not self.undoing:
             raise CancelledApplyError("it was interrupted")
 
     def wait(self, seconds: float) -> None:
@@ -64,7 +79,7 @@ class Steps:
         if self.undoing:
             time.sleep(seconds)
         else:
-            self._cancelled.wait(seconds)
+            self._cancelling.wait(seconds)
             self.check()
 
     @contextmanager

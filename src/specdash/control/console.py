@@ -17,7 +17,7 @@ from specdash.core.errors import SpecdashError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.control.apply import Apply, ApplyPlan
+    from specdash.control.apply import ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.control.services import Deployment, ServiceStatus
     from specdash.core.applies import ApplyRecord, Progress
@@ -53,7 +53,7 @@ class ServicesView:
 class Running:
     """An apply in its own thread. Reports and result may be read from any thread at any time."""
 
-    def __init__(self, work: Callable[[Callable[[Progress], None]], ApplyRecord], cancel: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[Callable[[Progress], None]], ApplyRecord], cancel: Callable[[], bool]) -> None:
         self.reports: list[Progress] = []
         self.record: ApplyRecord | None = None
         self.error: SpecdashError | None = None
@@ -71,9 +71,9 @@ class Running:
         self._thread.start()
         return self
 
-    def cancel(self) -> None:
-        """Roll back and end; returns at once."""
-        self._cancel()
+    def cancel(self) -> bool:
+        """Roll back and end; returns at once: False when it goes on to its end all the same."""
+        return self._cancel()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the end; False when it has not come in time."""
@@ -146,16 +146,12 @@ class Console:
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
-        one: list[Apply] = []
         drain, health = self._patience
         options = ApplyOptions(drain_timeout_s=drain, health_timeout_s=health)
 
-        def work(report: Callable[[Progress], None]) -> ApplyRecord:
-            one.append(Apply(plan, options, report, self._env))
-            return one[0].run()
-
-        self._running = Running(work, lambda: one[0].cancel() if one else None)
-        return self._running.start()
+        apply = Apply(plan, options, lambda progress: running.reports.append(progress), self._env)
+        self._running = running = Running(lambda _: apply.run(), apply.cancel)
+        return running.start()
 
     def recover(self, *, finish: bool) -> Running:
         """Finish or roll back the apply that was cut short, in a thread; what was left on trial is put back, whatever
@@ -181,7 +177,7 @@ class Console:
                 raise SpecdashError("the settings from before the trial are in force: there is nothing to recover")
             return record
 
-        self._running = Running(work, lambda: None)
+        self._running = Running(work, lambda: False)
         return self._running.start()
 
     def profiles(self) -> tuple[Profile, ...]:

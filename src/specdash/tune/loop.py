@@ -18,6 +18,7 @@ import psutil
 from specdash.bench.samples import BootFailedError
 from specdash.core.changes import shown_value
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
+from specdash.core.flag import Flag
 from specdash.tune.forecast import boot_seconds, left_s
 from specdash.tune.gear import REPEATS, Gear, Observer, Record, Texts
 from specdash.tune.limits import Conduct, Norm
@@ -59,7 +60,8 @@ class Loop:
     plan: RunPlan
     gear: Gear
     earlier: Sequence[Boot] = ()
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: Flag = field(default_factory=Flag)
+    """Set when the run is to end: it begins nothing else, and puts the original back."""
     command: str = "specdash tune"
     report: str = ""
     """Path of the report, for whoever reads the run's end."""
@@ -92,6 +94,9 @@ class Loop:
             ending, error = Ending.FAILED, found
         finally:
             problem = self._restored()
+        if self.stop.is_set() and ending is Ending.FINISHED:
+            # It was asked for when everything was measured: whoever asked wants nothing applied either.
+            ending, outcome, texts = Ending.STOPPED, self._so_far(), ""
         return self._ended(ending, outcome, texts, problem or error, problem)
 
     def _replay(self) -> None:
@@ -112,15 +117,15 @@ class Loop:
 
     def _boot_all(self) -> None:
         while True:
-            self._stopped()
             self._tell(Step.THINK, why="", since=None, number=None, point=None)
             wanted = self._wanted()
             if wanted is None or self._late():
                 break
             boot = self._boot(wanted)
             self.gear.record.add(boot)
-            self.boots.append(boot)
+            # Told first: whatever is among the boots, the tuner can say something of.
             self.gear.tuner.tell(boot.result)
+            self.boots.append(boot)
             self._believe()
             self.gear.record.add(self.boots[-1])
             self.gear.observer.booted(self.boots[-1], False)
@@ -329,6 +334,9 @@ class Loop:
         )
 
     def _tell(self, step: Step, **more: Any) -> None:
+        """Say what is done now. Raises KeyboardInterrupt instead when a stop was asked for: nothing else is begun."""
+        if step is not Step.RESTORE:
+            self._stopped()
         changed: dict[str, Any] = {"detail": "", "done": None, "total": None, "stopping": self.stop.is_set(), **more}
         with self._telling:
             self._now = replace(self._now, at=time.time(), step=step, **changed)

@@ -17,12 +17,12 @@ from specdash.llama.log_parser import LogParser
 from specdash.tune.surroundings import Surroundings, Watch
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
     from specdash.bench.drive import Run
     from specdash.bench.samples import Place, Prompt, Sample
     from specdash.collect.gpu_looks import GpuLooks
+    from specdash.core.flag import Flag
 
 _MOST_LOG = 64 << 20
 _OWN_LINES = frozenset(name for one in SPEC_TYPES for name in one.log_classes)
@@ -73,7 +73,7 @@ class Measurer:
         prompts: Sequence[Prompt],
         options: Options,
         gpus: GpuLooks | None = None,
-        stop: threading.Event | None = None,
+        stop: Flag | None = None,
     ) -> None:
         self.prompts = tuple(prompts)
         self._options = replace(options, cache=False, force_length=True, positions=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from specdash.bench.drive import Interrupted, Options, measure
 from specdash.control.proxy_gate import fronts
+from specdash.core.flag import Flag
 from specdash.tune.forecast import LONGEST_WAIT_S, LOOK_S
 from specdash.tune.measuring import Measured, measured, own_tokens
 from specdash.tune.surroundings import Surroundings, Watch, allowed_cores, counters
@@ -87,7 +88,7 @@ class Calm:
     """Waits for moments at which nobody is disturbed."""
 
     place: Callable[[], Place]
-    stop: threading.Event
+    stop: Flag
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     quiet_s: float = QUIET_S
     look: Callable[[Place, Mapping[str, str]], Load] = load_of
@@ -198,7 +199,7 @@ class Trickle:
 
     def _one(self, place: Place, prompt: Prompt, *, warm_up: bool) -> tuple[Run | None, Surroundings]:
         """One prompt; None when it stepped aside for users that queued."""
-        aside, done = threading.Event(), threading.Event()
+        aside, done = Flag(), Flag()
         watcher = threading.Thread(target=self._look_out, args=(aside, done), name="queue", daemon=True)
         watch = Watch(place, self._gpus)
         watcher.start()
@@ -214,7 +215,7 @@ class Trickle:
             done.set()
             watcher.join(2.0)
 
-    def _look_out(self, aside: threading.Event, done: threading.Event) -> None:
+    def _look_out(self, aside: Flag, done: Flag) -> None:
         while not done.wait(_POLL_S):
             if self._calm.stop.is_set() or self._calm.now().queues:
                 aside.set()
@@ -241,7 +242,7 @@ def together(seen: Sequence[Surroundings]) -> Surroundings:
     )
 
 
-def wait_for_idle_machine(stop: threading.Event, limit_s: float = LONGEST_WAIT_S) -> Callable[..., None]:
+def wait_for_idle_machine(stop: Flag, limit_s: float = LONGEST_WAIT_S) -> Callable[..., None]:
     """Waits until other programs leave the processor alone, at most `limit_s`; the boot is judged afterwards anyway."""
     cores = os.cpu_count() or 1
     allowed = allowed_cores(cores)

@@ -100,7 +100,8 @@ class ApplyScreen(ModalScreen[None]):
         self._plan = plan
         self._start = start
         self._done = done
-        self._cancelled = False
+        self._cancelled: bool | None = None
+        """What became of the wish to cancel; None: there was none."""
         self._told = False
         self.page = ApplyPage(self)
         self.page.palette, self.page.glyphs = palette, glyphs
@@ -126,9 +127,8 @@ class ApplyScreen(ModalScreen[None]):
 
     def action_cancel(self) -> None:
         """Roll back and end."""
-        if self.busy and self.running is not None and not self._cancelled:
-            self._cancelled = True
-            self.running.cancel()
+        if self.busy and self.running is not None and self._cancelled is None:
+            self._cancelled = self.running.cancel()
 
     def action_leave(self) -> None:
         """Close, unless it runs: what runs has to be seen to its end."""
@@ -163,7 +163,9 @@ class ApplyScreen(ModalScreen[None]):
             refused = self._plan is not None and self._plan.refused
             return "refused; esc goes back" if refused else "enter applies, esc goes back"
         if self.busy:
-            return "cancelling: everything goes back" if self._cancelled else "c cancels and rolls back"
+            if self._cancelled is None:
+                return "c cancels and rolls back"
+            return "cancelling: everything goes back" if self._cancelled else "it goes on to its end"
         return "esc closes"
 
     def _before(self, width: int, height: int) -> list[Line]:
