@@ -60,6 +60,9 @@ class FakeManager:
     def restart(self, name: str) -> None:
         self._ask("restart")
 
+    def bring_up(self) -> None:
+        """It is there."""
+
     def reload(self, name: str) -> None:
         self._ask("reload")
 

@@ -59,7 +59,15 @@ def settle_unfinished(deployment: Deployment, *, allowed: bool, printer: StepPri
     return record
 
 
+def bring_up(deployment: Deployment) -> None:
+    """Make sure that whoever runs the services can be asked, before something is done with them."""
+    for service in (deployment.backend, deployment.proxy):
+        if service is not None:
+            service.manager.bring_up()
+
+
 def _settled(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
+    bring_up(deployment)
     record = _settle_apply(deployment, allowed=allowed, printer=printer)
     trial = abandoned(os.environ)
     if trial is None:

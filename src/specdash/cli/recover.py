@@ -27,12 +27,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show what was cut short, ask, recover; 0 when it ended as asked, or there was nothing to recover."""
-    from specdash.cli.apply_run import deployment_of
+    from specdash.cli.apply_run import bring_up, deployment_of
     from specdash.cli.apply_view import StepPrinter, recovered_code, report
     from specdash.cli.signals import undisturbed
     from specdash.control.recover import recover, unfinished
     from specdash.control.trial import abandoned
 
+    deployment, options = deployment_of(args)
+    bring_up(deployment)
     journal, trial = unfinished(os.environ), abandoned(os.environ)
     if journal is None and trial is None:
         print(json.dumps({"outcome": "nothing to recover"}) if args.json else "nothing to recover")
@@ -49,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
             printer.say("nothing was done; it can be recovered later")
             return ExitCode.UNFINISHED
         finish = answer == "f"
-    deployment, options = deployment_of(args)
     record, code = None, ExitCode.OK
     with undisturbed():
         if journal is not None:

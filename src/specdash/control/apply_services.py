@@ -145,6 +145,7 @@ def _proxy_answers(work: Work, edit: JournalEdit, digest: str, not_pid: int | No
 
 def check_can_run(service: ManagedService) -> None:
     """Raise `ServiceError` for a service that its manager does not know, or a manager that does not answer."""
+    service.manager.bring_up()
     status = service.status()
     if status.state is ServiceState.MISSING:
         raise ServiceError(

@@ -59,6 +59,10 @@ def undo(work: Work) -> Undone:
     with work.steps.step(Step.ROLLBACK, "putting the old settings back"):
         work.note_if_possible(phase=Phase.ROLLING_BACK)
         kept = _restore_files(work, undone)
+        for service in work.services.values():
+            # Only now: a supervisor that was killed starts its services anew, with what their files say.
+            with _collecting(undone):
+                service.manager.bring_up()
         backend, proxy = work.journal.edit(Role.BACKEND), work.journal.edit(Role.PROXY)
         # A proxy that does not run cannot be held; and if its manager starts it again while the engine is swapped, its
         # clients find nobody behind it. So it comes back first, in front of the engine that still serves.

@@ -176,7 +176,7 @@ class _Search:
         except InputError as error:
             self.problems += [f"{role}: {error}" for role in roles]
             return dict.fromkeys(roles)
-        client = SupervisorClient(paths.supervisor_socket(self.env))
+        client = SupervisorClient(paths.supervisor_socket(self.env), self.env)
         found: dict[Role, ManagedService | None] = dict.fromkeys(roles)
         for role in roles:
             named = self.settings[f"{role}_service"]

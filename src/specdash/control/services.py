@@ -54,6 +54,10 @@ class ServiceManager(Protocol):
     def kind(self) -> str:
         """`systemd` or `supervisor`."""
 
+    def bring_up(self) -> None:
+        """Make sure that it can be asked, before something is changed: the built-in supervisor is started where it does
+        not run, and with it what was running when it ended."""
+
     def status(self, name: str) -> ServiceStatus:
         """The service now; state MISSING, and no error, for one that the manager does not know."""
 

@@ -37,6 +37,9 @@ class SupervisedManager:
         """`supervisor`."""
         return KIND
 
+    def bring_up(self) -> None:
+        """Nothing to do: it is in this process."""
+
     def status(self, name: str) -> ServiceStatus:
         """The service now; MISSING when it was never added."""
         try:

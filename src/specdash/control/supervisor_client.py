@@ -35,8 +35,10 @@ NOT_RUNNING = "the built-in supervisor is not running; start it with `specdash s
 class SupervisorClient:
     """A `control.services.ServiceManager`; see there. Every call is a connection of its own."""
 
-    def __init__(self, socket_path: Path) -> None:
+    def __init__(self, socket_path: Path, env: Mapping[str, str] = os.environ) -> None:
+        """`env` is what a daemon gets that has to be started, see `bring_up`."""
         self._path = socket_path
+        self._env = env
 
     @classmethod
     def ensure_running(cls, env: Mapping[str, str] = os.environ) -> SupervisorClient:
@@ -44,21 +46,25 @@ class SupervisorClient:
 
         It and its services get `env` as their environment. Raises `ServiceError` saying why it does not start.
         """
-        client = cls(supervisor_socket(env))
-        deadline = time.monotonic() + _ENSURE_S
-        while not client.available():
-            _start_daemon(env)
-            if client.available():
-                break
-            if time.monotonic() >= deadline:
-                raise ServiceError(f"the built-in supervisor does not answer on {client._path}")
-            time.sleep(_PAUSE_S)
+        client = cls(supervisor_socket(env), env)
+        client.bring_up()
         return client
 
     @property
     def kind(self) -> str:
         """`supervisor`."""
         return KIND
+
+    def bring_up(self) -> None:
+        """Start the daemon where it does not run, with what was wanted to run: it may have been killed."""
+        deadline = time.monotonic() + _ENSURE_S
+        while not self.available():
+            _start_daemon(self._env)
+            if self.available():
+                break
+            if time.monotonic() >= deadline:
+                raise ServiceError(f"the built-in supervisor does not answer on {self._path}")
+            time.sleep(_PAUSE_S)
 
     def available(self) -> bool:
         """Whether the daemon runs and answers."""

@@ -25,6 +25,7 @@ from specdash.control.supervised import SupervisedManager, service_status
 from specdash.control.supervisor import State, Status, Supervisor
 from specdash.control.supervisor_claim import Claim
 from specdash.control.supervisor_log import bound_log
+from specdash.control.supervisor_orphans import Children
 from specdash.control.supervisor_services import describe, read_services, write_private
 from specdash.control.supervisor_wire import (
     LOG_LINES_LIMIT,
@@ -80,7 +81,8 @@ class Daemon:
         self._entries_lock = threading.Lock()
         self._wanted = set(_read_wanted(wanted_file(env)))
         self._wanted_lock = threading.Lock()
-        self._supervisor = Supervisor(handle_signals=False, on_change=_say_change)
+        self._children = Children(env, _say)
+        self._supervisor = Supervisor(handle_signals=False, on_change=self._changed)
         self._manager = SupervisedManager(self._supervisor)
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._wake, self._waker = os.pipe()
@@ -101,6 +103,7 @@ class Daemon:
         signal.set_wakeup_fd(self._waker)
         _say(f"specdash {__version__} supervises, pid {os.getpid()}: {', '.join(self._entries) or 'no services'}")
         try:
+            self._children.end_left()
             for name in self._entries:
                 if name in self._wanted:
                     self._supervisor.start(name)
@@ -115,6 +118,10 @@ class Daemon:
         for thread in self._last:
             thread.join(_LAST_ANSWERS_S)
         return ExitCode.OK
+
+    def _changed(self, status: Status) -> None:
+        self._children.note(status)
+        _say_change(status)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         # No lock may be taken here: the main thread may hold it. The wakeup descriptor ends its wait.

@@ -84,6 +84,9 @@ class SystemdManager:
         """`systemd`."""
         return "systemd"
 
+    def bring_up(self) -> None:
+        """Nothing to do: systemd is there or it is not."""
+
     def status(self, name: str) -> ServiceStatus:
         """See `ServiceManager.status`."""
         return status_of(name, self._show(name))

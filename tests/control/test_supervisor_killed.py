@@ -1,0 +1,143 @@
+"""`kill -9` of the built-in supervisor, with a real engine and proxy, in the middle of what it is needed for: both come
+back, and nothing of the one before is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.control import faults
+from specdash.control.apply import Apply
+from specdash.control.supervisor_client import SupervisorClient
+from specdash.control.supervisor_orphans import children_file
+from specdash.core.applies import Outcome, Progress, Step, StepState
+from specdash.core.errors import ExitCode
+from support.deployment import Rig, running_deployment
+from support.supervised import RunningDaemon, gone, running_daemon, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LETS_GO = (
+    sys.executable,
+    "-c",
+    "import ctypes, time; ctypes.CDLL(None).prctl(1, 0); print('free', flush=True); time.sleep(300)",
+)
+"""Not tied to its parent any more."""
+
+
+@pytest.fixture
+def daemon() -> Iterator[RunningDaemon]:
+    with running_daemon() as one:
+        yield one
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: gone(pid))
+
+
+def test_what_a_killed_supervisor_leaves_is_ended_before_it_is_started_again(daemon: RunningDaemon) -> None:
+    daemon.add("a", LETS_GO)
+    daemon.client.start("a")
+    until(lambda: "free" in daemon.client.log_tail("a"))
+    left = daemon.client.status("a").pid
+    assert left is not None
+    kill(daemon.pid)
+    assert not gone(left)
+    daemon.start_again()
+    assert gone(left)
+    until(lambda: daemon.client.status("a").pid not in (None, left))
+    assert f"a: ending what the supervisor before this one has left, pid {left}" in daemon.said
+
+
+def test_a_process_that_only_has_the_pid_of_what_was_left_is_nobodys_business(daemon: RunningDaemon) -> None:
+    daemon.add("a", LETS_GO)
+    daemon.client.start("a")
+    kill(daemon.pid)
+    path = children_file(daemon.environment)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    pid = told["children"]["a"][0]
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    try:
+        path.write_text(json.dumps(told | {"children": {"a": [stranger.pid, 1]}}), encoding="utf-8")
+        daemon.start_again()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+        psutil.Process(pid).kill()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}', '{"boot": "", "children": {"a": 1}}'])
+def test_a_list_of_children_that_cannot_be_read_keeps_nothing_from_running(daemon: RunningDaemon, text: str) -> None:
+    daemon.add("a", (sys.executable, "-c", "import time; time.sleep(300)"))
+    daemon.client.start("a")
+    daemon.kill()
+    children_file(daemon.environment).write_text(text, encoding="utf-8")
+    daemon.start_again()
+    until(lambda: daemon.client.status("a").pid is not None)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+class TestInTheMiddleOfAnApply:
+    @pytest.fixture(scope="class")
+    def deployed(self) -> Iterator[Rig]:
+        with running_deployment("daemon") as one:
+            yield one
+
+    @pytest.fixture
+    def rig(self, deployed: Rig) -> Rig:
+        SupervisorClient.ensure_running(deployed.env)
+        deployed.reset()
+        return deployed
+
+    def supervisor(self, rig: Rig) -> int:
+        return SupervisorClient.ensure_running(rig.env).daemon()[0]
+
+    @pytest.mark.parametrize(
+        "step", [Step.HOLD, Step.DRAIN, Step.WRITE, Step.RESTART, Step.HEALTH, Step.PROBE, Step.RESUME, Step.RECORD]
+    )
+    def test_the_apply_ends_with_both_services_up_and_the_next_one_works(self, rig: Rig, step: Step) -> None:
+        pid = self.supervisor(rig)
+
+        def report(progress: Progress) -> None:
+            if progress.step is step and progress.state is StepState.RUNNING and not gone(pid):
+                kill(pid)
+
+        plan = rig.prepare("LLAMA_DRAFT_MAX=3")
+        record = Apply(plan.plan, plan.options, report, rig.env).run()
+        assert record.outcome in (Outcome.APPLIED, Outcome.ROLLED_BACK), record.reason
+        assert self.supervisor(rig) != pid
+        rig.wait_ready()
+        rig.assert_settled(version=rig.good_backend if record.outcome is Outcome.ROLLED_BACK else None)
+        again = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=5")
+        assert again.returncode == ExitCode.OK, again.stderr
+        rig.wait_ready()
+        rig.assert_settled()
+
+    @pytest.mark.parametrize("way", ["--rollback", "--finish"])
+    @pytest.mark.parametrize("point", [faults.after(Step.WRITE), faults.RESTART_ASKED, faults.before(Step.PROBE)])
+    def test_when_the_apply_is_killed_too_a_recovery_brings_both_back(self, rig: Rig, point: str, way: str) -> None:
+        assert rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=3", fault=point).returncode == -signal.SIGKILL
+        kill(self.supervisor(rig))
+        done = rig.command("recover", way)
+        assert done.returncode == ExitCode.OK, done.stderr
+        rig.wait_ready()
+        assert rig.values()["LLAMA_DRAFT_MAX"] == ("3" if way == "--finish" else "4")
+        rig.assert_settled()
+
+    def test_a_recovery_with_nothing_to_recover_starts_what_was_running(self, rig: Rig) -> None:
+        kill(self.supervisor(rig))
+        assert rig.command("recover", "--yes").stdout == "nothing to recover\n"
+        rig.wait_ready()
+        rig.assert_settled(version=rig.good_backend)
