@@ -205,7 +205,7 @@ def swept_once(sweep: Sweep) -> Floats:
 
 
 def by_formula(sweep: Sweep) -> Point:
-    """What the seeds' formula says last, rounded to a point of the start's type: draft length, and gate where there is
+    """What UAP's formula says last, rounded to a point of the start's type: draft length, and gate where there is
     one. Counters are the same in every boot, so that the first is as good as any."""
     start = sweep.task.start
     like = [one for one in sweep.points if one.types == start.types]

@@ -94,7 +94,7 @@ def _rows(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequence[Tu
         found.append(Row(name, f"tuner, {restarts}, on the sweep's boots", sweep.judge(weights), restarts, None, chose))
     took = float(np.sum([one.seconds for one in boots]))
     rounds = max(1, len({one.turn for one in boots}))
-    picks = {"the start, kept": sweep.task.start, "the seeds' formula": by_formula(sweep)}
+    picks = {"the start, kept": sweep.task.start, "UAP's formula": by_formula(sweep)}
     default = Point(sweep.task.start.types, n_max=3, p_min=0.0)
     if default in sweep.points:
         picks["llama.cpp's default"] = default

@@ -12,7 +12,7 @@ from specdash.backend import demo
 from specdash.bench.beds import laid_over
 from specdash.bench.configurations import (
     GRIDS,
-    SEEDS_80,
+    UAP_80,
     candidates,
     engine_arguments,
     grid_candidates,
@@ -86,9 +86,9 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_the_seeds_presets_are_those_of_the_seed() -> None:
-    assert [one.name for one in preset("seeds")] == ["none", "default", "tuned"]
-    assert list(preset("seeds")[2].configuration.values()) == ["21", "6", "0.72"]
-    kept, left_out = grid_candidates(GRIDS[SEEDS_80])
+    assert [one.name for one in preset("uap")] == ["none", "default", "tuned"]
+    assert list(preset("uap")[2].configuration.values()) == ["21", "6", "0.72"]
+    kept, left_out = grid_candidates(GRIDS[UAP_80])
     assert (len(kept), left_out) == (80, ())
     assert len({tuple(one.configuration.items()) for one in kept}) == 80
 
@@ -126,7 +126,7 @@ def test_what_is_one_to_the_engine_is_seen() -> None:
 
 def test_the_seeds_sweep_of_ngram_cache_is_one_configuration_to_todays_engine() -> None:
     values = {**VALUES, "LLAMA_SPEC_TYPE": "ngram-cache", "LLAMA_DRAFT_MODEL": ""}
-    kept, _ = grid_candidates(GRIDS[SEEDS_80])
+    kept, _ = grid_candidates(GRIDS[UAP_80])
     (names,) = same_to_the_engine(values, kept).values()
     assert len(names) == 80
     assert len(unread_knobs(values, kept)) == 3

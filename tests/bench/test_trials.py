@@ -210,6 +210,16 @@ def test_the_report_of_equals_crowns_nobody() -> None:
     assert any("more rounds" in line or "more round" in line for line in report.conclusion)
 
 
+def test_settings_that_are_the_references_are_said_to_be_and_nothing_is_advised() -> None:
+    """The difference of these would be called real, and a smaller one would need more rounds."""
+    for rates in ([60, 61, 60, 60], [52, 49, 51, 50]):
+        report = ab.Ab(CANDIDATES, found({"A": [50, 53, 48, 51], "B": rates}), {}, identical=frozenset({"B"}))
+        assert (report.winner, report.more_rounds, report.decided) == (None, 0, True)
+        assert not any("more round" in line and "would decide" in line for line in report.conclusion)
+        assert any("B is A to the engine, with the very same settings" in line for line in report.conclusion)
+        assert ab.comparison_table(report)[1][3] == "same settings"
+
+
 def test_a_report_can_be_made_of_whatever_there_is() -> None:
     ran = found({"A": [50, 51], "B": [60, 61]})
     for count in range(len(ran) + 1):

@@ -1,4 +1,4 @@
-"""`specdash autotune` and `simulate`: the seeds' figures, and what they are said to be."""
+"""`specdash autotune` and `simulate`: UAP's figures, and what they are said to be."""
 
 from __future__ import annotations
 

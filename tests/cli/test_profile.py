@@ -85,7 +85,7 @@ def test_show_tells_values_meanings_source_and_notes(say: Said) -> None:
     text = say("show", "agentic-continuity")
     assert "LLAMA_DRAFT_P_MIN=0.80 " in text
     assert "longest draft" in text
-    assert "seed 000" in text
+    assert "March 2026" in text
     assert "ngram-cache" in text
     assert say.json("show", "loop-incident")["values"] == {
         "proxy": {

@@ -56,7 +56,7 @@ class TestShipped:
         for one in profiles:
             assert one.summary
             assert one.notes
-            assert "seed 000" in one.source
+            assert "UAP" in one.source
             assert (one.origin, one.own, one.replaces) == (BUILT_IN, False, False)
 
     @pytest.mark.parametrize(

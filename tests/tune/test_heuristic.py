@@ -1,4 +1,4 @@
-"""The seeds' formula and its circular simulation, to the last digit of the program they come from."""
+"""UAP's formula and its circular simulation, to the last digit of the program they come from."""
 
 from __future__ import annotations
 

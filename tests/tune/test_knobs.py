@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,3 +143,31 @@ def test_synthetic_acceptance_has_a_rate_for_each_position_and_none_without_draf
         "LLAMA_EXTRA_ARGS": "--spec-synth-rates 0.8,0.4,0.2",
     }
     assert laid_over(values, configuration(point, values, {})).get("LLAMA_EXTRA_ARGS", "") == extra
+
+
+STARTING_POINTS = st.builds(
+    Point,
+    types=st.sampled_from(CHAINS),
+    n_max=st.integers(1, 64),
+    n_min=st.integers(0, 8),
+    p_min=st.sampled_from((0.0, 0.1, 0.5, 0.75)),
+    ngram_max=st.integers(1, 64),
+    ngram_min=st.none() | st.integers(1, 48),
+    ngram_size=st.none() | st.integers(1, 24),
+).map(
+    lambda point: Point(
+        point.types,
+        *((point.n_max, point.n_min, point.p_min) if any("draft" in one for one in point.types) else (None,) * 3),
+        *((point.ngram_max, point.ngram_min, point.ngram_size) if "ngram" in str(point.types) else (None,) * 3),
+    )
+)
+
+
+@given(STARTING_POINTS)
+def test_no_two_points_of_a_search_have_one_name(start: Point) -> None:
+    points = points_of(((one.name,) for one in SPEC_TYPES), start) + points_of(CHAINS, start)[1:]
+    by_name: dict[str, set[Point]] = {}
+    for point in points:
+        # No shortest draft and one of 0 are the same setting.
+        by_name.setdefault(point.name, set()).add(replace(point, n_min=point.n_min or None, p_min=point.p_min or None))
+    assert [name for name, found in by_name.items() if len(found) > 1] == []

@@ -56,6 +56,8 @@ class Ab:
     notes: tuple[str, ...] = ()
     least_gain: float = LEAST_GAIN
     stopped: bool = False
+    identical: frozenset[str] = frozenset()
+    """Those that are the reference under another name: the engine is told the same."""
     sides: tuple[Side, ...] = field(init=False)
     comparisons: tuple[Comparison, ...] = field(init=False)
     by_class: Mapping[str, tuple[Comparison, ...]] = field(init=False)
@@ -82,9 +84,15 @@ class Ab:
         return self.candidates[0].name
 
     @property
+    def more_rounds(self) -> int:
+        """How many rounds more would tell apart what can be told apart."""
+        return max((one.more_rounds or 0 for one in self.comparisons if one.name not in self.identical), default=0)
+
+    @property
     def winner(self) -> str | None:
         """The one with the largest gain of those that are really faster than the reference; None when none is."""
-        faster = [one for one in self.comparisons if one.verdict is Verdict.FASTER]
+        different = [one for one in self.comparisons if one.name not in self.identical]
+        faster = [one for one in different if one.verdict is Verdict.FASTER]
         return max(faster, key=lambda one: one.gain).name if faster else None
 
     @property
@@ -106,7 +114,9 @@ class Ab:
     @property
     def decided(self) -> bool:
         """Whether every configuration that came up was told apart from the reference, or found to be as fast."""
-        return bool(self.comparisons) and all(one.verdict is not Verdict.NOISE for one in self.comparisons)
+        return bool(self.comparisons) and all(
+            one.verdict is not Verdict.NOISE or one.name in self.identical for one in self.comparisons
+        )
 
     @property
     def conclusion(self) -> list[str]:
@@ -122,7 +132,12 @@ class Ab:
             found.append(f"nothing was found to be faster than {self.reference}")
         found += [alone_words(one) for one in self.comparisons if one.only_alone]
         for one in self.comparisons:
-            if one.more_rounds is not None:
+            if one.name in self.identical:
+                found.append(
+                    f"{one.name} is {self.reference} to the engine, with the very same settings: {gain_words(one)} is "
+                    "how far boots of one configuration differ, and more rounds can show nothing else"
+                )
+            elif one.more_rounds is not None:
                 rounds = "round" if one.more_rounds == 1 else "rounds"
                 found.append(f"{one.name}: {one.more_rounds} more {rounds} would decide, if boots go on to differ so")
             elif one.hopeless:
@@ -155,6 +170,7 @@ def as_json(ab: Ab) -> dict[str, Any]:
         "least_gain": ab.least_gain,
         "conclusion": ab.conclusion,
         "notes": list(ab.notes),
+        "same_as_the_reference": sorted(ab.identical),
         "configurations": [
             {
                 "name": side.name,
@@ -252,7 +268,7 @@ def speeds_table(ab: Ab) -> list[list[str]]:
 
 def comparison_table(ab: Ab) -> list[list[str]]:
     """Headings, then a row for each configuration but the reference."""
-    rows = [[f"against {ab.reference}", "gain", "95 % interval", "verdict", "seed 004's rule", "rounds"]]
+    rows = [[f"against {ab.reference}", "gain", "95 % interval", "verdict", "1-sigma rule", "rounds"]]
     by_name = {one.name: one for one in ab.comparisons}
     for candidate in ab.candidates[1:]:
         one = by_name.get(candidate.name)
@@ -261,7 +277,8 @@ def comparison_table(ab: Ab) -> list[list[str]]:
             continue
         sigma = {True: "REAL (> 1 sigma)", False: "within noise", None: UNKNOWN}[one.over_one_sigma]
         bounds = UNKNOWN if one.low is None or one.high is None else f"{one.low:+.1%} to {one.high:+.1%}"
-        rows.append([one.name, f"{one.gain:+.1%}", bounds, str(one.verdict), sigma, str(one.pairs)])
+        verdict = "same settings" if one.name in ab.identical else str(one.verdict)
+        rows.append([one.name, f"{one.gain:+.1%}", bounds, verdict, sigma, str(one.pairs)])
     return rows
 
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 SPEC_TYPE = "LLAMA_SPEC_TYPE"
 CURRENT = "current"
 DEFAULT = "default"
-SEEDS = "seeds"
-SEEDS_80 = "seeds80"
+UAP = "uap"
+UAP_80 = "uap80"
 PRESETS = {
-    SEEDS: (
+    UAP: (
         ("none", {SPEC_TYPE: NO_SPECULATION}),
         ("default", dict(zip(KNOBS, ("16", "3", "0.75"), strict=True))),
         ("tuned", dict(zip(KNOBS, ("21", "6", "0.72"), strict=True))),
     )
 }
-"""Seed 000's A/B: no speculation, its run script's defaults, and what its sweep had found."""
+"""UAP's A/B: no speculation, its run script's defaults, and what its sweep had found."""
 GRIDS: dict[str, dict[str, tuple[str, ...]]] = {
-    SEEDS_80: dict(
+    UAP_80: dict(
         zip(
             KNOBS,
             (("16", "18", "20", "21", "22"), ("3", "4", "5", "6"), ("0.70", "0.72", "0.75", "0.78")),
@@ -40,7 +40,7 @@ GRIDS: dict[str, dict[str, tuple[str, ...]]] = {
         )
     )
 }
-"""Seed 000's sweep: DRAFT_MAXS, DRAFT_MINS and DRAFT_P_MINS, five times four times four."""
+"""UAP's sweep: DRAFT_MAXS, DRAFT_MINS and DRAFT_P_MINS, five times four times four."""
 _LEFT_ALONE = ("LLAMA_HOST", "LLAMA_PORT", "LLAMA_API_KEY", "LLAMA_API_KEY_FILE", "LLAMA_LOG_FILE")
 _NEXT = re.compile(r",(?=[A-Z][A-Z0-9_]*=)")
 _NAMED = re.compile(r"([a-z0-9][a-z0-9._-]*):(?=[A-Z])")

@@ -1,4 +1,4 @@
-"""Drafters by classes of prompts, on one target model or several, as seed 004 benches them: mean and sample standard
+"""Drafters by classes of prompts, on one target model or several, as UAP benches them: mean and sample standard
 deviation over runs, a run being a boot; what is refused stands there with its reason instead of numbers."""
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def refusals(matrix: Matrix) -> list[str]:
 
 def _sigma(one: Comparison) -> str:
     said = {True: "REAL (> 1 sigma)", False: "within noise", None: ""}[one.over_one_sigma]
-    return f" (seed 004's rule: {said})" if said else ""
+    return f" (1-sigma rule: {said})" if said else ""
 
 
 def _reach(one: Spread) -> tuple[float | None, float | None]:

@@ -1,4 +1,4 @@
-"""A synthetic agent's conversation whose prefix grows with every tool result, as seed 003's reproducer has it.
+"""A synthetic agent's conversation whose prefix grows with every tool result, as UAP's reproducer has it.
 
 Call N sends the exact prefix of call N+1: the user's task, then per turn an assistant's tool call and the linter's long
 answer. The text is made of the turn's number alone, so that every run and both sides send the same.

@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The seeds' way to tell a result: the mean and the sample standard deviation, None of one value."""
+    """UAP's way to tell a result: the mean and the sample standard deviation, None of one value."""
 
     mean: float
     deviation: float | None
@@ -143,7 +143,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def is_over_one_sigma(before: Spread, after: Spread) -> bool | None:
-    """Seed 004's "REAL (>1sigma)": the means are further apart than one standard deviation, pooled over both sides.
+    """UAP's "REAL (>1sigma)": the means are further apart than one standard deviation, pooled over both sides.
 
     With three values a side it calls three in ten pairs of equals real, so it stands beside an interval, never alone.
     None where a side has one value.

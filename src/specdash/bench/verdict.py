@@ -55,9 +55,9 @@ class Comparison:
     pairs: int
     before: Spread
     after: Spread
-    """Decode tok/s of the boots, as seed 004 tells results: mean and sample standard deviation."""
+    """Decode tok/s of the boots, as UAP tells results: mean and sample standard deviation."""
     over_one_sigma: bool | None
-    """Seed 004's "real (> 1 sigma)", for comparison; with three boots a side it calls a third of equals real."""
+    """UAP's "real (> 1 sigma)", for comparison; with three boots a side it calls a third of equals real."""
     more_rounds: int | None = None
     """How many more would decide, as far as these tell; None where it is decided, or no number would."""
     only_alone: bool = False

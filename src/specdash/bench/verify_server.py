@@ -100,9 +100,10 @@ class Server:
             raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
         return tuple(found)
 
-    def templated(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt that the model's chat template makes of messages."""
-        told = self._look("/apply-template", {"messages": list(messages)}).json
+    def templated(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The prompt that the model's chat template makes of messages and tools."""
+        offered = {"tools": list(tools)} if tools else {}
+        told = self._look("/apply-template", {"messages": list(messages), **offered}).json
         found = mapping(told).get("prompt")
         if not isinstance(found, str) or not found:
             raise SpecdashError(f"{self.url}/apply-template gave no prompt")

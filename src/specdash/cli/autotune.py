@@ -1,4 +1,4 @@
-"""`specdash autotune`: the seeds' formula, labelled for what it is."""
+"""`specdash autotune`: UAP's formula, labelled for what it is."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a profile, KEY=VALUE,KEY=VALUE (perhaps after NAME:), none, default (knobs unset) or current; the first "
         "is the reference",
     )  # fmt: skip
-    parser.add_argument("--preset", choices=tuple(PRESETS), help="seeds: none, 16/3/0.75 and 21/6/0.72")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="uap: none, 16/3/0.75 and 21/6/0.72")
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help=f"boots of each configuration (default: {ROUNDS})"
     )
@@ -78,7 +78,7 @@ def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
         raise UsageError("--preset names the configurations: leave the others out")
     found = preset(args.preset) if args.preset is not None else candidates(args.configurations)
     if len(found) < 2:
-        raise UsageError("name two configurations or more, the reference first; or --preset seeds")
+        raise UsageError("name two configurations or more, the reference first; or --preset uap")
     return found
 
 
@@ -86,16 +86,28 @@ def _tell(work: Work, args: argparse.Namespace, notes: list[str]) -> None:
     from specdash.bench.ab import Ab, as_json, save, text
 
     ab = Ab(
-        work.candidates, tuple(work.booted), work.facts, tuple(notes), least_gain=args.least_gain, stopped=work.stopped
+        work.candidates,
+        tuple(work.booted),
+        work.facts,
+        tuple(notes),
+        least_gain=args.least_gain,
+        stopped=work.stopped,
+        identical=_identical(work),
     )
     save(ab, work.results)
     if args.json:
         print(json.dumps({**as_json(ab), "folder": str(work.results.directory)}, indent=1, ensure_ascii=False))
     else:
         print("\n".join(text(ab)))
-        more = max((one.more_rounds or 0 for one in ab.comparisons), default=0)
-        if more and not work.stopped:
+        if (more := ab.more_rounds) and not work.stopped:
             print(f"- to go on: the same command with --rounds {args.rounds + more} --resume {work.results.directory}")
+
+
+def _identical(work: Work) -> frozenset[str]:
+    from specdash.bench.configurations import same_to_the_engine
+
+    reference = work.candidates[0].name
+    return frozenset(same_to_the_engine(work.bed.values, work.candidates).get(reference, ())) - {reference}
 
 
 def _verified(args: argparse.Namespace, work: Work) -> int:
@@ -104,7 +116,13 @@ def _verified(args: argparse.Namespace, work: Work) -> int:
     from specdash.cli import verify
     from specdash.cli.main import Parser
 
-    ab = Ab(work.candidates, tuple(work.booted), work.facts, least_gain=args.least_gain)
+    ab = Ab(
+        work.candidates,
+        tuple(work.booted),
+        work.facts,
+        least_gain=args.least_gain,
+        identical=_identical(work),
+    )
     if ab.winner is None:
         print("specdash: --verify checks the fastest, and nothing was found to be faster", file=sys.stderr)
         return ExitCode.OK

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values of a key; may be repeated"
     )
-    parser.add_argument("--preset", choices=tuple(GRIDS), help="seeds80: 16 to 22 / 3 to 6 / 0.70 to 0.78")
+    parser.add_argument("--preset", choices=tuple(GRIDS), help="uap80: 16 to 22 / 3 to 6 / 0.70 to 0.78")
     parser.add_argument("--spec-type", metavar="TYPE", help="for all of the grid (default: that in force)")
     parser.add_argument("--passes", type=int, default=1, metavar="N", help="boots of each candidate (default: 1)")
     parser.add_argument("--all", action="store_true", help="also candidates that are one to the engine")
@@ -70,7 +70,7 @@ def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[
 
     grid = {**(GRIDS[args.preset] if args.preset is not None else {}), **parse_grid(args.grid)}
     if not grid:
-        raise UsageError("nothing to sweep; write --grid KEY=V1,V2 or --preset seeds80")
+        raise UsageError("nothing to sweep; write --grid KEY=V1,V2 or --preset uap80")
     if args.spec_type is not None:
         if SPEC_TYPE in grid:
             raise UsageError(f"--spec-type and --grid {SPEC_TYPE} are the same: leave one out")

@@ -252,7 +252,7 @@ def with_notes(values: Mapping[str, str], candidates: Sequence[Candidate]) -> li
     found = unread_knobs(values, candidates)
     for names in same_to_the_engine(values, candidates).values():
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        found.append(f"{shown} are one and the same to the engine")
+        found.append(f"{shown} are one and the same to the engine: they cannot differ but by noise")
     return found
 
 

@@ -47,8 +47,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("repro-empty", "specdash.cli.repro_empty", "growing prefixes, cache off and on: are answers empty?"),
     Command("slots", "specdash.cli.slots", "list, save, restore and erase what the slots hold"),
     Command("bench", "specdash.cli.bench", "measure a running server, and trials of proxy and applies"),
-    Command("autotune", "specdash.cli.autotune", "the seeds' formula for three knobs: a heuristic, not a measurement"),
-    Command("simulate", "specdash.cli.simulate", "the seeds' simulation of that formula: a circular model"),
+    Command("autotune", "specdash.cli.autotune", "UAP's formula for three knobs: a heuristic, not a measurement"),
+    Command("simulate", "specdash.cli.simulate", "UAP's simulation of that formula: a circular model"),
     Command("tune", "specdash.cli.tune", "find the fastest way to speculate by measuring, on the real service"),
     Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
 )

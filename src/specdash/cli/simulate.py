@@ -1,4 +1,4 @@
-"""`specdash simulate`: the seeds' simulation of their formula, labelled for what it is."""
+"""`specdash simulate`: UAP's simulation of their formula, labelled for what it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABEL = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     base = Knobs()
-    parser.description = f"The seeds' formula against static knobs on a made-up acceptance: {LABEL}"
+    parser.description = f"UAP's formula against static knobs on a made-up acceptance: {LABEL}"
     parser.add_argument("--steps", type=int, default=120, metavar="N", help="default: 120")
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="default: 42")
     parser.add_argument("--trace", choices=[str(one) for one in Trace], default=str(Trace.MIXED))

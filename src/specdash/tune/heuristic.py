@@ -1,4 +1,4 @@
-"""The seeds' formula and its simulation, kept for comparison: a heuristic, and a model that cannot but agree with it.
+"""UAP's formula and its simulation, kept for comparison: a heuristic, and a model that cannot but agree with it.
 
 `tune` maps an acceptance and a rollback rate to three knobs by fixed weights. `simulate` "measures" it with a speed
 model whose optimum is that very formula, so the improvement it reports is circular: it says nothing of any engine. The
@@ -48,7 +48,7 @@ _P_BIAS = {Profile.THROUGHPUT: -0.015, Profile.LATENCY: 0.02, Profile.STABLE: 0.
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """Longest draft, shortest draft, and least probability; as the seeds write them, `21/6/0.72`."""
+    """Longest draft, shortest draft, and least probability; as UAP writes them, `21/6/0.72`."""
 
     draft_max: int = 16
     draft_min: int = 3

@@ -15,6 +15,7 @@ from specdash.bench.schedule import Options as MeasureOptions
 from specdash.core.errors import InputError, UsageError
 from specdash.tune import knobs
 from specdash.tune.asked import BUNDLED, asked_of
+from specdash.tune.fitting import fitting
 from specdash.tune.forecast import before, busy_share, total_s
 from specdash.tune.gear import REPEATS
 from specdash.tune.limits import Limits
@@ -111,7 +112,11 @@ def prepare(
     objective = _objective(options, cards)
     settings = knobs.settings_in_force(values, env)
     start, points = _space(options, settings)
-    asked = asked_of(options, place, _room(settings), env)
+    measure = MeasureOptions(runs=1, max_tokens=options.tokens, seed=options.seed)
+    room = _room(settings)
+    asked = asked_of(options, place, room, env)
+    prompts, left_out = fitting(asked.prompts, measure, place, room)
+    asked = replace(asked, prompts=prompts, notes=(*asked.notes, *left_out))
     workload = objective.workload(asked.workload)
     task = Task(points, start, workload, Budget(options.restarts, options.minutes), options.least_gain)
     limits = Limits(ttft=options.ttft, free_mib=options.free_mib, warnings=not options.allow_warnings)
@@ -144,7 +149,6 @@ def prepare(
         downtime_s=cost.downtime_s,
         notes=(*asked.notes, *cost.notes),
     )
-    measure = MeasureOptions(runs=1, max_tokens=options.tokens, seed=options.seed)
     return Prepared(options, task, plan, asked.prompts, measure, objective, limits, about, synthetic)
 
 

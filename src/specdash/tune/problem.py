@@ -32,7 +32,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """As people read it: `draft-mtp n3 p0.5 + ngram-mod 48`."""
+        """As people read it, another one for every point: `draft-mtp n3 min1 p0.5 + ngram-mod 48 min2 size12`."""
         if not self.types:
             return OFF
         parts = []
@@ -40,8 +40,12 @@ class Point:
             ngram = one.startswith("ngram")
             longest = self.ngram_max if ngram else self.n_max
             words = [one] if longest is None else [one, f"{longest}" if ngram else f"n{longest}"]
+            if least := self.ngram_min if ngram else self.n_min:
+                words.append(f"min{least}")
             if not ngram and self.p_min:
                 words.append(f"p{self.p_min:g}")
+            if ngram and self.ngram_size is not None:
+                words.append(f"size{self.ngram_size}")
             parts.append(" ".join(words))
         return " + ".join(parts)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MTP = "draft-mtp"
 _ROLLED_BACK = 0.35
-"""Of what is rejected, in the seeds' own simulation."""
+"""Of what is rejected, in UAP's own simulation."""
 
 
 class Keep:
@@ -80,9 +80,9 @@ def exhaustive(task: Task) -> Listed:
 
 
 class Formula:
-    """The seeds' formula: from the acceptance of one boot to the next one's knobs, until it repeats itself.
+    """UAP's formula: from the acceptance of one boot to the next one's knobs, until it repeats itself.
 
-    `blind` takes what the formula says last, as the seeds do; else the fastest boot is taken.
+    `blind` takes what the formula says last, as UAP does; else the fastest boot is taken.
     """
 
     MOST_BOOTS = 4
@@ -151,4 +151,4 @@ RIVALS: dict[str, Callable[[Task, int], Keep | Listed | Formula]] = {
     "random": at_random,
     "exhaustive": lambda task, _: exhaustive(task),
 }
-"""By name: the start, llama.cpp's defaults, the seeds' formula, the n_max sweep, random search, every point once."""
+"""By name: the start, llama.cpp's defaults, UAP's formula, the n_max sweep, random search, every point once."""

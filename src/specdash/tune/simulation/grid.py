@@ -69,7 +69,7 @@ ENGINE_DEFAULT = mtp(3, 0.0)
 """What llama.cpp does where `--spec-type draft-mtp` alone is given."""
 
 PRESETS = (OFF_POINT, ENGINE_DEFAULT, mtp(6, 0.75), ngram(64), both(12, 0.75, 48))
-"""Where people start: off, the default, a hand-swept MTP, ngram-mod's default, and the seeds' long gated chain."""
+"""Where people start: off, the default, a hand-swept MTP, ngram-mod's default, and UAP's long gated chain."""
 
 
 @cache
