@@ -212,7 +212,7 @@ def test_the_report_of_equals_crowns_nobody() -> None:
 
 def test_settings_that_are_the_references_are_said_to_be_and_nothing_is_advised() -> None:
     """The difference of these would be called real, and a smaller one would need more rounds."""
-    for rates in ([60, 61, 60, 60], [52, 49, 51, 50]):
+    for rates in ([60.0, 61.0, 60.0, 60.0], [52.0, 49.0, 51.0, 50.0]):
         report = ab.Ab(CANDIDATES, found({"A": [50, 53, 48, 51], "B": rates}), {}, identical=frozenset({"B"}))
         assert (report.winner, report.more_rounds, report.decided) == (None, 0, True)
         assert not any("more round" in line and "would decide" in line for line in report.conclusion)

@@ -52,14 +52,16 @@ class InTurn:
         return Ask(self.left[0], Stage.EXPLORE, "next") if self.left else None
 
     def tell(self, result: BootResult) -> None:
-        assert result.point == self.left.pop(0)
+        # What is asked beyond its list is a boot that has to decide.
+        assert not self.left or result.point == self.left.pop(0)
         self.results.append(result)
 
     def outcome(self) -> Outcome:
+        failed = {one.point for one in self.results if one.failure}
         told = {
             one.point: speed
             for one in self.results
-            if not one.failure and (speed := mixture_speed(one.prompts, self.task.workload)) is not None
+            if one.point not in failed and (speed := mixture_speed(one.prompts, self.task.workload)) is not None
         }
         best = max(told, key=lambda point: told[point])
         gain = told[best] / told[self.task.start] - 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdash.bench.drive import Interrupted, Run
 from specdash.core.errors import (
@@ -19,20 +22,36 @@ from specdash.core.errors import (
     UnreachableError,
 )
 from specdash.core.flag import Flag
-from specdash.tune.limits import Limits
+from specdash.tune.limits import Conduct, Limits, Norm
 from specdash.tune.loop import AllFailedError, StartFailedError, Texts
 from specdash.tune.measuring import Measured
 from specdash.tune.objective import TAIL, Objective
-from specdash.tune.problem import Ask, BootResult, Budget, Outcome, Point, Stage, Task, Workload
+from specdash.tune.problem import Ask, BootResult, Budget, Outcome, Point, PromptResult, Stage, Task, Workload
 from specdash.tune.serving import Load
 from specdash.tune.status import Boot, Ending, RunEnd, RunHead, Step
 from specdash.tune.surroundings import Surroundings
-from support.tuning import FAST, KINDS, POINTS, SLOW, START, WORKLOAD, InTurn, Scene, boot_failed, disturbed, samples
+from support.tuning import (
+    FAST,
+    KINDS,
+    POINTS,
+    SLOW,
+    SPEEDS,
+    START,
+    WORKLOAD,
+    InTurn,
+    Scene,
+    boot_failed,
+    disturbed,
+    samples,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.tune.loop import Loop
+
+
+BOOTED = (PromptResult("coding-0", "coding", 100, 2.0),)
 
 
 def boots_of(scene: Scene) -> dict[int, Boot]:
@@ -229,12 +248,61 @@ def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
 )
 def test_a_point_that_breaks_a_limit_is_not_chosen(measured: Measured, said: str) -> None:
     first = Measured(samples(50.0), warnings=frozenset({"old"}))
-    scene = Scene(measured={1: lambda: first, 2: lambda: measured})
+    scene = Scene(measured={1: lambda: first, 2: lambda: measured, 5: lambda: measured})
     end = scene.loop().run()
-    assert said in boots_of(scene)[2].result.failure
-    assert boots_of(scene)[2].result.prompts
+    out = next(one for one in boots_of(scene).values() if one.excluded)
+    assert out.result.point == FAST
+    assert said in out.excluded
+    assert out.result.failure == out.excluded
+    assert out.result.prompts
     assert end.outcome is not None
     assert not end.outcome.improved
+    assert f"ruled out by a limit: {FAST.name}, 90 ({out.excluded})" in end.outcome.why
+
+
+def test_a_point_that_broke_a_limit_in_its_only_boot_is_booted_again_and_may_be_chosen() -> None:
+    busy = Measured(samples(70.0, ttft_s=0.3))
+    scene = Scene(measured={2: lambda: busy})
+    end = scene.loop().run()
+    told = boots_of(scene)
+    assert [one.result.failure for one in told.values()] == [""] * 6
+    assert [told[number].result.point for number in (5, 6)] == [FAST, FAST]
+    assert end.outcome is not None
+    assert end.outcome.chosen == FAST
+    assert "ruled out" not in end.outcome.why
+
+
+def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> None:
+    """Times to first token go up and down by more than the limit from boot to boot, of the start, too."""
+    times = iter((0.1, 0.35, 0.3, 0.4, 0.25, 0.2, 0.33, 0.15))
+    scene = Scene(budget=Budget(8))
+    scene.tuner = Again(Task(POINTS, START, WORKLOAD, scene.budget), 8)
+    scene.measured = {
+        number: lambda: Measured(samples(SPEEDS[scene.bed.point], ttft_s=next(times))) for number in range(1, 9)
+    }
+    end = scene.loop().run()
+    assert not any(one.excluded for one in boots_of(scene).values())
+    assert end.outcome is not None
+    assert end.outcome.chosen == FAST
+
+
+@given(
+    st.lists(st.floats(0.01, 5.0), min_size=1, max_size=6),
+    st.lists(st.floats(0.01, 5.0), min_size=1, max_size=6),
+)
+def test_no_point_is_ruled_out_by_one_boot_and_more_noise_never_makes_a_limit_tighter(
+    start: list[float], other: list[float]
+) -> None:
+    norm, conduct, limits = Norm(), Conduct(), Limits()
+    for ttft_s in start:
+        norm.learn(BootResult(START, BOOTED, ttft_s=ttft_s), START)
+    allowed = norm.longest(0.05, 0.05)
+    assert allowed >= median(start) * 1.05 + 0.05 - 1e-9
+    for number, ttft_s in enumerate(other):
+        result = BootResult(FAST, BOOTED, ttft_s=ttft_s)
+        out = conduct.add(FAST, limits.soft(result, Measured(()), norm))
+        assert number > 0 or not out
+        norm.learn(result, START)
 
 
 class Again(InTurn):
@@ -276,7 +344,7 @@ def test_one_busy_moment_does_not_rule_a_point_out_that_kept_the_limits_before()
     assert [one.result.failure for one in told.values()] == [""] * 5
     assert "time to first token 0.30 s" in told[4].broke
     assert told[5].result.point == FAST
-    assert "half of its boots broke a limit" in told[5].why
+    assert "half of its boots or more broke a limit" in told[5].why
     assert end.outcome is not None
     assert end.outcome.chosen == FAST
 
@@ -320,7 +388,7 @@ def test_what_no_boot_could_decide_any_more_is_not_recommended() -> None:
     assert len(boots_of(scene)) == 4
     assert end.outcome is not None
     assert not end.outcome.improved
-    assert "half of its boots broke a limit" in end.outcome.why
+    assert "half of its boots or more broke a limit" in end.outcome.why
 
 
 @pytest.mark.parametrize("cut", range(1, 6))

@@ -12,6 +12,7 @@ from specdash.bench.results import REPORT_JSON, REPORT_MD
 from specdash.bench.statistics import spread
 from specdash.bench.trials import rounds_of
 from specdash.bench.verdict import LEAST_GAIN, Comparison, Verdict, boots_figure, compare, pairs_of
+from specdash.core.change_words import between_words, change_words
 from specdash.export.rows_svg import Row, Rows, draw_rows
 
 if TYPE_CHECKING:
@@ -276,16 +277,17 @@ def comparison_table(ab: Ab) -> list[list[str]]:
             rows.append([candidate.name, UNKNOWN, UNKNOWN, "not measured", UNKNOWN, "0"])
             continue
         sigma = {True: "REAL (> 1 sigma)", False: "within noise", None: UNKNOWN}[one.over_one_sigma]
-        bounds = UNKNOWN if one.low is None or one.high is None else f"{one.low:+.1%} to {one.high:+.1%}"
         verdict = "same settings" if one.name in ab.identical else str(one.verdict)
-        rows.append([one.name, f"{one.gain:+.1%}", bounds, verdict, sigma, str(one.pairs)])
+        rows.append(
+            [one.name, change_words(one.gain), between_words(one.low, one.high), verdict, sigma, str(one.pairs)]
+        )
     return rows
 
 
 def gain_words(one: Comparison) -> str:
     """`+12.3 % [8.1 %, 16.7 %]`."""
-    bounds = "" if one.low is None or one.high is None else f" [{one.low:+.1%}, {one.high:+.1%}]"
-    return f"{one.gain:+.1%}{bounds}"
+    bounds = "" if one.low is None or one.high is None else f" [{change_words(one.low)}, {change_words(one.high)}]"
+    return f"{change_words(one.gain)}{bounds}"
 
 
 def alone_words(one: Comparison) -> str:
@@ -355,4 +357,5 @@ def _drift(booted: Sequence[Booted], reference: str) -> str | None:
     change = rates[-1] / rates[0] - 1
     if not (falling or rising) or abs(change) < _TREND:
         return None
-    return f"{reference} changed by {change:+.1%} from its first boot to its last, steadily: heat or a power limit?"
+    words = change_words(change)
+    return f"{reference} changed by {words} from its first boot to its last, steadily: heat or a power limit?"

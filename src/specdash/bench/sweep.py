@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.bench.ab import UNKNOWN, aligned, md_table, rates_of
 from specdash.bench.results import REPORT_JSON, REPORT_MD
 from specdash.bench.verdict import ALPHA, student
+from specdash.core.change_words import change_words
 from specdash.export.rows_svg import Row, Rows, draw_rows
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def table(ranked: Sequence[Ranked]) -> list[list[str]]:
                 str(one.boots),
                 f"{one.speed:.4g}",
                 bounds,
-                UNKNOWN if one.gain is None else f"{one.gain:+.1%}",
+                change_words(one.gain),
                 UNKNOWN if one.acceptance is None else f"{one.acceptance:.1%}",
                 "yes" if one.may_be_best else "no",
             ]

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from specdash.bench.progress import Progress, duration
+from specdash.core.change_words import between_words, change_words
 from specdash.core.errors import ExitCode
 from specdash.core.masking import MASK
 from specdash.tune.gains import gains
@@ -137,6 +138,9 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
     """One boot: its number, point, speed, what that is beside the start, and why it was made."""
     head = f"{boot.number:3} of {total}  {boot.result.point.name:<34}"
     why = f"  ({boot.stage}{f': {boot.why}' if boot.why else ''})"
+    if boot.excluded:
+        speed = "--" if boot.speed is None else f"{boot.speed:.4g}"
+        return f"{head}{speed:>8} {unit}  out by a limit: {boot.excluded}{why}"
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
     if boot.broke:
@@ -151,10 +155,7 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
 
 def interval_words(gain: float | None, low: float | None, high: float | None) -> str:
     """`+12.3% (+8.1% to +16.4%)`."""
-    if gain is None:
-        return "--"
-    between = "" if low is None or high is None else f" ({low:+.1%} to {high:+.1%})"
-    return f"{gain:+.1%}{between}"
+    return change_words(gain) + ("" if low is None or high is None else f" ({between_words(low, high)})")
 
 
 def ending_lines(end: RunEnd, prepared: Prepared, directory: Path) -> list[str]:
@@ -185,7 +186,7 @@ def ending_lines(end: RunEnd, prepared: Prepared, directory: Path) -> list[str]:
     if outcome is not None and outcome.why:
         lines.append(f"  because   {outcome.why}")
     if outcome is not None and outcome.noise is not None:
-        lines.append(f"  noise     the same settings differ by {outcome.noise:.1%} from boot to boot")
+        lines.append(f"  noise     the same settings differ by {outcome.noise_words} from boot to boot")
     return [*lines, f"  report    {directory / 'report.md'}"]
 
 

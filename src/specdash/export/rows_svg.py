@@ -21,6 +21,7 @@ _LEAST_REACH = 0.1
 _DIAMOND = 6.0
 _OWN_STYLE = (
     ".tick{stroke:#2563eb;stroke-opacity:.4}.span{stroke:#2563eb;stroke-width:3;stroke-linecap:round}"
+    ".hollow{fill:none;stroke:#2563eb;stroke-width:1.6;stroke-dasharray:2 1.5}"
     ".arrow{fill:#2563eb}.best{fill:#15803d}.best.span{stroke:#15803d}.note{font-weight:600}"
     "@media (prefers-color-scheme:dark){.tick,.span{stroke:#60a5fa}.arrow{fill:#60a5fa}.best{fill:#4ade80}"
     ".best.span{stroke:#4ade80}}"
@@ -37,6 +38,8 @@ class Row:
     high: float | None = None
     ticks: tuple[float, ...] = ()
     is_best: bool = False
+    note: str = ""
+    """Why the row does not count, in a word or two: its mark is hollow then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,9 @@ def _row(row: Row, y: int, axis: _Axis) -> Iterable[str]:
         yield f'<text x="{_LEFT + 4}" y="{y + 4}">--</text>'
         return
     x0 = axis.x(row.value)
-    yield _diamond(x0, y) if row.is_best else f'<circle class="dot" cx="{x0:.2f}" cy="{y}" r="4.5"/>'
-    told = axis.told(row.value)
+    hollow = " hollow" if row.note else ""
+    yield _diamond(x0, y) if row.is_best else f'<circle class="dot{hollow}" cx="{x0:.2f}" cy="{y}" r="4.5"/>'
+    told = axis.told(row.value) + (f", {escaped(row.note)}" if row.note else "")
     if row.low is not None and row.high is not None:
         told += f" [{axis.told(row.low)}, {axis.told(row.high)}]"
     yield f'<text class="note" x="{WIDTH - 14}" y="{y + 4}" text-anchor="end">{told}</text>'

@@ -26,7 +26,7 @@ from specdash.tune.measuring import UnmeasuredError
 from specdash.tune.objective import Objective, results_of
 from specdash.tune.problem import Ask, BootResult, Outcome, Stage, mixture_speed
 from specdash.tune.pulse import Pulse
-from specdash.tune.status import Boot, Ending, Guess, Now, RunEnd, RunHead, Step
+from specdash.tune.status import Boot, Ending, Guess, Now, RunEnd, RunHead, Step, exclusion_words
 from specdash.tune.tail import in_the_tail, marked
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Loop:
         broke = self.conduct.split(chosen)
         if not broke:
             return None
-        return Ask(chosen, Stage.CONFIRM, f"half of its boots broke a limit ({broke}): one more decides")
+        return Ask(chosen, Stage.CONFIRM, f"half of its boots or more broke a limit ({broke}): one more decides")
 
     def _late(self) -> bool:
         minutes = self.task.budget.minutes
@@ -169,7 +169,7 @@ class Loop:
             measured, failure = self._measured(settings)
             if not self._discarded(number, measured, last=turn == self.gear.repeats):
                 break
-        result, broke = self._result(wanted.point, measured, failure)
+        result, broke, excluded = self._result(wanted.point, measured, failure)
         self.norm.learn(result, self.task.start, measured.warnings if measured is not None else None)
         away = [one.downtime_s for one in _applies(self.gear.bed)[already:] if one.downtime_s is not None]
         speed = mixture_speed(result.prompts, self.task.workload) if result.prompts else None
@@ -183,6 +183,7 @@ class Loop:
             waited_s=began - first,
             downtime_s=sum(away) if away else None,
             broke=broke,
+            excluded=excluded,
             settings=_shown(settings),
             speed=speed,
         )
@@ -220,25 +221,33 @@ class Loop:
             self.gear.observer.discarded(disturbed)
         return again
 
-    def _result(self, point: Point, measured: Measured | None, failure: str) -> tuple[BootResult, str]:
-        """What a boot comes to, and which soft limit it broke."""
+    def _result(self, point: Point, measured: Measured | None, failure: str) -> tuple[BootResult, str, str]:
+        """What a boot comes to, which soft limit it broke, and which limit rules its point out now."""
         if measured is None:
-            return BootResult(point, failure=failure), ""
+            return BootResult(point, failure=failure), "", ""
         results, draft_s = results_of(self.gear.objective, measured, every_step=point.drafts_every_step)
         if self.gear.objective is Objective.LATENCY:
             results = marked(results)
         result = BootResult(point, results, draft_s, failure, measured.ttft_s)
         if not failure and not results:
             failure = "the driver did not tell what the GPU drew" if measured.samples else "nothing was answered"
-        failure = failure or self.gear.limits.hard(result, measured)
         if failure:
-            return replace(result, failure=failure), ""
+            return replace(result, failure=failure), "", ""
+        if limit := self.gear.limits.hard(result, measured):
+            return replace(result, failure=limit), "", limit
         # The start is what the limits are taken from.
         broke = self.gear.limits.soft(result, measured, self.norm) if point != self.task.start else ""
-        return replace(result, failure=self.conduct.add(point, broke)), broke
+        limit = self.conduct.add(point, broke)
+        return replace(result, failure=limit), broke, limit
 
     def _verdict(self) -> tuple[Outcome, str]:
-        """The outcome, with texts compared; raises `AllFailedError` when there is nothing to judge."""
+        """The outcome, with texts compared and the points named that limits ruled out; raises `AllFailedError` when
+        there is nothing to judge."""
+        outcome, texts = self._judged()
+        ruled_out = exclusion_words(self.boots)
+        return replace(outcome, why="; ".join(one for one in (outcome.why, ruled_out) if one)), texts
+
+    def _judged(self) -> tuple[Outcome, str]:
         if not any(not one.result.failure for one in self.boots):
             reason = self.boots[-1].result.failure if self.boots else "no boot fitted into the time"
             raise AllFailedError(f"no boot could be measured, so there is no recommendation: {reason}")
@@ -246,7 +255,7 @@ class Loop:
         if outcome.improved and self.gear.objective is Objective.LATENCY:
             outcome = in_the_tail(outcome, [one.result for one in self.boots], self.task)
         if outcome.improved and (broke := self.conduct.split(outcome.chosen)):
-            why = f"{outcome.chosen.name} is faster, and half of its boots broke a limit: {broke}"
+            why = f"{outcome.chosen.name} is faster, and half of its boots or more broke a limit: {broke}"
             outcome = replace(outcome, chosen=self.task.start, improved=False, why=why)
         if outcome.improved and not outcome.confirmed:
             why = f"no improvement confirmed: {outcome.why}"

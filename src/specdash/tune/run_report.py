@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from specdash.control import safe_file
+from specdash.core.change_words import between_words, change_words
 from specdash.core.errors import InputError
 from specdash.export.rows_svg import Row, Rows, draw_rows
 from specdash.tune.gains import boot_noise, gains
@@ -18,6 +19,7 @@ from specdash.tune.objective import is_of_the_tail, unit_of
 from specdash.tune.problem import BootResult
 from specdash.tune.run_files import read_run
 from specdash.tune.run_setup import SAMPLES, SCHEMA, read_setup
+from specdash.tune.status import excluded_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from specdash.tune.run_files import RunFiles
     from specdash.tune.status import Boot, Run
 
+_OUT = "out by a limit"
 JSON, MARKDOWN, PLOT = "report.json", "report.md", "speeds.svg"
 
 
@@ -170,7 +173,11 @@ def plot(run: Run) -> Rows:
         if one.speed is not None:
             speeds.setdefault(one.result.point.name, []).append(one.speed)
     chosen = run.end.outcome.chosen.name if run.end is not None and run.end.outcome is not None else None
-    rows = [Row(name, fmean(found), ticks=tuple(found), is_best=name == chosen) for name, found in speeds.items()]
+    out = {point.name for point in excluded_points(run.boots)}
+    rows = [
+        Row(name, fmean(found), ticks=tuple(found), is_best=name == chosen, note=_OUT if name in out else "")
+        for name, found in speeds.items()
+    ]
     at_start = speeds.get(run.plan.start.name)
     reference = fmean(at_start) if at_start else None
     return Rows(
@@ -259,6 +266,8 @@ def _table(
 
 def _remark(boot: Boot) -> str:
     """What became of a boot, else why it was made."""
+    if boot.excluded:
+        return f"{_OUT}: {boot.excluded}"
     return boot.result.failure or (f"this once: {boot.broke}; {boot.why}" if boot.broke else boot.why)
 
 
@@ -282,9 +291,7 @@ def _class_cell(told: dict[str, float | None] | None) -> str:
 
 
 def _words(gain: float | None, low: float | None, high: float | None) -> str:
-    if gain is None:
-        return "--"
-    return f"{gain:+.1%}" + ("" if low is None or high is None else f" ({low:+.1%} to {high:+.1%})")
+    return change_words(gain) + ("" if low is None or high is None else f" ({between_words(low, high)})")
 
 
 def _cell(text: str) -> str:

@@ -16,8 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from specdash.tune.problem import BootResult, Budget, Outcome, Point, Stage, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ class Boot:
     downtime_s: float | None = None
     broke: str = ""
     """Which soft limit this boot broke, also where most boots of its point keep it (`tune.limits`)."""
+    excluded: str = ""
+    """Which limit rules this point out with this boot; it was measured, and its figures are kept."""
     settings: Settings = ()
     speed: float | None = None
     """On the workload (`problem.mixture_speed`)."""
@@ -116,6 +122,20 @@ class Boot:
     the start see `tune.gains`."""
     low: float | None = None
     high: float | None = None
+
+
+def excluded_points(boots: Sequence[Boot]) -> dict[Point, str]:
+    """The points that a limit rules out, and which."""
+    return {one.result.point: one.excluded for one in boots if one.excluded}
+
+
+def exclusion_words(boots: Sequence[Boot]) -> str:
+    """What limits took out of the choice, each point with its fastest speed; empty where that is nothing."""
+    found = []
+    for point, limit in excluded_points(boots).items():
+        speeds = [one.speed for one in boots if one.result.point == point and one.speed is not None]
+        found.append(f"{point.name}{f', {max(speeds):.4g}' if speeds else ''} ({limit})")
+    return f"ruled out by a limit: {'; '.join(found)}" if found else ""
 
 
 class Step(StrEnum):

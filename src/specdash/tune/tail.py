@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdash.core.change_words import between_words, change_words
 from specdash.tune.gains import Gain
 from specdash.tune.objective import TAIL
 
@@ -81,8 +82,8 @@ def in_the_tail(outcome: Outcome, results: Sequence[BootResult], task: Task) -> 
     if low > 0 and told.gain >= task.least_gain:
         return outcome
     why = (
-        f"no improvement found: the slowest requests of {outcome.chosen.name} are {told.gain:+.1%} faster than the "
-        f"start's, {low:+.1%} to {high:+.1%}, as other prompts might have been the slowest"
+        f"no improvement found: the slowest requests of {outcome.chosen.name} are {change_words(told.gain)} faster "
+        f"than the start's, {between_words(low, high)}, as other prompts might have been the slowest"
     )
     return replace(outcome, chosen=task.start, improved=False, why=why)
 

@@ -17,7 +17,7 @@ import numpy as np
 from specdash.core.errors import UsageError
 from specdash.tune import memory, race, words
 from specdash.tune.model import Doubts, Field, survey
-from specdash.tune.problem import Ask, Outcome, Stage
+from specdash.tune.problem import Ask, Outcome, Stage, noise_words
 from specdash.tune.surrogate import worth
 from specdash.tune.tally import Tally
 
@@ -142,14 +142,18 @@ class SpecTuner:
             return Outcome(start, False, restarts=boots, why=words.unmeasured(self._results))
         verdict, least = self._verdict(surface, self._posterior(surface)), self.task.least_gain
         noise = surface.timing.noise
+        is_more = noise >= max(self._field.doubts.boots)
+        said = noise_words(noise, is_more=is_more)
         if verdict is None:
-            why = words.none_better(len(surface.booted), noise)
-            return Outcome(start, False, restarts=boots, why=why, noise=noise)
+            why = words.none_better(sum(place not in self._failed for place in surface.booted.tolist()), said)
+            return Outcome(start, False, restarts=boots, why=why, noise=noise, noise_is_more=is_more)
         best, confirmed = self._field.points[verdict.place], verdict.against >= self.settings.fresh
         ok = verdict.promoted(least) and (confirmed or self.remaining() > 0)
-        why = words.judged(best, verdict, least, noise, confirmed=confirmed)
+        why = words.judged(best, verdict, least, said, confirmed=confirmed)
         chosen = best if ok else start
-        return Outcome(chosen, ok, verdict.gain, verdict.low, verdict.high, boots, why, noise, confirmed=confirmed)
+        return Outcome(
+            chosen, ok, verdict.gain, verdict.low, verdict.high, boots, why, noise, confirmed, noise_is_more=is_more
+        )
 
     def explain(self) -> str:
         """Why the boot asked for last, in a sentence."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdash.core.change_words import between_words, change_words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,7 +33,7 @@ def explore(posterior: Posterior, surface: Surface, chosen: int, value: float, r
     reason = (
         "booted again, because boots differ by more than the best points do"
         if again
-        else (f"predicted {ahead:+.1%} against the best one measured, give or take {posterior.sd[chosen]:.1%}")
+        else (f"predicted {change_words(ahead)} against the best one measured, give or take {posterior.sd[chosen]:.1%}")
     )
     pruned = f"; {ruled_out} points are ruled out" if ruled_out else ""
     return f"{reason}; one boot of it is expected to better the final choice by {max(value, 0.0):.2%}{pruned}"
@@ -40,7 +42,8 @@ def explore(posterior: Posterior, surface: Surface, chosen: int, value: float, r
 def race(best: Point, verdict: Verdict) -> str:
     """Why a point that was booted already is booted again."""
     return (
-        f"{best.name} is {verdict.gain:+.1%} against the start, and the lower bound {verdict.low:+.1%} is not above 0: "
+        f"{best.name} is {change_words(verdict.gain)} against the start, and the lower bound "
+        f"{change_words(verdict.low)} is not above 0: "
         "both are booted in turn"
     )
 
@@ -48,7 +51,7 @@ def race(best: Point, verdict: Verdict) -> str:
 def confirm(best: Point, verdict: Verdict, *, fresh: bool) -> str:
     """Why the boots of the end are what they are."""
     what = "a fresh boot of the start" if fresh else "a boot that did not choose it"
-    return f"{best.name} is {verdict.gain:+.1%} against the start: {what} confirms it, or does not"
+    return f"{best.name} is {change_words(verdict.gain)} against the start: {what} confirms it, or does not"
 
 
 def unmeasured(results: Sequence[BootResult]) -> str:
@@ -57,20 +60,20 @@ def unmeasured(results: Sequence[BootResult]) -> str:
     return f"the start was not measured: {failures[0]}" if failures else "nothing was measured yet"
 
 
-def none_better(points: int, noise: float) -> str:
+def none_better(points: int, noise: str) -> str:
     """Why the start stays, where no point looked better."""
     return (
-        f"no improvement found: by what all boots together say, none of the {points} points that were booted is better "
-        f"than the start (boots of one configuration differ by {noise:.1%})"
+        f"no improvement found: by what all boots together say, none of the {points} points that were booted and "
+        f"keep the limits is better than the start (boots of one configuration differ by {noise})"
     )
 
 
-def judged(best: Point, verdict: Verdict, least: float, noise: float, *, confirmed: bool) -> str:
+def judged(best: Point, verdict: Verdict, least: float, noise: str, *, confirmed: bool) -> str:
     """The verdict, with its evidence."""
     evidence = (
-        f"{best.name} is {verdict.gain:+.1%} against the start, {verdict.low:+.1%} to {verdict.high:+.1%}, from "
-        f"{_boots(verdict.boots)} of it and {verdict.against} of the start; "
-        f"boots of one configuration differ by {noise:.1%}"
+        f"{best.name} is {change_words(verdict.gain)} against the start, {between_words(verdict.low, verdict.high)}, "
+        f"from {_boots(verdict.boots)} of it and {verdict.against} of the start; "
+        f"boots of one configuration differ by {noise}"
     )
     if verdict.promoted(least):
         return evidence if confirmed else f"{evidence}; {UNCONFIRMED}"

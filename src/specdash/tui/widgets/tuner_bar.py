@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdash.core.change_words import change_words
 from specdash.core.readings import Status
 from specdash.tui.formatting import UNKNOWN, bar, clean, clock, count, duration, fit, rate
 from specdash.tui.spans import BLANK, Line, Span, line_width, spread, wrap
@@ -81,12 +82,10 @@ def point_words(point: Point | None, limit: int = 60) -> str:
 
 def gain_words(gain: float | None, low: float | None, high: float | None, digits: int = 1) -> str:
     """`+11.8 % [+6.0, +17.9]`; without an interval the gain alone."""
-    if gain is None:
-        return UNKNOWN
-    text = f"{gain * 100:+.{digits}f} %"
-    if low is None or high is None:
+    text = change_words(gain, digits, " %")
+    if gain is None or low is None or high is None:
         return text
-    return f"{text} [{low * 100:+.{digits}f}, {high * 100:+.{digits}f}]"
+    return f"{text} [{change_words(low, digits, '')}, {change_words(high, digits, '')}]"
 
 
 def gain_role(low: float | None, high: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from specdash.core.change_words import change_words
 from specdash.tui.formatting import UNKNOWN, clean, clock, count, duration, fit, percent, rate, seconds
 from specdash.tui.tuner_model import chosen_point, class_speeds
 from specdash.tui.widgets.part import TextPart
@@ -137,6 +138,8 @@ class BootsTable(RowsPanel[BootRow]):
         if boot is None:
             done = f" {now.done} of {now.total}" if now is not None and now.done is not None and now.total else ""
             return (f"{now.step}{done}…" if now is not None else UNKNOWN, "accent")
+        if boot.excluded:
+            return (f"out by a limit: {clean(boot.excluded, 200)}", "warn")
         if boot.result.failure:
             return (f"failed: {clean(boot.result.failure, 200)}", "bad")
         if run is not None and row.point == run.plan.start:
@@ -214,7 +217,7 @@ def boot_lines(run: Run, boot: Boot, width: int) -> list[Line]:
 def _change(row: ClassSpeed) -> Span:
     if row.speed is None or not row.start:
         return (UNKNOWN, "dim")
-    return (f"{(row.speed / row.start - 1) * 100:+.1f} %", "text")
+    return (change_words(row.speed / row.start - 1, 1, " %"), "text")
 
 
 _CLASS_COLUMNS: tuple[Column[ClassSpeed], ...] = (

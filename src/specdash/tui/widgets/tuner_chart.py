@@ -10,6 +10,7 @@ from specdash.tui.tuner_model import chosen_point, guessed_speed, start_speed
 from specdash.tui.widgets.panel import TitledPanel, message
 from specdash.tui.widgets.tuner_bar import gain_role
 from specdash.tune.objective import unit_of
+from specdash.tune.status import excluded_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,8 @@ class Dot:
     is_start: bool
     role: str
     is_chosen: bool = False
+    is_out: bool = False
+    """Whether a limit rules its point out."""
 
 
 class SpeedChart(TitledPanel):
@@ -64,7 +67,9 @@ class SpeedChart(TitledPanel):
         if run is None or not run.boots:
             return ()
         legend: list[Span] = [(signs.start, "accent"), (" start  ", "dim"), (signs.tried, "text"), (" tried", "dim")]
-        if any(one.result.failure for one in run.boots):
+        if any(one.excluded for one in run.boots):
+            legend += [("  ", "dim"), (signs.out, "warn"), (" out by a limit", "dim")]
+        if any(one.result.failure and not one.excluded for one in run.boots):
             legend += [("  ", "dim"), (signs.failed, "bad"), (" failed", "dim")]
         if guessed_speed(run) is not None:
             legend += [("  ", "dim"), (signs.guess, "gain"), (" best guess", "dim")]
@@ -86,28 +91,34 @@ class _Signs:
     tried: str
     failed: str
     below: str
+    out: str
     guess: str
     bar: str
     line: str
 
 
+_UNICODE = _Signs("◇", "●", "✖", "▼", "⊘", "◆", "│", "╌")
+_ASCII = _Signs("=", "o", "x", "v", "%", "*", "|", "-")
+
+
 def _signs(*, ascii_only: bool) -> _Signs:
-    return _Signs("=", "o", "x", "v", "*", "|", "-") if ascii_only else _Signs("◇", "●", "✖", "▼", "◆", "│", "╌")
+    return _ASCII if ascii_only else _UNICODE
 
 
 def dots_of(run: Run, gains: Mapping[int, Gain]) -> list[Dot]:
     """The boots, with their intervals as speeds where the start's is known."""
-    start, chosen = start_speed(run), chosen_point(run)
+    start, chosen, out = start_speed(run), chosen_point(run), excluded_points(run.boots)
     dots = []
     for one in run.boots:
         is_start = one.result.point == run.plan.start
-        gain, failed = gains.get(one.number), bool(one.result.failure)
+        is_out = one.result.point in out
+        gain, failed = gains.get(one.number), bool(one.result.failure) and not is_out
         low = start * (1 + gain.low) if gain is not None and start and gain.low is not None else None
         high = start * (1 + gain.high) if gain is not None and start and gain.high is not None else None
         role = "bad" if failed else "accent" if is_start else gain_role(gain.low, gain.high) if gain else "text"
         is_chosen = one.result.point == chosen
-        role = "good" if is_chosen else role
-        dots.append(Dot(one.number, None if failed else one.speed, low, high, is_start, role, is_chosen))
+        role = "good" if is_chosen else "warn" if is_out else role
+        dots.append(Dot(one.number, None if failed else one.speed, low, high, is_start, role, is_chosen, is_out))
     return dots
 
 
@@ -158,6 +169,8 @@ def _sign(dot: Dot, signs: _Signs, *, below: bool) -> str:
         return signs.failed
     if below:
         return signs.below
+    if dot.is_out:
+        return signs.out
     if dot.is_chosen:
         return signs.guess
     return signs.start if dot.is_start else signs.tried

@@ -1,0 +1,64 @@
+"""Points that a limit rules out are named and marked wherever their speeds are shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specdash.cli.tune_view import boot_line
+from specdash.export.rows_svg import Row, Rows, draw_rows
+from specdash.tui.widgets.tuner_chart import chart_lines, dots_of
+from specdash.tune.problem import BootResult, Point, Stage, Workload
+from specdash.tune.run_report import plot
+from specdash.tune.status import Boot, Run, RunHead, RunPlan, excluded_points, exclusion_words
+
+FAST, START = Point(("draft-simple",), n_max=6), Point(("draft-simple",), n_max=3)
+LIMIT = "time to first token 0.62 s, at most 0.30 s are allowed (in 2 of 2 boots a limit was broken)"
+MIX = Workload((("prose", 1.0),))
+
+
+def boot(number: int, point: Point, speed: float | None, **more: str) -> Boot:
+    result = BootResult(point, failure=more.get("excluded", ""))
+    return replace(Boot(number, Stage.EXPLORE, "", result, 0.0, **more), speed=speed)
+
+
+BOOTS = (
+    boot(1, START, 108.0),
+    boot(2, Point(), 216.0, broke=LIMIT),
+    boot(3, Point(), 214.0, broke=LIMIT, excluded=LIMIT),
+    boot(4, FAST, 90.0),
+)
+PLAN = RunPlan("the test", start=START, workload=MIX)
+RUN = Run("/nowhere", RunHead(PLAN, 0.0, 1, 0.0), boots=BOOTS)
+
+
+def test_the_verdict_names_them_with_their_speed_and_the_limit() -> None:
+    assert excluded_points(BOOTS) == {Point(): LIMIT}
+    assert exclusion_words(BOOTS) == f"ruled out by a limit: none, 216 ({LIMIT})"
+    assert exclusion_words(BOOTS[:1]) == ""
+
+
+def test_a_line_of_a_boot_keeps_its_speed_and_says_that_a_limit_put_it_out() -> None:
+    line = boot_line(BOOTS[2], BOOTS, START, MIX, 8, "tok/s")
+    assert "214" in line
+    assert f"out by a limit: {LIMIT}" in line
+    assert "not usable" not in line
+
+
+def test_the_plot_of_the_report_draws_them_hollow() -> None:
+    rows = {row.label: row for row in plot(RUN).rows}
+    assert [name for name, row in rows.items() if row.note] == ["none"]
+    text = draw_rows(Rows("t", "tok/s", (Row("a", 1.0), Row("b", 2.0, note="out by a limit"))))
+    assert text.count('class="dot hollow"') == 1
+    assert "2, out by a limit" in text
+
+
+def test_the_chart_on_the_screen_has_a_sign_of_its_own_for_them() -> None:
+    assert [(one.is_out, one.speed) for one in dots_of(RUN, {})] == [
+        (False, 108.0),
+        (True, 216.0),
+        (True, 214.0),
+        (False, 90.0),
+    ]
+    for ascii_only, sign in ((True, "%"), (False, "⊘")):
+        lines = chart_lines(RUN, {}, 60, 12, ascii_only=ascii_only)
+        assert "".join(text for line in lines for text, _ in line).count(sign) == 2
