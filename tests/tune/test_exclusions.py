@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from specdash.cli.tune_view import boot_line
 from specdash.export.rows_svg import Row, Rows, draw_rows
 from specdash.tui.widgets.tuner_chart import chart_lines, dots_of
@@ -16,9 +14,9 @@ LIMIT = "time to first token 0.62 s, at most 0.30 s are allowed (in 2 of 2 boots
 MIX = Workload((("prose", 1.0),))
 
 
-def boot(number: int, point: Point, speed: float | None, **more: str) -> Boot:
-    result = BootResult(point, failure=more.get("excluded", ""))
-    return replace(Boot(number, Stage.EXPLORE, "", result, 0.0, **more), speed=speed)
+def boot(number: int, point: Point, speed: float, *, broke: str = "", excluded: str = "") -> Boot:
+    result = BootResult(point, failure=excluded)
+    return Boot(number, Stage.EXPLORE, "", result, 0.0, broke=broke, excluded=excluded, speed=speed)
 
 
 BOOTS = (
