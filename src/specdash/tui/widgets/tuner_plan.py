@@ -218,7 +218,7 @@ def _evidence_lines(run: Run, gains: Mapping[int, Gain], outcome: Outcome | None
     if failed:
         parts.append(f"{count(failed)} failed")
     if outcome is not None and outcome.noise is not None:
-        parts.append(f"speeds differ by {outcome.noise_words} from boot to boot")
+        parts.append(f"speeds differ by {outcome.noise_words.replace('%', ' %')} from boot to boot")
     lines = labelled("evidence", ", ".join(parts), "text", width, 2)
     if outcome is not None and outcome.why:
         lines += labelled("why", clean(outcome.why, 400), "text", width, 3)
