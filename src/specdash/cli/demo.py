@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.signals import stopped_by_signals
+from specdash.cli.terminal_app import need_terminal
 from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S, Resolved
 from specdash.core.errors import SpecdashError, UsageError
 
@@ -72,10 +74,8 @@ def run(args: argparse.Namespace) -> int:
     spec_types = demo.parse_spec_types(args.spec_type)
     settings = resolved_settings(args)
     if not headless:
-        from specdash.cli.watch import need_terminal
-
         need_terminal("demo", "use `specdash demo --headless` in scripts")
-    with private_directory() as directory, Supervisor() as supervisor:
+    with stopped_by_signals(), private_directory() as directory, Supervisor() as supervisor:
         target = start_backend(supervisor, directory, spec_types, args.engine)
         if args.timings is None:
             # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import tarfile
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from specdash.cli.options import accept_ago, add_settings, resolved_settings
 from specdash.cli.recording import own_rules
+from specdash.cli.signals import stopped_by_signals
+from specdash.cli.terminal_app import need_terminal, run_app
 from specdash.core import paths
 from specdash.core.config import RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, InputError, UsageError
@@ -62,10 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if args.speed is not None and not 0 < args.speed <= 1000:
         raise UsageError(f"--speed {args.speed:g}: wants more than 0, up to 1000")
     if not headless:
-        from specdash.cli.watch import need_terminal
-
         need_terminal("replay", "use `specdash replay --json` in scripts")
-    with ExitStack() as stack:
+    with stopped_by_signals(), ExitStack() as stack:
         path = _record_of(args.file, stack)
         session, until = _opened(path, args, settings)
         stack.callback(session.close)
@@ -176,13 +175,12 @@ def _dashboard(
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
         screenshots=paths.state_dir() / "screenshots",
-        has_terminal=lambda: os.isatty(0),
         replay=player,
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
     try:
-        app.run()
+        run_app(app)
     finally:
         player.close()
         player.join(1.0)

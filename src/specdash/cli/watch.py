@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
 from specdash.cli.recording import own_rules, recorder_for
+from specdash.cli.signals import stopped_by_signals
+from specdash.cli.terminal_app import need_terminal, run_app
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
@@ -29,9 +28,8 @@ from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-    from types import FrameType
 
     from specdash.collect.hub import Hub
     from specdash.control.console import Console
@@ -43,13 +41,10 @@ if TYPE_CHECKING:
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
-    from specdash.tui.app import Dashboard
 
 
 ROLLBACK_S = 300.0
 """How long leaving waits for the rollback of an apply that was running."""
-LEAVE_S = 10.0
-"""How long leaving on a signal may take, the demo's servers included."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +66,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open the dashboard; without a server, the page that says how to connect."""
     need_terminal("watch", "use `specdash snapshot` in scripts")
-    settings = resolved_settings(args)
+    with stopped_by_signals():
+        return _watch(resolved_settings(args))
+
+
+def _watch(settings: Mapping[str, Resolved]) -> int:
     if settings["url"].value is not None:
         # What this machine knows of a named server takes time to find out; the screen is drawn meanwhile.
         return open_dashboard(bare_target(settings), settings, complete=lambda: find_targets(settings)[0])
@@ -96,13 +95,7 @@ def _wait_for_server(settings: Mapping[str, Resolved]) -> Target | None:
     app: ConnectApp[Target] = ConnectApp(
         tried, look=look, theme=settings["theme"].value, ascii_only=settings["ascii"].value
     )
-    return app.run()
-
-
-def need_terminal(command: str, instead: str) -> None:
-    """Raise `UsageError` unless the dashboard can read keys and draw; Textual draws on standard error."""
-    if not (os.isatty(0) and os.isatty(2)):
-        raise UsageError(f"{command} needs a terminal; {instead}")
+    return run_app(app)
 
 
 def open_dashboard(
@@ -142,8 +135,7 @@ def open_dashboard(
     app = Dashboard(
         collecting,
         on_interval=collecting.set_interval,
-        on_ready=lambda: _ready(app, collecting, console),
-        has_terminal=lambda: _has_terminal(console),
+        on_ready=collecting.start,
         demo=demo,
         theme=settings["theme"].value,
         ascii_only=settings["ascii"].value,
@@ -158,12 +150,11 @@ def open_dashboard(
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value
-    with _orderly_end(), _ending(app, seconds):
-        try:
-            app.run()
-        finally:
-            collecting.stop()
-            _end_apply(console)
+    try:
+        run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S))
+    finally:
+        collecting.stop()
+        _end_apply(console)
     return app.return_code or ExitCode.OK
 
 
@@ -313,76 +304,3 @@ class Collecting:
                 if recorder is not None:
                     recorder.start()
                 self._hub.start()
-
-
-def _ready(app: Dashboard, collecting: Collecting, console: Console) -> None:
-    """In the running event loop, after the first paint: collect, and let SIGTERM and SIGHUP leave as `q` does."""
-    collecting.start()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, _leave, app, console)
-
-
-def _leave(app: Dashboard, console: Console) -> None:
-    _end_for_certain(console)
-    app.exit(return_code=int(ExitCode.INTERRUPTED))
-
-
-def _has_terminal(console: Console) -> bool:
-    if os.isatty(0):
-        return True
-    _end_for_certain(console)
-    return False
-
-
-@cache
-def _end_for_certain(console: Console) -> None:
-    """End the process in a while whatever happens: writing to a terminal that is gone can block Textual for ever.
-
-    A running apply is rolled back first. What a killed dashboard leaves behind ends by itself: children with their
-    parent, the demo's directory by its janitor.
-    """
-
-    def end() -> None:
-        rolled_back = console.close(ROLLBACK_S)
-        time.sleep(LEAVE_S if rolled_back else 0.0)
-        os._exit(int(ExitCode.INTERRUPTED))
-
-    threading.Thread(target=end, name="specdash-end", daemon=True).start()
-
-
-@contextmanager
-def _orderly_end() -> Iterator[None]:
-    """SIGTERM and SIGHUP before the event loop handles them, and after; unless somebody handles them already."""
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(int(ExitCode.INTERRUPTED))
-
-    for number in numbers:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def _ending(app: Dashboard, seconds: float | None) -> Iterator[None]:
-    """Quit the running app after `seconds`, if any."""
-    if seconds is None:
-        yield
-        return
-
-    def leave() -> None:
-        with suppress(RuntimeError):
-            app.call_from_thread(app.exit)
-
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

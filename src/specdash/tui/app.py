@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding
 
 from specdash.core.config import REFRESH_S
-from specdash.core.errors import ExitCode
 from specdash.tui import plot
 from specdash.tui.actions import ACTIONS, Place, works_in
 from specdash.tui.arming import Arming
@@ -64,12 +63,11 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     """The overview of one target.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
-    interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. When
-    `has_terminal` says no, the program ends: reading a terminal that is gone never blocks, and would take a whole core.
-    `clock` is monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the
-    services; without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was
-    recorded at a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows
-    nothing else. `recording` says at once why nothing is recorded, "" when all is well. `slots` saves, restores
+    interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. `clock` is
+    monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the services;
+    without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was recorded at
+    a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows nothing else.
+    `recording` says at once why nothing is recorded, "" when all is well. `slots` saves, restores
     and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
     thread, and change something only while armed.
     """
@@ -98,7 +96,6 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
         on_ready: Callable[[], None] | None = None,
-        has_terminal: Callable[[], bool] | None = None,
         console: Console | None = None,
         arming: Arming | None = None,
         incident: Callable[[], Path] | None = None,
@@ -136,7 +133,6 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
         self._clock, self._wall = clock, wall
         self._on_interval = on_interval
         self._when_ready = on_ready
-        self._has_terminal = has_terminal
         self.screenshots = screenshots
         self._timer: Timer | None = None
         self._last_panel = PanelId.ACCEPTANCE
@@ -215,9 +211,6 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
-        if self._has_terminal is not None and not self._has_terminal():
-            self.exit(return_code=int(ExitCode.INTERRUPTED))
-            return
         if self.paused_at is not None and self.shown.view is not None:
             self.shown.show_situation(self._situation())
             return
@@ -253,6 +246,7 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
             self.shown is self.incidents,
             self.shown is self.speculation,
             self.travelling(),
+            self.opening(),
             self.shown is self.tuner and self.tuner_model.under_way,
         )
 
