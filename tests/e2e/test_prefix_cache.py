@@ -78,8 +78,8 @@ def test_conversations_that_take_turns_in_one_slot_find_theirs_in_the_prompt_cac
         told = [ask(server, talk(seed, 100 + 20 * turn)) for turn in range(3) for seed in (1, 2)]
         found = seen(watching, 6)
         assert all(one["cache_n"] > one["prompt_n"] for one in told[2:])
-        assert found.saves >= 4
-        assert found.hits >= 4
+        assert (found.saves or 0) >= 4
+        assert (found.hits or 0) >= 4
         assert found.entries is not None
         assert found.limit_mib == 8192.0
         assert found.unknown == ""

@@ -100,6 +100,7 @@ def test_a_real_log_gives_requests_warnings_and_lines() -> None:
     first = picture.requests[-1]
     assert (first.prompt_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
     assert (first.draft_accepted, first.draft_generated) == (101, 141)
+    assert picture.lines is not None
     assert picture.lines > 100
     newest, lines = told.log_lines(0, 10)
     assert len(lines) == 10

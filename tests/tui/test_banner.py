@@ -279,4 +279,4 @@ def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
 
 
 def test_a_terminal_that_is_too_small_still_names_the_cause() -> None:
-    assert "Not one draft token is accepted" in block(small_lines(view(), 60, 15))
+    assert "Not one draft token is accepted" in block(small_lines(view(), Situation(0.0), 60, 15))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,15 @@ import pytest
 from history.test_replay import WALL, Live, fail, serve
 from specdash.control.slot_console import SlotConsole
 from specdash.core.errors import InputError
+from specdash.core.log_facts import LogBatch, WarningTally
+from specdash.core.readings import Source
 from specdash.history.player import Player
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.spans import ASCII, UNICODE
+from specdash.tui.view import View
+from specdash.tui.widgets.header import Situation, header_lines
+from specdash.tui.widgets.small import small_lines
 from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
 from tui.drawn import block, screen
 from tui.fake_console import FakeConsole
@@ -75,8 +81,7 @@ async def test_a_step_back_shows_the_past_and_l_returns(live: Live) -> None:
         await until(pilot, at_rest(app, NOW - 10))
         await pilot.press("comma")
         await until(pilot, at_rest(app, NOW - 20))
-        await until(pilot, lambda: "(-20s)" in screen(app))
-        assert "REPLAY" in screen(app)
+        await until(pilot, lambda: "REPLAY" in screen(app) and "(-20s)" in screen(app))
         assert "L live" in screen(app)
         assert app.shown.view is not None
         assert app.shown.view.picture.wall == pytest.approx(NOW - 20)
@@ -94,6 +99,83 @@ def _session(live: Live, at: float | None) -> ReplaySession:
     return ReplaySession(live.record, live.target, at=at)
 
 
+@pytest.fixture(scope="module")
+def logged() -> Live:
+    """A server whose log was read from its beginning, for ten minutes."""
+    logged = Live()
+    for at in range(600):
+        tally = WarningTally("find_slot_non_consecutive", 2, float(at), at + 0.5, "a line")
+        logged.tell(at, Source.LOG, LogBatch(lines=10, warnings=(tally,)))
+        serve(logged, [at + 0.5])
+    return logged
+
+
+async def test_no_paint_on_the_way_to_a_moment_shows_a_total_that_is_not_its_own(logged: Live) -> None:
+    loaded = threading.Event()
+
+    def slowly(at: float | None) -> ReplaySession:
+        session = _session(logged, at)
+        deepen = session.deepen
+        session.deepen = lambda *_: loaded.is_set() and deepen()  # type: ignore[method-assign, assignment]
+        return session
+
+    app = travelling_dashboard(slowly)
+    app._wall = lambda: WALL + 599.0
+    async with app.run_test(size=(200, 50)) as pilot:
+        app.action_travel_to(WALL + 500.5)
+        await until(pilot, at_rest(app, WALL + 500.5))
+        await until(pilot, lambda: "LOADING RECORD" in screen(app) and "-- lines" in screen(app))
+        shown = screen(app)
+        assert "-- finished" in shown
+        assert "Warnings  --" in shown
+        assert "REPLAY" not in shown
+        loaded.set()
+        await until(pilot, lambda: "REPLAY" in screen(app) and "5,010 lines" in screen(app))
+        assert "Warnings  1,002" in screen(app)
+
+
+async def test_the_header_has_one_state_and_green_is_only_now(live: Live) -> None:
+    app = travelling_dashboard(lambda at: _session(live, at))
+    words = ("LIVE", "PAUSED", "REPLAY", "LOADING")
+
+    def states() -> list[str]:
+        return [word for word in words if word in screen(app).splitlines()[0]]
+
+    def greens() -> list[str]:
+        return [text for line in app.overview.header.lines for text, role in line if "good" in role]
+
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: states() == ["LIVE"])
+        assert [text.strip() for text in greens()] == ["● LIVE"]
+        await pilot.press("space")
+        await until(pilot, lambda: states() == ["PAUSED"])
+        assert greens() == []
+        await pilot.press("space", "comma")
+        await until(pilot, at_rest(app, NOW - 10))
+        await until(pilot, lambda: states() == ["REPLAY"])
+        assert greens() == []
+        assert "was live" in screen(app)
+        await pilot.press("L")
+        await until(pilot, lambda: states() == ["LIVE"])
+
+
+def test_a_terminal_too_small_for_the_header_tells_the_same_state() -> None:
+    state = FakeState()
+    view = View(state.picture(NOW, NOW, 300.0), state, UNICODE)
+    travel = Travelling(NOW - 60, NOW, NOW - 600, NOW)
+    for situation, word in (
+        (Situation(NOW), "LIVE"),
+        (Situation(NOW, paused_s=3.0), "PAUSED"),
+        (Situation(NOW, travel=travel), "REPLAY"),
+        (Situation(NOW, travel=replace(travel, loading=True)), "LOADING RECORD"),
+        (Situation(NOW, opening="02:00:00"), "LOADING RECORD 02:00:00"),
+    ):
+        first = small_lines(view, situation, 60, 20)[0]
+        assert first[0][0].strip(" ●◔").startswith(word)
+        assert first[0][0] == header_lines(view, situation, 100)[0][0][0]
+        assert ("good" in first[0][1]) == (word == "LIVE")
+
+
 async def test_events_are_jumped_to_and_moments_asked_for(live: Live) -> None:
     app = travelling_dashboard(lambda at: _session(live, at))
     moments = sorted({event.at for event in _session(live, None).events})
@@ -108,7 +190,7 @@ async def test_events_are_jumped_to_and_moments_asked_for(live: Live) -> None:
         await until(pilot, at_rest(app, NOW - 180))
         app.action_travel_to(WALL + 65)
         await until(pilot, at_rest(app, WALL + 65))
-        await until(pilot, lambda: "DOWN" in screen(app))
+        await until(pilot, lambda: "was down" in screen(app))
 
 
 async def test_space_plays_and_plus_is_faster(live: Live) -> None:
@@ -179,6 +261,9 @@ async def test_the_screen_does_not_wait_for_the_record(live: Live) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.press("comma", "comma", "comma")
         assert app.player is None
+        await pilot.pause()
+        assert "LOADING RECORD" in screen(app).splitlines()[0]
+        assert "LIVE" not in screen(app).splitlines()[0]
         may_open.set()
         await until(pilot, at_rest(app, NOW - 30))
 
@@ -208,7 +293,7 @@ async def test_a_dashboard_of_a_replay_has_no_live(live: Live) -> None:
     app = Dashboard(session, wall=lambda: NOW + 86400 * 3, theme="night", replay=Player(session))
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: "REPLAY" in screen(app))
-        assert "DOWN" in screen(app)
+        assert "was down" in screen(app)
         assert "L live" not in screen(app)
         await pilot.press("L")
         assert app.player is not None

@@ -98,7 +98,7 @@ def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNot
 def test_a_terminal_too_small_for_the_screens_says_it_too() -> None:
     state = FakeState("down")
     view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state, UNICODE)
-    found = small_lines(view, 60, 20)
+    found = small_lines(view, Situation(WALL), 60, 20)
     assert "on trial by `specdash tune`, boot 4 of 12" in block(found)
     assert not any("bad" in role for line in found for _, role in line)
 

@@ -134,22 +134,22 @@ def _log(log: LogPicture) -> dict[str, Any]:
         "unrecognised": log.unrecognised,
         "warnings": {
             warning.warning: {
-                "count": warning.count,
+                "count": warning.total,
                 "per_minute": warning.per_minute,
-                "peak_per_minute": warning.peak_per_minute,
+                "peak_per_minute": warning.peak_per_minute if warning.is_whole else None,
                 "severity": warning.severity,
-                "first_age_seconds": warning.first_age_s,
+                "first_age_seconds": warning.first_age_s if warning.is_whole else None,
                 "last_age_seconds": warning.last_age_s,
                 "sample": warning.sample,
                 "slots": list(warning.slots),
                 "slots_at_least": warning.slots_at_least,
-                "tasks_touched": warning.tasks_touched,
+                "tasks_touched": warning.tasks_touched if warning.is_whole else None,
                 "tasks_at_least": warning.tasks_at_least,
                 "last_tasks": list(warning.tasks[-8:]),
             }
             for warning in log.warnings
         },
-        "checkpoints": dict(log.checkpoints),
+        "checkpoints": dict(log.checkpoints) if log.since_wall is None else None,
         "requests": [{**asdict(request), "acceptance": request.acceptance} for request in log.requests],
     }
 

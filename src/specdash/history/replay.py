@@ -21,7 +21,9 @@ from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.recorder import BEGAN
 from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
+from specdash.insight.drafter_picture import SpeculationViews
 from specdash.insight.memory import Memory
+from specdash.insight.proxy_picture import ProxyWindow
 from specdash.insight.state import TargetState
 from specdash.insight.timeline import of_alert
 
@@ -218,7 +220,8 @@ class ReplaySession:
         del now, wall
         reel = self._reel
         moment = reel.position
-        return reel.state.picture(moment, moment, window_s)
+        found = reel.state.picture(moment, moment, window_s)
+        return found if reel.is_deep else _while_loading(found)
 
     def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
         """See `TargetState.columns`."""
@@ -290,6 +293,16 @@ class ReplaySession:
             reel.state.read_anew()
             self.generation += 1
         reel.state.apply(reading)
+
+
+def _while_loading(picture: Picture) -> Picture:
+    """Without what counts over longer than what was fed in."""
+    return replace(
+        picture,
+        proxy=replace(picture.proxy, window=ProxyWindow(), guardrails=(), is_loading=True),
+        experiment=None,
+        views=SpeculationViews(drafting=picture.views.drafting),
+    )
 
 
 _REMEMBERED = (EventKind.STATE, EventKind.RESTART)

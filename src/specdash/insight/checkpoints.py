@@ -12,7 +12,7 @@ from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
 from specdash.insight import acceptance, speculation
 from specdash.insight.checkpoint_tally import CONTEXT, SPECULATIVE
 from specdash.insight.counter_log import delta
-from specdash.insight.drafter_picture import CheckpointsPicture, ReplayFigures
+from specdash.insight.drafter_picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
 from specdash.insight.ended_drafts import ended_drafts
 
 if TYPE_CHECKING:
@@ -38,15 +38,18 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Chec
     way, because = way_of(state)
     figures = _figures(state, way, log.step_totals.since(now - window_s), _window(state, now, window_s), now - window_s)
     life = _figures(state, way, log.step_totals.total, _life(state), float("-inf"))
+    if log.since_wall is not None:
+        # Only a part of its life was read.
+        life = life if life.basis == "counters" else ReplayFigures()
     held = not figures.basis and bool(life.basis)
     shown = life if held else figures
     return CheckpointsPicture(
         memory=model.memory if model is not None else None,
         rollback=way,
         because=because,
-        context=log.checkpoint_tally.counts(CONTEXT),
-        speculative=log.checkpoint_tally.counts(SPECULATIVE),
-        full_reprocessed=log.checkpoint_tally.full_reprocessed,
+        context=log.checkpoint_tally.counts(CONTEXT) if log.since_wall is None else CheckpointCounts(),
+        speculative=log.checkpoint_tally.counts(SPECULATIVE) if log.since_wall is None else CheckpointCounts(),
+        full_reprocessed=log.checkpoint_tally.full_reprocessed if log.since_wall is None else 0,
         held=held,
         basis=shown.basis,
         steps=shown.steps,

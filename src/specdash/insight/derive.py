@@ -110,8 +110,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         decode=_rate(state.decode, now, lifetime[1]),
         requests_processing=scrape.counters.requests_processing if scrape else None,
         requests_deferred=scrape.counters.requests_deferred if scrape else None,
-        requests_finished=state.log.finished,
-        requests_cancelled=state.log.cancelled,
+        requests_finished=state.log.whole(state.log.finished),
+        requests_cancelled=state.log.whole(state.log.cancelled),
         slots=_slots(state, now),
         speculation=speculation.derive(state, now, window_s),
         sources=tuple(_sources(state, now)),
@@ -241,8 +241,8 @@ def _log(state: TargetState, now: float) -> LogPicture:
         path=state.target.log,
         status=Status.UNKNOWN if latest is None or latest.failure else Status.KNOWN,
         reason=str(latest.failure) if latest is not None and latest.failure else "",
-        lines=log.lines,
-        unrecognised=log.unrecognised,
+        lines=log.whole(log.lines),
+        unrecognised=log.whole(log.unrecognised),
         warnings=_warnings(state, now),
         requests=_requests(state, now),
         checkpoints=tuple(sorted(log.checkpoints.items())),
@@ -278,6 +278,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 slots_at_least=view.slots.more,
                 tasks_at_least=view.tasks.more,
                 is_former=view.is_former,
+                is_whole=state.log.since_wall is None,
             )
         )
     order = {"error": 0, "warning": 1, "notice": 2}

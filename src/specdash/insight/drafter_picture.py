@@ -237,11 +237,12 @@ class PrefixCachePicture:
     """Prompts in the prompt cache in host memory (verbosity 4)."""
     size_mib: float | None = None
     limit_mib: float | None = None
-    hits: int = 0
-    """Times that a better prompt was found there, since the server's start (verbosity 4)."""
-    saves: int = 0
-    evicted: int = 0
-    """Prompts dropped from it to make room, or left out because they do not fit, as far as the log was read."""
+    hits: int | None = 0
+    """Times that a better prompt was found there, since the server's start (verbosity 4); these three are None where
+    the log was not read from its beginning."""
+    saves: int | None = 0
+    evicted: int | None = 0
+    """Prompts dropped from it to make room, or left out because they do not fit, in all of the log."""
     full_reprocessed: int = 0
     """Prompts of the window that were read from their start for want of a checkpoint (verbosity 4)."""
     similarity: float | None = None

@@ -169,6 +169,10 @@ class LogView:
             elif dates_all:
                 fresh.ended.append((at, request))
 
+    def whole(self, count: int) -> int | None:
+        """A count of the log, None where the log was not read from its beginning."""
+        return count if self.since_wall is None else None
+
     def lines_after(self, after: int, limit: int) -> tuple[int, tuple[str, ...]]:
         """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
         fresh = min(self._tail_end - after, limit, len(self._tail))

@@ -195,8 +195,9 @@ class BackendPicture:
     decode: Measured = Measured()
     requests_processing: float | None = None
     requests_deferred: float | None = None
-    requests_finished: int = 0
-    requests_cancelled: int = 0
+    requests_finished: int | None = 0
+    requests_cancelled: int | None = 0
+    """In all of the log; None where its beginning was not read: see `LogPicture.since_wall`."""
     slots: tuple[SlotPicture, ...] | None = None
     speculation: SpeculationPicture = SpeculationPicture()
     sources: tuple[SourcePicture, ...] = ()
@@ -214,6 +215,7 @@ class WarningPicture:
     severity: str
     """`error`, `warning` or `notice`."""
     count: int
+    """Lines that were read."""
     per_minute: float
     first_age_s: float
     last_age_s: float
@@ -233,6 +235,13 @@ class WarningPicture:
     """There are or may be more than are counted."""
     is_former: bool = False
     """No line is of the server that writes the log now: it was another one."""
+    is_whole: bool = True
+    """The log was read from its beginning: what is counted are totals."""
+
+    @property
+    def total(self) -> int | None:
+        """Lines of the class in all of the log, None where its beginning was not read."""
+        return self.count if self.is_whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +251,17 @@ class LogPicture:
     path: str | None = None
     status: Status = Status.UNKNOWN
     reason: str = ""
-    lines: int = 0
-    unrecognised: int = 0
+    lines: int | None = 0
+    unrecognised: int | None = 0
+    """Of all of the log; None where its beginning was not read."""
     warnings: tuple[WarningPicture, ...] = ()
     requests: tuple[RequestPicture, ...] = ()
     """The most recent finished requests, newest first; bounded."""
     checkpoints: tuple[tuple[str, int], ...] = ()
     """Counts of checkpoint events, by `kind action`."""
     since_wall: float | None = None
-    """Unix time from when on all these were counted; None when it is from the beginning of the log, as it was read."""
+    """Unix time from when on the log was read, as in a replay that does not reach back to where its recorder began: no
+    total is known. None when it is from the beginning of the log."""
     live: tuple[tuple[str, int], ...] = ()
     """Counts of what happened while we looked, without what was in the log before: verification `steps`, `replays`
     among them, tokens `drafted` and `accepted` by them; checkpoint events by `kind action`; server events by name."""

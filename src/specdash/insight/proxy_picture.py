@@ -89,10 +89,14 @@ class ProxyPicture:
     """The latest guardrail actions, newest first; bounded."""
     guardrails: tuple[GuardrailCount, ...] = ()
     """Guardrails that ever acted, in the order of `Guardrail`."""
+    is_loading: bool = False
+    """A replay has not read all of the window yet: nothing is counted."""
 
     @property
     def counts_guardrails(self) -> bool:
         """Whether no count means that no guardrail acted: somebody counts."""
+        if self.is_loading:
+            return False
         return self._is_ours or self.events_status is Status.KNOWN or bool(self.guardrails)
 
     @property

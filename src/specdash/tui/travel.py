@@ -70,6 +70,12 @@ class TravelActions(App[None]):
             return None
         return travelling(self.player, self.wall_time(), can_return=not self.only_replay)
 
+    def opening(self) -> str | None:
+        """The moment of the record that is being opened, in words; None when none is."""
+        if self._opening is None:
+            return None
+        return moment(self._wanted, self.wall_time()) if self._wanted is not None else ""
+
     def action_travel(self, seconds: float) -> None:
         """Step back (negative) or forward."""
         if self.player is not None:
@@ -129,7 +135,10 @@ class TravelActions(App[None]):
 
     def action_travel_live(self) -> None:
         """Back to live."""
+        called_off = self._opening is not None
         self._wanted = self._opening = None
+        if called_off:
+            self.refresh_view()
         if self.only_replay:
             self.notify("there is no live server here; > and . go towards the record's end, q leaves")
         elif self.player is not None:
@@ -194,6 +203,7 @@ class TravelActions(App[None]):
         if self._opening is None:
             opening = self._opening = object()
             self.run_worker(lambda: self._work(opening, opener, wall), name="record", group="record", thread=True)
+        self.refresh_view()
 
     def _work(self, opening: object, opener: Callable[[float | None], ReplaySession], wall: float | None) -> None:
         from specdash.core.errors import SpecdashError
@@ -209,6 +219,7 @@ class TravelActions(App[None]):
         if self._opening is opening:
             self._opening = self._wanted = None
             self.notify(why, severity="warning", markup=False)
+            self.refresh_view()
 
     def _opened(self, opening: object, session: ReplaySession, asked: float | None) -> None:
         from specdash.history.player import Player

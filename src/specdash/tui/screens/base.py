@@ -98,7 +98,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         self.view, self._situation = view, situation
         self.footer.glyphs = view.glyphs
         if self.has_class("-small"):
-            self.notice.show(view)
+            self.notice.show(view, situation)
             return
         self.header.show(view, situation)
         self.show_body(view)
@@ -106,7 +106,9 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def show_situation(self, situation: Situation) -> None:
         """Draw the header alone: a frozen display still tells the time and that it is frozen."""
         self._situation = situation
-        if self.view is not None and not self.has_class("-small"):
+        if self.view is not None and self.has_class("-small"):
+            self.notice.show(self.view, situation)
+        elif self.view is not None:
             self.header.show(self.view, situation)
 
     def on_resize(self, event: events.Resize) -> None:

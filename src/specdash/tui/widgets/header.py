@@ -73,6 +73,8 @@ class Situation:
     """The speculation screen is what is looked at: it says itself whether the server speculates."""
     travel: Travelling | None = None
     """Where in time the screen is, None when it is live."""
+    opening: str | None = None
+    """The moment of the record that is being opened, in words, empty for its end; None when none is."""
     tuning: bool = False
     """The tuner's screen is what is looked at, and a run goes on: it says itself what is on trial, and that the server
     is away is its doing."""
@@ -95,14 +97,11 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     backend = view.picture.backend
     tags, how = _tags(view, situation), _how(view, situation)
     lines = [
-        spread(_what_runs(view, width - line_width(tags) - 1), tags, width),
+        spread(_what_runs(view, situation, width - line_width(tags) - 1), tags, width),
         spread(_where(backend, width - line_width(how) - 1, wide=width >= _WIDE), how, width),
     ]
     travel = situation.travel
     if travel is not None:
-        badge: Line = ((travel_badge(travel, view.glyphs), "banner.accent"), (" ", "text"))
-        taken = line_width(badge) + line_width(tags) + 1
-        lines[0] = spread([*badge, *_what_runs(view, width - taken)], tags, width)
         lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs))
     trial = view.picture.trial
     if trial is not None and not (situation.tuning and trial.alive):
@@ -123,7 +122,24 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     return lines
 
 
-def state_words(backend: BackendPicture, view: View) -> str:
+def state_line(view: View, situation: Situation) -> list[Span]:
+    """The one state: the server's, while what is shown is now; else that it is not, and in plain words how the server
+    was."""
+    backend, glyphs, travel = view.picture.backend, view.glyphs, situation.travel
+    if travel is not None:
+        badge: Span = (travel_badge(travel, glyphs), "banner.accent")
+    elif situation.opening is not None:
+        badge = (f" {glyphs.loading} LOADING RECORD {situation.opening}".rstrip() + " ", "banner.accent")
+    elif situation.paused_s is not None:
+        badge = (f" PAUSED {age(situation.paused_s)} ", "banner.warn")
+    else:
+        state = f" {state_glyph(backend.state, glyphs)} {_state_words(backend, view)} "
+        return [(state, f"banner.{_state_role(view)}"), (" ", "text")]
+    role = _state_role(view)
+    return [badge, (f" was {_state_words(backend, view).lower()} ", "dim" if role == "good" else role), (" ", "text")]
+
+
+def _state_words(backend: BackendPicture, view: View) -> str:
     """`LIVE`, `STALE 12s`, `LOADING 43 %`."""
     word = backend.state.value.upper()
     if backend.state is BackendState.LOADING and backend.loading_progress is not None:
@@ -135,7 +151,7 @@ def state_words(backend: BackendPicture, view: View) -> str:
     return word
 
 
-def state_role(view: View) -> str:
+def _state_role(view: View) -> str:
     """The colour of the state; a restart of a trial is no alarm."""
     state = view.picture.backend.state
     return "accent" if is_tried(view) and state in AWAY else STATE_ROLES[state]
@@ -171,7 +187,7 @@ def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | No
     warning = alarming(view.picture.log.warnings)
     if warning is None:
         return None
-    text = f"{warning.title}: {count(warning.count)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
+    text = f"{warning.title}: {count(warning.total)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
     role = SEVERITY_ROLES.get(warning.severity, "warn")
     return clean(text), "warn" if role == "dim" else role
 
@@ -185,12 +201,10 @@ def _last_words(view: View) -> str:
     return f"Last error in the log, {age(last.last_age_s)} ago: {last.sample or last.title}" if last else ""
 
 
-def _what_runs(view: View, width: int) -> list[Span]:
+def _what_runs(view: View, situation: Situation, width: int) -> list[Span]:
     """State, model and speculation, as much as fits; what the tags on the right need has been taken off `width`."""
-    backend, glyphs = view.picture.backend, view.glyphs
-    badge = f" {state_glyph(backend.state, glyphs)} {state_words(backend, view)} "
-    role = state_role(view)
-    spans: list[Span] = [(badge, f"banner.{role}"), (" ", "text")]
+    backend = view.picture.backend
+    spans = state_line(view, situation)
     model = clean(backend.model or "--", 60)
     spans.append((fit(model, min(len(model), max(width - line_width(spans), 8))), "text bold"))
     speculation = backend.speculation
@@ -225,8 +239,6 @@ def _tags(view: View, situation: Situation) -> list[Span]:
         spans += [(" APPLY CUT SHORT: e ", "banner.bad"), ("  ", "text")]
     if situation.armed_left_s is not None:
         spans += [(f" ARMED {situation.armed_left_s:.0f}s ", "banner.bad"), ("  ", "text")]
-    if situation.paused_s is not None:
-        spans += [(f" PAUSED {age(situation.paused_s)} ", "banner.warn"), ("  ", "text")]
     if situation.demo:
         spans.append(("demo  ", "accent"))
     if situation.not_recording:

@@ -130,7 +130,7 @@ class LogPanel(Panel):
     def aside(self, view: View) -> Line:
         """Lines read in all."""
         log = view.picture.log
-        return ((f"{count(log.lines)} lines", "dim"),) if log.lines else ()
+        return ((f"{count(log.lines)} lines", "dim"),) if log.lines != 0 else ()
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The visible lines."""

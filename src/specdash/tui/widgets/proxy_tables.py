@@ -160,7 +160,9 @@ class RequestsTable(RowsPanel["Request"]):
         proxy = view.picture.proxy
         if proxy.events_lost or proxy.events_unread:
             return ((f"{proxy.events_lost} events lost, {proxy.events_unread} not understood", "warn"),)
-        return ((f"{count(len(proxy.finished))} finished", "dim"),) if proxy.finished else ()
+        return (
+            ((f"{count(None if proxy.is_loading else len(proxy.finished))} finished", "dim"),) if proxy.finished else ()
+        )
 
     def rows(self, view: View) -> Sequence[Request]:
         """All, or the chosen session's."""

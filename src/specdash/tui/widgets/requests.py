@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.tui.formatting import UNKNOWN, age, compact, percent, rate
+from specdash.tui.formatting import UNKNOWN, age, compact, count, percent, rate
 from specdash.tui.layout import PanelId
 from specdash.tui.widgets.panel import Panel, message
 from specdash.tui.widgets.table import Column, table
@@ -61,7 +61,8 @@ class RequestsPanel(Panel):
 
     def key_figure(self, view: View) -> Line:
         """Finished so far."""
-        return ((f"{view.picture.backend.requests_finished:,}", "text bold"), (" finished", "dim"))
+        finished = view.picture.backend.requests_finished
+        return ((count(finished), "dim" if finished is None else "text bold"), (" finished", "dim"))
 
     def aside(self, view: View) -> Line:
         """Cancelled so far, when there were any."""

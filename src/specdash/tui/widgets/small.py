@@ -8,31 +8,29 @@ from specdash.tui.formatting import clean, compact, fit, percent, rate
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.spans import Line, figure, wrap
 from specdash.tui.widgets.banner import ROLES, worst
-from specdash.tui.widgets.header import state_glyph, state_role, state_words, trouble
+from specdash.tui.widgets.header import state_line, trouble
 from specdash.tui.widgets.panel import LinesWidget
+from specdash.tui.widgets.warnings import all_warnings
 
 if TYPE_CHECKING:
     from specdash.tui.view import View
+    from specdash.tui.widgets.header import Situation
 
 
 class SmallNotice(LinesWidget):
     """The whole screen of a small terminal."""
 
-    def show(self, view: View) -> None:
+    def show(self, view: View, situation: Situation) -> None:
         """Draw this view."""
         self.glyphs = view.glyphs
-        self.set_lines(small_lines(view, self.app.size.width, self.app.size.height))
+        self.set_lines(small_lines(view, situation, self.app.size.width, self.app.size.height))
 
 
-def small_lines(view: View, width: int, height: int) -> list[Line]:
+def small_lines(view: View, situation: Situation, width: int, height: int) -> list[Line]:
     """State, cause, figures, and what to do."""
     backend = view.picture.backend
     acceptance = backend.speculation.acceptance.window
-    warnings = sum(warning.count for warning in view.picture.log.warnings)
-    role = state_role(view)
-    lines: list[Line] = [
-        ((f" {state_glyph(backend.state, view.glyphs)} {state_words(backend, view)} ", f"banner.{role}"),)
-    ]
+    lines: list[Line] = [tuple(state_line(view, situation))]
     trial = view.picture.trial
     if trial is not None:
         tone = "accent" if trial.alive else "warn bold"
@@ -46,7 +44,7 @@ def small_lines(view: View, width: int, height: int) -> list[Line]:
         (("acceptance ", "dim"), *figure(acceptance, percent(acceptance.value, 1), "", "acceptance")),
         (("prefill    ", "dim"), *figure(backend.prefill, rate(backend.prefill.value), "tok/s", "prefill")),
         (("decode     ", "dim"), *figure(backend.decode, rate(backend.decode.value), "tok/s", "decode")),
-        (("warnings   ", "dim"), (compact(warnings) if view.picture.log.lines else "--", "text")),
+        (("warnings   ", "dim"), (compact(all_warnings(view.picture.log)), "text")),
     ]
     needs = f"needs {MINIMUM_WIDTH}x{MINIMUM_HEIGHT}, this terminal is {width}x{height}"
     return [*lines[: max(height - 1, 1)], ((fit(needs, width), "warn"),)]

@@ -36,7 +36,8 @@ class Travelling:
     last: float
     playing: bool = False
     speed: float = 1.0
-    seeking: bool = False
+    loading: bool = False
+    """The moment is not shown yet, or not all that is counted by then."""
     at_end: bool = False
     problem: str = ""
     can_return: bool = True
@@ -54,7 +55,7 @@ def travelling(player: Player, now: float, *, can_return: bool) -> Travelling:
         last=session.last,
         playing=player.playing,
         speed=player.speed,
-        seeking=player.seeking,
+        loading=player.seeking or not session.is_deep,
         at_end=player.at_end,
         problem=player.problem,
         can_return=can_return,
@@ -69,11 +70,12 @@ def moment(wall: float, now: float) -> str:
 
 
 def travel_badge(travel: Travelling, glyphs: Glyphs) -> str:
-    """` REPLAY 02:13:45 (-3h12m) ▶ 5x `."""
+    """` REPLAY 02:13:45 (-3h12m) ▶ 5x `, or LOADING RECORD for as long as not all is shown."""
     ago = duration(max(0.0, travel.now - travel.position))
     play = (">" if glyphs.ascii_only else "▶") if travel.playing else ("=" if glyphs.ascii_only else "⏸")
     pace = f" {travel.speed:g}x" if travel.playing or travel.speed > 1 else ""
-    return f" REPLAY {moment(travel.position, travel.now)} (-{ago}) {play}{pace} "
+    word = f"{glyphs.loading} LOADING RECORD" if travel.loading else "REPLAY"
+    return f" {word} {moment(travel.position, travel.now)} (-{ago}) {play}{pace} "
 
 
 def travel_line(travel: Travelling, window_s: float, width: int, glyphs: Glyphs) -> Line:
@@ -83,15 +85,14 @@ def travel_line(travel: Travelling, window_s: float, width: int, glyphs: Glyphs)
     begin, end = _stretch(travel, window_s)
     form = "%H:%M" if end - begin <= _DAY_S else "%m-%d %H:%M"
     left = f" {time.strftime(form, time.localtime(begin))} "
-    is_live = travel.can_return and end >= travel.last
-    right = " live" if is_live else f" {time.strftime(form, time.localtime(end))}"
+    right = " now" if travel.can_return and end >= travel.last else f" {time.strftime(form, time.localtime(end))}"
     hint = "  L live" if travel.can_return else ""
     hint = ("  space plays  , . step  < > events" + hint) if width >= 2 * len(left) + 90 else hint
     room = width - len(left) - len(right) - len(hint) - 1
     if room < _LEAST_STRIP:
         hint, room = "", width - len(left) - len(right) - 1
     strip = _strip(travel, begin, end, max(room, 1), glyphs)
-    spans: list[Span] = [(left, "dim"), *strip, (right, "good" if is_live else "dim"), (hint, "dim")]
+    spans: list[Span] = [(left, "dim"), *strip, (right, "dim"), (hint, "dim")]
     blank = width - line_width(spans)
     return (*spans, (" " * max(blank, 0), "text"))
 

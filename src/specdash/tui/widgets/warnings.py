@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.tui.formatting import age, clean, compact, count, fit, rate
+from specdash.tui.formatting import age, clean, clock, compact, count, fit, rate
 from specdash.tui.layout import PanelId
 from specdash.tui.spans import Line, wrap
 from specdash.tui.widgets.panel import Panel, message
@@ -12,7 +12,7 @@ from specdash.tui.widgets.panel import Panel, message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.picture import WarningPicture
+    from specdash.insight.picture import LogPicture, WarningPicture
     from specdash.tui.view import View
 
 SEVERITY_ROLES = {"error": "bad", "warning": "warn", "notice": "dim"}
@@ -30,10 +30,9 @@ class WarningsPanel(Panel):
 
     def key_figure(self, view: View) -> Line:
         """All warnings, coloured by the gravest class of the last minute."""
-        warnings = view.picture.log.warnings
-        total = sum(warning.count for warning in warnings)
+        warnings, total = view.picture.log.warnings, all_warnings(view.picture.log)
         if not total:
-            return (("0", "text bold"),) if view.picture.log.lines else (("--", "dim"),)
+            return ((count(total), "dim" if total is None else "text bold"),)
         recent = [warning for warning in warnings if warning.last_age_s <= _RECENT_S]
         role = SEVERITY_ROLES.get(min(recent, key=_severity).severity, "text") if recent else "text"
         return ((count(total), f"{role} bold"),)
@@ -50,6 +49,8 @@ class WarningsPanel(Panel):
         """The classes; where there is room, samples below the first ones."""
         log = view.picture.log
         if not log.warnings:
+            if log.since_wall is not None:
+                return message(f"no warnings since {clock(log.since_wall)}", height)
             return message("no warnings" if log.lines else log.reason or "no log lines yet", height)
         shown = in_order(log.warnings, height)
         spare = height - len(shown) - (len(shown) < len(log.warnings))
@@ -62,6 +63,12 @@ class WarningsPanel(Panel):
         if len(shown) < len(log.warnings):
             lines.append(((f"  {len(log.warnings) - len(shown)} more classes", "dim"),))
         return lines
+
+
+def all_warnings(log: LogPicture) -> int | None:
+    """Lines of all classes together; None where no log is known, or not all of it."""
+    totals = [warning.total for warning in log.warnings]
+    return sum(one for one in totals if one is not None) if log.lines and None not in totals else None
 
 
 def _severity(warning: WarningPicture) -> tuple[int, float]:
@@ -94,7 +101,7 @@ def _class_line(warning: WarningPicture, width: int, view: View) -> Line:
     role = SEVERITY_ROLES.get(warning.severity, "text")
     mark = view.glyphs.note if warning.severity == "notice" else view.glyphs.alert
     roomy = width >= 46
-    total = fit(count(warning.count) if roomy else compact(warning.count), 11 if roomy else 6, right=True)
+    total = fit(count(warning.total) if roomy else compact(warning.total), 11 if roomy else 6, right=True)
     speed = fit(f"{rate(warning.per_minute)}/m" if warning.per_minute else "", 9, right=True)
     last = fit(age(warning.last_age_s), 5, right=True)
     title = fit(clean(warning.title), width - 2 - len(total) - len(speed) - len(last))
