@@ -140,6 +140,31 @@ def test_it_ends_when_its_terminal_vanishes(tmp_path: Path, *, hangup_is_ignored
         assert_nothing_left(tmp_path, processes)
 
 
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGKILL], ids=["q", "SIGTERM", "SIGKILL"])
+def test_the_demos_own_services_are_tuned_and_a_run_ends_with_the_demo(
+    tmp_path: Path, number: signal.Signals | None
+) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", within_s=40)
+        terminal.press("T")
+        terminal.wait_for("READY", "draft-simple", within_s=60)
+        terminal.press("A")
+        terminal.wait_for("ARMED")
+        terminal.press("r")
+        terminal.wait_for("It ends with this demo")
+        terminal.press("Enter")
+        terminal.wait_for("TUNING", "boot 1", within_s=60)
+        processes = family(terminal.pid)
+        assert any("tune" in one.cmdline() for one in processes)
+        if number is None:
+            terminal.press("q")
+            assert terminal.wait_exit(within_s=40) == 0
+        else:
+            os.kill(terminal.pid, number)
+            terminal.wait_exit(within_s=40)
+        assert_nothing_left(tmp_path, processes)
+
+
 def test_a_server_found_by_itself_is_watched_through_its_restart(tmp_path: Path) -> None:
     from e2e.test_fidelity import backend
 

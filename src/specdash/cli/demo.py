@@ -21,12 +21,22 @@ from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.cli.signals import stopped_by_signals
 from specdash.cli.terminal_app import need_terminal
-from specdash.core.config import APPLY_SETTINGS, ARM_SETTINGS, RULE_SETTINGS, SCREEN_SETTINGS, WINDOWS_S, Resolved
+from specdash.core import paths
+from specdash.core.config import (
+    APPLY_SETTINGS,
+    ARM_SETTINGS,
+    BY_NAME,
+    RULE_SETTINGS,
+    SCREEN_SETTINGS,
+    SERVICE_SETTINGS,
+    WINDOWS_S,
+    Resolved,
+)
 from specdash.core.errors import SpecdashError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from specdash.control.services import Deployment
     from specdash.control.supervisor import Supervisor
@@ -87,18 +97,27 @@ def run(args: argparse.Namespace) -> int:
             print_snapshot(picture, as_json=args.json)
             return exit_code(picture)
         from specdash.cli.watch import open_dashboard
+        from specdash.tune.console import TunerConsole
 
         start_traffic(supervisor, target, args.timings)
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
-        return open_dashboard(
-            target,
-            settings,
-            demo=True,
-            seconds=args.seconds,
-            deployment=lambda: demo_deployment(supervisor, directory, target),
-            env=demo_environment(directory),
-        )
+        env = demo_environment(directory)
+        with commands_answered(supervisor, target, env):
+            # The demo's own traffic never rests.
+            tuner = TunerConsole(tuner_environment(env), options=("--busy-ok",), is_ours=True)
+            try:
+                return open_dashboard(
+                    target,
+                    settings,
+                    demo=True,
+                    seconds=args.seconds,
+                    deployment=lambda: demo_deployment(supervisor, directory, target),
+                    tuner=tuner,
+                    env=env,
+                )
+            finally:
+                tuner.close()
 
 
 @contextmanager
@@ -198,6 +217,35 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
 def demo_environment(directory: Path) -> dict[str, str]:
     """The environment in which the demo's records, backups and profiles are its own."""
     return {**os.environ, "XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
+
+
+@contextmanager
+def commands_answered(supervisor: Supervisor, target: Target, env: Mapping[str, str]) -> Iterator[None]:
+    """Other commands find the demo's services, as they find those of the built-in supervisor, in its environment."""
+    from specdash.control.supervisor_claim import Claim
+    from specdash.control.supervisor_daemon import Daemon
+    from specdash.control.supervisor_services import ServiceEntry, write_services
+    from specdash.core.changes import Role
+
+    directory = Path(env["XDG_CONFIG_HOME"])
+    entries = [ServiceEntry(BACKEND, Role.BACKEND, directory / BACKEND_ENV)]
+    if target.proxy_url is not None:
+        entries.append(ServiceEntry(PROXY, Role.PROXY, directory / PROXY_ENV, listen="env"))
+    write_services(paths.services_file(env), entries)
+    claim = Claim.take(paths.supervisor_socket(env))
+    if claim is None:
+        raise SpecdashError(f"{paths.supervisor_socket(env)} is in use")
+    with Daemon(claim, (), env, supervisor=supervisor, say=lambda _: None).answering():
+        yield
+
+
+def tuner_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a `specdash tune` that works on the demo's services, whatever the user's own are."""
+    others = {BY_NAME[name].variable for name in SERVICE_SETTINGS}
+    return {
+        **{key: value for key, value in env.items() if key not in others},
+        BY_NAME["manager"].variable: "supervisor",
+    }
 
 
 def demo_deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:

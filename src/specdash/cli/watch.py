@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
+    from specdash.tune.console import TunerConsole
 
 
 ROLLBACK_S = 300.0
@@ -106,12 +107,14 @@ def open_dashboard(
     demo: bool = False,
     seconds: float | None = None,
     deployment: Callable[[], Deployment] | None = None,
+    tuner: TunerConsole | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> int:
     """Watch one server until the user quits, or for `seconds`.
 
     Collecting begins after the first paint; `complete` then finds out what else is known of the target. `deployment`
-    finds the services that may be changed from here (default: those of this machine); `env` says where their state is.
+    finds the services that may be changed from here (default: those of this machine), `tuner` tunes them; `env` says
+    where their state is.
     """
     from specdash.control.console import Console
     from specdash.control.slot_console import SlotConsole
@@ -146,7 +149,7 @@ def open_dashboard(
         recording=lambda: collecting.record_problem,
         record=collecting.open_record,
         slots=SlotConsole(lambda: collecting.target, env),
-        tuner=TunerConsole(_for_children(settings, env)) if deployment is None else None,
+        tuner=tuner or TunerConsole(_for_children(settings, env)),
     )
     app.window_s = WINDOWS_S[settings["window"].value]
     app.interval_s = settings["refresh"].value

@@ -40,7 +40,7 @@ from specdash.core.paths import services_file, state_dir, supervisor_socket
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -73,7 +73,10 @@ class Daemon:
         env: Mapping[str, str],
         *,
         uid_of: Callable[[socket.socket], int] = peer_uid,
+        supervisor: Supervisor | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
+        """`supervisor` (default: one of its own) runs the services; `say` takes a line about what is done."""
         self._claim = claim
         self._env = dict(env)
         self._uid_of = uid_of
@@ -81,8 +84,9 @@ class Daemon:
         self._entries_lock = threading.Lock()
         self._wanted = set(_read_wanted(wanted_file(env)))
         self._wanted_lock = threading.Lock()
-        self._children = Children(env, _say)
-        self._supervisor = Supervisor(handle_signals=False, on_change=self._changed)
+        self._say = say or _say
+        self._children = Children(env, self._say)
+        self._supervisor = supervisor or Supervisor(handle_signals=False, on_change=self._changed)
         self._manager = SupervisedManager(self._supervisor)
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._wake, self._waker = os.pipe()
@@ -101,7 +105,7 @@ class Daemon:
         # A handler, not SIG_IGN: services would inherit that.
         signal.signal(signal.SIGHUP, lambda *_: None)
         signal.set_wakeup_fd(self._waker)
-        _say(f"specdash {__version__} supervises, pid {os.getpid()}: {', '.join(self._entries) or 'no services'}")
+        self._say(f"specdash {__version__} supervises, pid {os.getpid()}: {', '.join(self._entries) or 'no services'}")
         try:
             self._children.end_left()
             for name in self._entries:
@@ -114,7 +118,7 @@ class Daemon:
             self._supervisor.close()
             self._claim.release()
             self._ended.set()
-        _say("ended")
+        self._say("ended")
         for thread in self._last:
             thread.join(_LAST_ANSWERS_S)
         return ExitCode.OK
@@ -122,6 +126,20 @@ class Daemon:
     def _changed(self, status: Status) -> None:
         self._children.note(status)
         _say_change(status)
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Take commands in a thread while inside; whoever owns the supervisor ends its services."""
+        thread = threading.Thread(target=self._serve, name="specdash-commands", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._end()
+            thread.join()
+            self._claim.close()
+            self._claim.release()
+            self._ended.set()
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         # No lock may be taken here: the main thread may hold it. The wakeup descriptor ends its wait.
@@ -146,7 +164,7 @@ class Daemon:
             except BlockingIOError:
                 continue
             except OSError as error:
-                _say(f"a connection could not be taken: {error.strerror or error}")
+                self._say(f"a connection could not be taken: {error.strerror or error}")
                 self._ending.wait(0.5)
                 continue
             if self._free.acquire(blocking=False):
@@ -165,7 +183,7 @@ class Daemon:
     def _answer_all(self, connection: socket.socket) -> None:
         uid = self._uid_of(connection)
         if uid != os.geteuid():
-            _say(f"user {uid} was refused")
+            self._say(f"user {uid} was refused")
             _refuse(connection, f"this supervisor belongs to another user than {uid}")
             return
         lines = Lines(connection, REQUEST_LIMIT_BYTES)
@@ -182,7 +200,7 @@ class Daemon:
         except OSError:
             return
         except Exception as error:  # noqa: BLE001 - a bug in one command must not end the services
-            _say(traceback.format_exc())
+            self._say(traceback.format_exc())
             _refuse(connection, f"internal error: {error!r}")
 
     def _do(self, request: Mapping[str, Any], say_bound: Callable[[float], None]) -> Any:
@@ -212,7 +230,7 @@ class Daemon:
         if not isinstance(name, str):
             raise ServiceError(f"{command} wants the name of a service")
         if command in ("start", "stop", "restart", "reload"):
-            _say(f"{name}: {command} asked for")
+            self._say(f"{name}: {command} asked for")
             self._refresh(name)
             say_bound(self._bound(name))
         return commands[command](name, request)
@@ -248,7 +266,7 @@ class Daemon:
         gone = self._take(entries)
         say_bound(sum(self._bound(name) for name in gone))
         for name in gone:
-            _say(f"{name}: no longer in {services_file(self._env)}")
+            self._say(f"{name}: no longer in {services_file(self._env)}")
             self._want(name, False)
             with contextlib.suppress(SpecdashError):
                 self._supervisor.remove(name)
@@ -275,7 +293,7 @@ class Daemon:
 
     def _shutdown(self, say_bound: Callable[[float], None]) -> None:
         bound = max((self._bound(status.name) for status in self._supervisor.statuses()), default=_START_S)
-        _say("shutdown asked for")
+        self._say("shutdown asked for")
         self._last.append(threading.current_thread())
         say_bound(bound)
         self._end()
@@ -297,7 +315,7 @@ class Daemon:
             try:
                 write_private(wanted_file(self._env), text)
             except SpecdashError as error:
-                _say(f"{error}; the next supervisor will not know what shall run")
+                self._say(f"{error}; the next supervisor will not know what shall run")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -54,8 +54,7 @@ class TunerActions(IncidentActions, SpeculationActions):
                 self.call_after_refresh(self.show_now)
             return
         if self.tuner_console is None:
-            why = "the demo's services end with it" if self.demo else "use `specdash tune`"
-            self.notify(f"this dashboard has no tuner: {why}", severity="warning", markup=False)
+            self.notify("this dashboard has no tuner: use `specdash tune`", severity="warning", markup=False)
             return
         if self.tune is not None:
             if self.screen is not self.tune:
@@ -194,7 +193,7 @@ class TunerActions(IncidentActions, SpeculationActions):
         elif self._may_tune():
             self._confirm_tuner(
                 f"Tune {clean(plan.service, 100)} with {count(plan.budget.restarts)} restarts?",
-                _what_a_run_means(plan),
+                _what_a_run_means(plan, demo=self.demo),
                 self._start_run,
             )
 
@@ -322,7 +321,7 @@ class TunerActions(IncidentActions, SpeculationActions):
             self.show_now()
 
 
-def _what_a_run_means(plan: RunPlan) -> tuple[str, ...]:
+def _what_a_run_means(plan: RunPlan, *, demo: bool) -> tuple[str, ...]:
     """For whoever uses the service."""
     from specdash.tui.widgets.tuner_bar import about
 
@@ -332,5 +331,7 @@ def _what_a_run_means(plan: RunPlan) -> tuple[str, ...]:
     return (
         f"{starts}; that takes {took}{waits}. Requests that come through the proxy are held meanwhile; others fail.",
         "When the run ends, is stopped or fails, the settings from before are put back. Better ones are only shown.",
-        "It goes on when this dashboard ends; x on this screen stops it, from any dashboard.",
+        "It ends with this demo; x on this screen stops it before."
+        if demo
+        else "It goes on when this dashboard ends; x on this screen stops it, from any dashboard.",
     )

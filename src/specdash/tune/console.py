@@ -1,8 +1,8 @@
 """The dashboard's hand on the tuner: runs that anybody started, and runs of its own, behind one object that knows no
 screen. Every method may block (files, processes): call it from a thread.
 
-A run is a child process in a session of its own, so that it survives the dashboard and its terminal; it is stopped as
-Ctrl-C stops it, and puts the original back.
+A run is a child process in a session of its own, so that it survives the dashboard and its terminal, unless the
+services end with these; it is stopped as Ctrl-C stops it, and puts the original back.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from specdash.backend.child import Child
 from specdash.core.errors import ConflictError, SpecdashError
 
 if TYPE_CHECKING:
@@ -48,9 +51,15 @@ class Look:
 class TunerConsole:
     """Runs of the tuner on the services of this machine. All methods raise `SpecdashError`."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
-        """`env` is that of `specdash tune`, and says which service, where that is not the usual one."""
+    def __init__(
+        self, env: Mapping[str, str] = os.environ, *, options: Sequence[str] = (), is_ours: bool = False
+    ) -> None:
+        """`env` is that of `specdash tune`, and says which service, where that is not the usual one; `options` are more
+        of its options. With `is_ours` the services end with this process, and so does a run."""
         self._env = env
+        self._options = tuple(options)
+        self._is_ours = is_ours
+        self._process: subprocess.Popen[bytes] | None = None
         self._seen: tuple[object, Look] = (None, Look())
 
     def look(self) -> Look:
@@ -140,7 +149,7 @@ class TunerConsole:
     def _command(self, budget: Budget) -> list[str]:
         minutes = ["--minutes", f"{budget.minutes:g}"] if budget.minutes is not None else []
         return [
-            sys.executable, "-m", "specdash", "tune", "--restarts", str(budget.restarts), *minutes
+            sys.executable, "-m", "specdash", "tune", "--restarts", str(budget.restarts), *minutes, *self._options
         ]  # fmt: skip
 
     def _begin(self, command: Sequence[str]) -> Run:
@@ -156,22 +165,42 @@ class TunerConsole:
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise SpecdashError(f"{log}: {error.strerror or error}") from None
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # Whoever started a process has to take note of its end, however late that is; and the kernel's promise to end
+        # one with its parent holds for as long as the thread lives that started it.
+        threading.Thread(
+            target=self._attend, args=(command, descriptor, started), name="specdash-tune", daemon=True
+        ).start()
+        self._process = started.result()
+        return self._begun(self._process, log)
+
+    def _attend(self, command: Sequence[str], descriptor: int, started: Future[subprocess.Popen[bytes]]) -> None:
         try:
-            process = subprocess.Popen(
-                command,
-                env=dict(self._env),
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SpecdashError(f"`specdash tune` cannot be run: {error.strerror or error}") from None
+            if self._is_ours:
+                process = Child.start(command, self._env, output=descriptor).process
+            else:
+                process = subprocess.Popen(
+                    command,
+                    env=dict(self._env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=descriptor,
+                    stderr=descriptor,
+                    start_new_session=True,
+                )
+        except (OSError, SpecdashError) as error:
+            started.set_exception(SpecdashError(f"`specdash tune` cannot be run: {error}"))
+            return
         finally:
             os.close(descriptor)
-        # Whoever started a process has to take note of its end, however late that is.
-        threading.Thread(target=process.wait, name="specdash-tune", daemon=True).start()
-        return self._begun(process, log)
+        started.set_result(process)
+        process.wait()
+
+    def close(self) -> None:
+        """End a run whose services end now: nothing is left to be put back."""
+        if self._is_ours and self._process is not None and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def _begun(self, process: subprocess.Popen[bytes], log: Path) -> Run:
         """The run of that process, once it says so; why there is none."""
