@@ -28,18 +28,22 @@ class Prompt(Input):
         self._done = done
         self.last_key: events.Key | None = None
 
-    def on_key(self, event: events.Key) -> None:
-        """Remember the keys that came here."""
+    async def on_key(self, event: events.Key) -> None:
+        """Do what a bound key does at once: Textual would pass it on to the app first, and run it only after the
+        letters that were read together with it."""
         self.last_key = event
+        bound = [] if event.is_printable else self._bindings.key_to_bindings.get(event.key, [])
+        for binding in bound[:1]:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(binding.action)
 
     def pass_on(self, event: events.Key) -> bool:
         """Take a key that was typed before this had the focus; whether it was one."""
         if self.last_key is event:
             return False
-        if event.is_printable:
+        if event.is_printable or event.key in self._bindings.key_to_bindings:
             self.post_message(events.Key(event.key, event.character))
-        for binding in self._bindings.key_to_bindings.get(event.key, ()):
-            self.call_later(self.run_action, binding.action)
         return True
 
     async def action_submit(self) -> None:
