@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
-from specdash.tui.actions import ACTIONS, GROUPS, Place, keys_page
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.fuzzy import Matcher
+
+from specdash.tui.actions import ACTIONS, GROUPS, Action, Place, keys_page
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PANELS
+from specdash.tui.palette import rank
 from specdash.tui.screens.help import help_lines
 from specdash.tui.widgets.footer import footer_line
 from tui.drawn import block, text
@@ -71,3 +77,30 @@ def test_no_part_of_the_program_hides_another_behind_a_method_that_it_only_names
         method = found.fget if isinstance(found, property) else found
         if inspect.isfunction(method) and method.__module__.startswith("specdash"):
             assert "raise NotImplementedError" not in inspect.getsource(method), name
+
+
+def best(query: str) -> list[str]:
+    """Titles in the palette's order."""
+    matcher = Matcher(query)
+    found = [(rank(one, query, score), one) for one in ACTIONS if (score := matcher.match(one.description)) > 0]
+    return [one.title for _, one in sorted(found, key=lambda each: -each[0])]
+
+
+def test_the_palette_ranks_what_is_named_before_what_only_has_its_letters() -> None:
+    assert best("arm")[0].startswith("Arm")
+    assert best("find")[0] == "Find in the log"
+    assert best("theme")[0] == "Next theme"
+    assert best("slot")[:4] == [
+        "Show or hide Slots",
+        "Save the selected slot to a file",
+        "Restore the selected slot from a file",
+        "Erase what the selected slot holds",
+    ]
+
+
+@given(st.sampled_from(ACTIONS), st.integers(1, 30))
+def test_of_actions_that_fit_alike_those_that_change_something_come_last(action: Action, letters: int) -> None:
+    harmless, harmful = replace(action, armed_only=False), replace(action, armed_only=True)
+    query = action.title[:letters]
+    assert rank(harmless, query, 0.0) > rank(harmful, query, 1e9)
+    assert rank(harmful, query, 0.0) > rank(replace(harmless, title="0"), query, 1e9)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -26,7 +29,7 @@ from specdash.tui.widgets.banner import banner_line, glyph
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.header import Situation, header_lines
 from specdash.tui.widgets.small import small_lines
-from specdash.tui.widgets.timeline import SPANS_S, TimelineStrip, span_of, strip_lines
+from specdash.tui.widgets.timeline import SPANS_S, TimelineStrip, _scale, span_of, strip_lines
 from tui.drawn import block, text
 from tui.fake_alerts import ESTIMATE, HURTING, PAYING, SPECS, hung_slot, with_alerts, zero_acceptance
 from tui.fake_state import HOSTILE, FakeState
@@ -280,3 +283,20 @@ def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
 
 def test_a_terminal_that_is_too_small_still_names_the_cause() -> None:
     assert "Not one draft token is accepted" in block(small_lines(view(), Situation(0.0), 60, 15))
+
+
+@pytest.mark.parametrize("width", [58, 78, 118, 198])
+@pytest.mark.parametrize("span", SPANS_S.values())
+def test_no_label_of_the_scale_is_there_twice_and_each_stands_at_its_time(width: int, span: float) -> None:
+    begin = 1_772_000_000.0 + 17.0
+    ((scale, _),) = _scale(begin, span, width)
+    assert len(scale) == width
+    labels = [(one.start(), one[0]) for one in re.finditer(r"(?:\d\d-\d\d )?\d\d:\d\d", scale)]
+    assert labels
+    assert len({text for _, text in labels}) == len(labels)
+    form = "%H:%M" if span <= 86_400 else "%m-%d %H:%M"
+    apart = {round((b - a) / 1.5) for (a, _), (b, _) in pairwise(labels)}
+    assert len(apart) <= 2, "evenly spaced, but for rounding"
+    for cell, label in labels:
+        first, last = (int(begin + span * (cell + more) / width) for more in (0, 1))
+        assert label in {time.strftime(form, time.localtime(at)) for at in range(first - 59, last + 60, 60)}

@@ -116,7 +116,7 @@ async def test_no_paint_on_the_way_to_a_moment_shows_a_total_that_is_not_its_own
     def slowly(at: float | None) -> ReplaySession:
         session = _session(logged, at)
         deepen = session.deepen
-        session.deepen = lambda *_: loaded.is_set() and deepen()  # type: ignore[method-assign, assignment]
+        session.deepen = lambda *_: loaded.is_set() and deepen()  # type: ignore[method-assign]
         return session
 
     app = travelling_dashboard(slowly)

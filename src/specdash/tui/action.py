@@ -33,11 +33,18 @@ class Action:
 
     id: str
     keys: tuple[str, ...]
-    description: str
+    title: str
     group: str
     handler: str
     labels: tuple[Label, ...] = ()
     places: tuple[Place, ...] = ()
+    armed_only: bool = False
+    """It changes a service or what the server holds."""
+
+    @property
+    def description(self) -> str:
+        """What it does, and whether only while the dashboard is armed."""
+        return self.title + ("; armed only" if self.armed_only else "")
 
     def label(self, place: Place) -> Label | None:
         """Its word in the footer of a screen, None when that footer does not show it."""

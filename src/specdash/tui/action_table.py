@@ -158,11 +158,12 @@ ACTIONS: tuple[Action, ...] = (
         Action(
             f"slot.{name}",
             (key,),
-            f"{does}; armed only",
+            does,
             _SPECULATION,
             f"slot_{name}",
             _in_speculation(name, 1),
             _SPECULATION_ONLY,
+            armed_only=True,
         )
         for name, key, does in (
             ("save", "S", "Save the selected slot to a file"),

@@ -74,6 +74,8 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
 
     TITLE = "specdash"
     AUTO_FOCUS = None
+    CSS = "Toast { width: auto; max-width: 100%; }"
+    """A path stays in one piece, to be copied."""
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_action_provider}
     BINDINGS: ClassVar[list[BindingType]] = [

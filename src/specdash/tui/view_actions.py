@@ -62,7 +62,7 @@ class ViewActions(App[None]):
         except OSError as error:
             self.notify(f"cannot save {folder / name}: {error.strerror}", severity="error", markup=False)
             return
-        self.notify(f"saved {folder / name}", markup=False)
+        self.notify(f"saved {_from_home(folder / name)}", markup=False)
 
     def action_show_help(self) -> None:
         """Open the help page."""
@@ -71,3 +71,9 @@ class ViewActions(App[None]):
         focused = self.overview.focused
         spec = focused.spec if isinstance(focused, Panel) else None
         self.push_screen(HelpScreen(PALETTES[self.theme], self.glyphs, spec))
+
+
+def _from_home(path: Path) -> str:
+    """`~/…` where it is there."""
+    home = path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

@@ -60,7 +60,8 @@ class RowsPanel(TitledPanel, Generic[RowT]):
         """The rows around the selected one."""
         self._rows = list(self.rows(view))
         if not self._rows:
-            return [((f"  {text}", "dim"),) for text in wrap(self.nothing(view), width - 4, height)]
+            texts = [text for part in self.nothing(view).splitlines() for text in wrap(part, width - 4, height)]
+            return [((f"  {text}", "dim"),) for text in texts[:height]]
         if all(self.key(row) != self.chosen for row in self._rows):
             self.chosen = None
         index, room = self._index(), max(height - 1, 1)

@@ -32,7 +32,24 @@ NOTED = Look("", "·", "", ".", "dim", "other event")
 _KEY = (CRITICAL, WARNED, RESTARTED, APPLIED, UNDONE, FAILED)
 _ORDER = (NOTED, WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
 _DAY_S = 86_400.0
-_LABEL_EVERY = 20
+_LABEL_EVERY = 14
+"""Cells from one label to the next, at least."""
+_LABEL_STEPS_S = (
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    900.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    10_800.0,
+    21_600.0,
+    43_200.0,
+    _DAY_S,
+    2 * _DAY_S,
+)
+"""Whole minutes, so that no label is there twice and none is left out."""
 
 
 class TimelineStrip(LinesWidget):
@@ -144,11 +161,15 @@ def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
 
 
 def _scale(begin: float, span: float, width: int) -> Line:
-    """Times of day under the strip; `now` at its end."""
+    """Times of day under the strip, each where it begins; `now` at its end."""
     form = "%H:%M" if span <= _DAY_S else "%m-%d %H:%M"
     cells = [" "] * width
-    for at in range(0, max(width - 12, 1), _LABEL_EVERY):
-        text = time.strftime(form, time.localtime(begin + span * at / width))
-        cells[at : at + len(text)] = text
+    step = next((one for one in _LABEL_STEPS_S if one * width >= span * _LABEL_EVERY), _LABEL_STEPS_S[-1])
+    offset = time.localtime(begin).tm_gmtoff
+    at = begin + -(begin + offset) % step
+    while (cell := int((at - begin) / span * width)) < width - 12:
+        text = time.strftime(form, time.localtime(at))
+        cells[cell : cell + len(text)] = text
+        at += step
     cells[width - 3 :] = "now"
     return ((fit("".join(cells), width), "dim"),)

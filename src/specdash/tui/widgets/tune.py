@@ -72,7 +72,7 @@ class KeysTable(RowsPanel[TuneRow]):
         services = self.model.services
         if services is None:
             return _LOOKING
-        return "  ".join(services.problems) or f"no {self.model.role} service is known: `specdash services install`"
+        return "\n".join(services.problems) or f"no {self.model.role} service is known: `specdash services install`"
 
     def columns(self, view: View) -> Sequence[Column[TuneRow]]:
         """Key, now, pending, last good, and how a change comes into force."""
