@@ -57,14 +57,16 @@ class TestNothingThere:
     def test_status_says_so_with_the_way_out(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status") == ExitCode.SERVICE
         out = capsys.readouterr().out
-        assert "backend: no service found (systemd's user manager does not answer" in out
+        assert [line.partition(" ")[0] for line in out.splitlines()] == ["backend:", "proxy:", "systemd's"]
+        assert out.count("systemd's user manager does not answer") == 1
+        assert "started by hand" in out
         assert "`specdash services install`" in out
 
     def test_status_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status", "--json") == ExitCode.SERVICE
         shown = json.loads(capsys.readouterr().out)
         assert shown["services"] == []
-        assert len(shown["problems"]) == 2
+        assert len(shown["problems"]) == 3
 
     @pytest.mark.parametrize("action", ["start", "stop", "restart", "reload", "logs"])
     def test_every_order_is_refused_in_one_line(self, action: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from specdash.control import systemctl
 from specdash.control.deployment import find_deployment
 from specdash.control.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, UnitFacts, unit_texts
 from specdash.core import paths
+from specdash.core.changes import Role
 from specdash.core.config import resolve
 from support.systemd_user import running_user_manager
 
@@ -238,10 +239,14 @@ class TestWithoutSystemd:
     def test_nothing_is_known_and_both_reasons_are_said(self, env: dict[str, str]) -> None:
         deployment = found(env)
         assert (deployment.backend, deployment.proxy) == (None, None)
-        assert len(deployment.problems) == 2
-        for role, problem in zip(("backend", "proxy"), deployment.problems, strict=True):
-            assert problem.startswith(f"{role}: no service found (systemd's user manager does not answer")
-            assert problem.endswith("`specdash services install` sets it up")
+        backend, proxy, systemd = deployment.problems
+        assert backend.startswith("backend: no service found; ")
+        assert "started by hand" in backend
+        assert "`specdash services install --backend-env FILE --start`" in backend
+        assert proxy == "proxy: no service found; `specdash services install` sets it up"
+        assert systemd.startswith("systemd's user manager does not answer")
+        assert systemd.endswith("; the built-in supervisor needs none")
+        assert deployment.about(Role.PROXY) == (proxy,)
 
     def test_the_supervisors_services_are_found_whether_it_runs_or_not(self, env: dict[str, str]) -> None:
         supervised(

@@ -78,7 +78,7 @@ def chosen(deployment: Deployment, role: str | None) -> list[ManagedService]:
     roles = [Role(role)] if role is not None else list(Role)
     found = [service for one in roles if (service := deployment.service(one)) is not None]
     if not found:
-        about = [line for line in deployment.problems if role is None or line.startswith(f"{role}:")]
+        about = deployment.about(Role(role)) if role is not None else deployment.problems
         raise ServiceError("; ".join(about) or "no service is known; `specdash services install` sets them up")
     return found
 

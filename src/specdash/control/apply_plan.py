@@ -136,7 +136,7 @@ def service_of(deployment: Deployment, role: Role) -> ManagedService:
     service = deployment.service(role)
     if service is not None:
         return service
-    why = "; ".join(one for one in deployment.problems if role in one) or "; ".join(deployment.problems)
+    why = "; ".join(deployment.about(role) or deployment.problems)
     raise ServiceError(f"no {role} service to change{f': {why}' if why else ''}; nothing was changed")
 
 

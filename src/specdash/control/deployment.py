@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 OTHERS = {Role.BACKEND: "uap-llama-server.service", Role.PROXY: "uap-anthropic-proxy.service"}
 """Units of the UAP stack, recognised by themselves."""
-INSTALL = "`specdash services install` sets it up"
+_INSTALL = {
+    Role.BACKEND: "a llama-server that was started by hand is watched, never changed; to change settings from here, "
+    "stop it, put its flags into an env file, and run `specdash services install --backend-env FILE --start`",
+    Role.PROXY: "`specdash services install` sets it up",
+}
 _PROPERTIES = (
     *("Id", "LoadState", "LoadError", "ActiveState", "FragmentPath", "DropInPaths", "EnvironmentFiles", "ExecStart"),
     *("CanReload", "TriggeredBy"),
@@ -64,9 +68,10 @@ class _Search:
         missing = [role for role in Role if found[role] is None]
         if missing and self.wanted != "systemd":
             found |= self._in_supervisor(missing)
-        for role in missing:
-            if found[role] is None and not self._told(role):
-                self.problems.append(f"{role}: no service found{self._where()}; {INSTALL}")
+        unsaid = [role for role in missing if found[role] is None and not self._told(role)]
+        self.problems += [f"{role}: no service found{self._where()}; {_INSTALL[role]}" for role in unsaid]
+        if unsaid and self.systemd_missing is not None and self.wanted != "systemd":
+            self.problems.append(f"{self.systemd_missing}; the built-in supervisor needs none")
         return Deployment(found[Role.BACKEND], found[Role.PROXY], tuple(self.problems))
 
     def _told(self, role: Role) -> bool:
@@ -75,7 +80,7 @@ class _Search:
     def _where(self) -> str:
         if self.wanted == "supervisor":
             return f" in {paths.services_file(self.env)}"
-        return f" ({self.systemd_missing})" if self.systemd_missing else ""
+        return f" ({self.systemd_missing})" if self.systemd_missing and self.wanted == "systemd" else ""
 
     def _candidates(self) -> Iterator[_Candidate]:
         for role in Role:

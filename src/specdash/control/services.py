@@ -108,6 +108,10 @@ class Deployment:
     proxy: ManagedService | None = None
     problems: tuple[str, ...] = ()
 
+    def about(self, role: Role) -> tuple[str, ...]:
+        """The problems of one role."""
+        return tuple(line for line in self.problems if line.startswith(f"{role}: "))
+
     def service(self, role: Role) -> ManagedService | None:
         """The service of a role, None when there is none."""
         return self.backend if role == "backend" else self.proxy
