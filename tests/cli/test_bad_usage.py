@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.core.errors import ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def specdash(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -127,3 +125,34 @@ def test_an_api_key_that_is_not_there_is_named_without_a_secret(tmp_path: Path) 
     missing = str(tmp_path / "key")
     argv = ("snapshot", "--url", "http://127.0.0.1:9", "--api-key-file", missing)
     assert missing in complaint(specdash(*argv), ExitCode.BAD_INPUT)
+
+
+@pytest.mark.parametrize("words", [(), ("bench",), ("bench", "live"), ("proxy", "hold")])
+def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
+    asked, told = specdash("help", *words), specdash(*words, "--help")
+    assert (asked.returncode, asked.stderr) == (ExitCode.OK, "")
+    assert asked.stdout == told.stdout
+
+
+def test_help_on_what_is_no_command_suggests_one() -> None:
+    assert "did you mean 'bench'" in complaint(specdash("help", "bnech"), ExitCode.USAGE)
+    assert "did you mean 'help'" in complaint(specdash("hlep"), ExitCode.USAGE)
+
+
+def test_what_an_action_does_not_know_points_to_its_own_help() -> None:
+    assert "see `specdash bench live --help`" in complaint(specdash("bench", "live", "--each", "3"), ExitCode.USAGE)
+
+
+def test_the_options_that_the_readme_names_are_options() -> None:
+    """Of the dashboard, whose command needs no name."""
+    from specdash.cli import watch
+    from specdash.cli.main import Parser
+
+    parser = Parser(prog="specdash")
+    watch.configure(parser)
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    dashboards = readme[readme.index("While specdash is open it records") :].partition("\n\n")[0]
+    spans = re.findall(r"`(--[^`]+)`", dashboards)
+    assert spans
+    for span in spans:
+        parser.parse_args(span.split())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
+from specdash.core.paths import proxy_records_dir
 from specdash.core.proxy_parameters import PARAMETERS
+from specdash.core.run_record import ProxyRecord
 from support.fault_server import FaultServer, free_port, says
 
 if TYPE_CHECKING:
@@ -124,3 +128,42 @@ class TestOperator:
         with FaultServer({"/admin/state": says(200, "<html>")}) as server:
             assert main(["proxy", "state", "--url", server.url]) == ExitCode.UNREACHABLE
         assert "does not answer like a specdash proxy" in capsys.readouterr().err
+
+
+def leave_record(url: str, name: str, env_file: Path | None = None) -> None:
+    """A proxy of this process, as a running one leaves its record."""
+    record = ProxyRecord(
+        pid=os.getpid(),
+        pid_started=psutil.Process().create_time(),
+        url=url,
+        upstream="http://127.0.0.1:8080",
+        env_file=str(env_file) if env_file is not None else None,
+    )
+    directory = proxy_records_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.json").write_text(record.to_json(), encoding="utf-8")
+
+
+class TestTheProxyThatRuns:
+    @pytest.mark.parametrize("action", ["state", "resume", "hold"])
+    def test_is_found_as_watch_finds_it_and_named(self, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with FaultServer({f"/admin/{action}": says(200, '{"held": false}')}) as server:
+            leave_record(server.url, "one")
+            assert main(["proxy", action]) == ExitCode.OK
+        shown = capsys.readouterr()
+        assert json.loads(shown.out) == {"held": False}
+        assert server.url in shown.err
+
+    def test_is_asked_for_where_several_run(self, capsys: pytest.CaptureFixture[str]) -> None:
+        leave_record("http://127.0.0.1:9001", "one")
+        leave_record("http://127.0.0.1:9002", "two")
+        assert main(["proxy", "hold"]) == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert "http://127.0.0.1:9001" in said
+        assert "http://127.0.0.1:9002" in said
+        assert "--url" in said
+
+    def test_gives_way_to_the_env_file_that_is_named(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        leave_record("http://127.0.0.1:9001", "one")
+        assert main(["proxy", "state", "--env-file", str(env_file)]) == ExitCode.UNREACHABLE
+        assert "9001" not in capsys.readouterr().err

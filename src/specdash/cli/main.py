@@ -19,12 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+HELP = "help"
+"""`specdash help COMMAND` is `specdash COMMAND --help`."""
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose complaints are one clear line, raised as `UsageError`."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing usage and exiting, so that every complaint reads alike."""
         raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Complain of what nobody knows here, so that the complaint names this command and not the one above it."""
+        given, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return given, unknown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +76,8 @@ def entry() -> NoReturn:
 
 def _dispatch(arguments: list[str]) -> int:
     by_name = {command.name: command for command in COMMANDS}
+    if arguments and arguments[0] == HELP:
+        arguments = [*arguments[1:], "--help"]
     if arguments and arguments[0] in ("-h", "--help"):
         print(_overview())
         return ExitCode.OK
@@ -76,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
     else:
         name, rest = DEFAULT_COMMAND, arguments
     if name not in by_name:
-        raise UsageError(f"unknown command {name!r}; {_suggestion(name, list(by_name))}")
+        raise UsageError(f"unknown command {name!r}; {_suggestion(name, [*by_name, HELP])}")
     return _run(by_name[name], rest)
 
 
@@ -114,7 +127,7 @@ def _overview() -> str:
             "commands:",
             *lines,
             "",
-            "`specdash COMMAND --help` tells the options; `specdash --version` the version.",
+            "`specdash COMMAND --help` or `specdash help COMMAND` shows the options; `specdash --version` the version.",
         ]
     )
 

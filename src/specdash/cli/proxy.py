@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.errors import ExitCode, InputError, SpecdashError, UnreachableError
+from specdash.core.errors import ExitCode, InputError, SpecdashError, UnreachableError, UsageError
 from specdash.core.proxy_parameters import NEEDS_RESTART, PARAMETERS
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument("--upstream", metavar="U", help="the llama.cpp server's URL; overrides LLAMA_CPP_BASE")
     show_parser.add_argument("--json", action="store_true", help="print one JSON object")
     for one in (hold_parser, resume_parser, state_parser):
-        one.add_argument("--url", metavar="U", help="the running proxy (default: where the settings say it listens)")
+        one.add_argument("--url", metavar="U", help="the running proxy (default: the one that runs on this machine)")
     hold_parser.add_argument("--reason", metavar="R", default="", help="what clients and the log are told")
     hold_parser.add_argument("--limit", metavar="S", type=float, help="seconds after which the hold ends by itself")
     hold_parser.add_argument("--wait", metavar="S", type=float, help="how long a request may wait in this hold")
@@ -72,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         body = {"reason": args.reason, "drain_s": args.drain}
         body |= {"limit_s": args.limit} if args.limit is not None else {}
         body |= {"wait_s": args.wait} if args.wait is not None else {}
-    answer = _ask(configuration, args.url, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
+    base, key = _proxy(configuration, args.url, named=args.env_file is not None)
+    answer = _ask(configuration, base, key, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
     print(json.dumps(answer, indent=1))
     return ExitCode.OK
 
@@ -123,15 +125,37 @@ def _as_text(configuration: Configuration, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _ask(configuration: Configuration, url: str | None, path: str, body: Any, *, wait_s: float) -> Any:
+def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tuple[str, str | None]:
+    """Address and key of the proxy that is meant: the named one, else the one that runs and left a record, as `watch`
+    finds it, else where the settings say that it listens. Raises `UsageError` where several run."""
+    from specdash.collect.discover import recorded_key
+    from specdash.collect.proxy_discover import running_proxies
+
     settings = configuration.settings
+    key = settings.api_key or os.environ.get("PROXY_API_KEY")
+    if url is not None:
+        return _with_scheme(url), key
+    found = list(running_proxies(os.environ)) if not named else []
+    ours = [one for one in found if configuration.env_file is not None and one.env_file == str(configuration.env_file)]
+    if len(found) > 1 and len(ours) != 1:
+        raise UsageError(f"several proxies run: {', '.join(one.url for one in found)}; name one with --url")
+    for one in ours or found:
+        print(f"specdash: {one.url} (run record of process {one.pid})", file=sys.stderr)
+        return one.url, recorded_key(one, os.environ) or key
     scheme = "https" if settings.tls_cert_file else "http"
     host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
-    base = (url or f"{scheme}://{host}:{settings.port}").rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        base = f"http://{base}"
+    print(f"specdash: {scheme}://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
+    return f"{scheme}://{host}:{settings.port}", key
+
+
+def _with_scheme(url: str) -> str:
+    return url.rstrip("/") if url.startswith(("http://", "https://")) else f"http://{url.rstrip('/')}"
+
+
+def _ask(configuration: Configuration, base: str, key: str | None, path: str, body: Any, *, wait_s: float) -> Any:
+    settings = configuration.settings
     headers = {"content-type": "application/json"}
-    if key := settings.api_key or os.environ.get("PROXY_API_KEY"):
+    if key:
         headers["x-api-key"] = key
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(base + path, data, headers)  # noqa: S310 - http and https only, see above

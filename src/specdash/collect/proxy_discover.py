@@ -68,7 +68,7 @@ def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Targ
 
 
 def _record(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
-    return next((record for record in _records(env) if place(record.upstream) == place(target.url)), None)
+    return next((record for record in running_proxies(env) if place(record.upstream) == place(target.url)), None)
 
 
 def _listing(env: Mapping[str, str]) -> frozenset[tuple[str, int, int]]:
@@ -86,7 +86,8 @@ def _listing(env: Mapping[str, str]) -> frozenset[tuple[str, int, int]]:
     return frozenset(seen)
 
 
-def _records(env: Mapping[str, str]) -> Iterator[ProxyRecord]:
+def running_proxies(env: Mapping[str, str]) -> Iterator[ProxyRecord]:
+    """The proxies of this machine that run and left a record, the youngest first."""
     try:
         files = sorted(paths.proxy_records_dir(env).glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     except OSError:
