@@ -99,6 +99,7 @@ def test_a_page_without_a_server_ends_when_its_terminal_goes_away() -> None:
         assert terminal.wait_exit() == 130
 
 
+@pytest.mark.slow
 def test_a_terminal_that_nobody_reads_does_not_keep_it_from_ending() -> None:
     with PseudoTerminal([*SPECDASH, "--url", NOWHERE], size=(200, 50)) as terminal:
         terminal.wait_for("read-only")
@@ -109,3 +110,12 @@ def test_a_terminal_that_nobody_reads_does_not_keep_it_from_ending() -> None:
             time.sleep(0.05)
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.process.wait(15) == 130
+
+
+def test_a_terminal_that_places_no_text_is_refused_with_what_to_do() -> None:
+    with PseudoTerminal(SPECDASH, env={"TERM": "dumb"}) as terminal:
+        assert terminal.wait_exit() == 2
+        terminal.read(0.1)
+        assert "specdash: watch needs a terminal that can place text; TERM=dumb says" in terminal.text
+        assert "`specdash snapshot`" in terminal.text
+        assert "\x1b" not in terminal.written.decode()

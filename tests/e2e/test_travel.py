@@ -28,7 +28,8 @@ def test_from_a_live_demo_back_in_time_and_to_live_again(tmp_path: Path) -> None
         terminal.wait_for("LIVE", "tok/s", within_s=60)
         time.sleep(15)
         terminal.press(",")
-        terminal.wait_for("REPLAY", "(-1", "LIVE")
+        terminal.wait_for("LOADING RECORD", "(-1")
+        terminal.wait_for("REPLAY", "was live", within_s=60)
         terminal.press("Space")
         terminal.wait_for("▶")
         terminal.press("L")
@@ -41,7 +42,7 @@ def test_from_a_live_demo_back_in_time_and_to_live_again(tmp_path: Path) -> None
 def test_a_record_is_replayed_without_any_server(tmp_path: Path) -> None:
     record(tmp_path / "state" / "specdash" / "history.db", start=time.time() - 3 * 3600)
     with specdash(tmp_path, "replay", "--since=-178m") as terminal:
-        terminal.wait_for("REPLAY", "(-2h58m)", "LIVE", "http://127.0.0.1:8080")
+        terminal.wait_for("REPLAY", "(-2h58m)", "was live", "http://127.0.0.1:8080")
         terminal.press("+", "+", "Space")
         terminal.wait_for("5x")
         terminal.wait_for("(-2h57m)")

@@ -91,9 +91,11 @@ def _let_go(terminals: list[int]) -> None:
     """Put streams that behave in the place of a terminal that is gone.
 
     Reading that one never blocks, so that Textual's reader would take a whole core, and writing to it fails, so that
-    nothing would ever take from the queue of Textual's writer. A pipe that nobody writes to keeps a reader waiting.
+    nothing would ever take from the queue of Textual's writer. A pipe that nobody writes to is never ready; a reader
+    that was told that the terminal is, fails.
     """
     silence, _ = os.pipe()
+    os.set_blocking(silence, False)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in terminals:
         os.dup2(nowhere if number else silence, number)
