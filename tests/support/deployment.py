@@ -124,7 +124,7 @@ class Rig:
     def prepare(self, *words: str, **options: Any) -> Apply:
         """An apply that was planned and not begun."""
         plan = plan_apply(self.deployment, parse_assignments(list(words)), env=self.env)
-        chosen: dict[str, Any] = {"drain_timeout_s": 10, "health_timeout_s": 30, **options}
+        chosen: dict[str, Any] = {"drain_timeout_s": 10, "health_timeout_s": 30, "settle_s": 0, **options}
         self.reports = []
         return Apply(plan, ApplyOptions(**chosen), self.reports.append, self.env)
 
@@ -269,6 +269,7 @@ def running_deployment(manager: str) -> Iterator[Rig]:
             ManagedService(role, names[role], running, files[role], True, "test", socket=role is Role.PROXY)
             for role in Role
         )
+        env["SPECDASH_SETTLE_TIME"] = "0"
         rig = Rig(
             home,
             env,
@@ -411,7 +412,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/health":
             self.answer(200, {{"status": "ok"}})
         elif self.path == "/slots":
-            self.answer(200, [{{"id": 0, "is_processing": False, "speculative": way != "no-drafts"}}])
+            drafts = way != "no-drafts" and not (way == "stops-drafting" and os.path.exists({sign!r}))
+            self.answer(200, [{{"id": 0, "is_processing": False, "speculative": drafts}}])
         else:
             self.answer(404, {{"error": {{"code": 404, "message": "not here"}}}})
 
@@ -420,7 +422,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if way == "dies-on-probe":
             print("ggml/src/ggml.c:42: GGML_ASSERT(the test said so) failed", flush=True)
             os.abort()
-        if way == "no-tokens":
+        if way == "no-turns" and "chat" in self.path:
+            self.answer(500, {{"error": {{"code": 500, "message": "no turn for you"}}}})
+        elif "chat" in self.path:
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            for delta, reason in (({{"role": "assistant", "content": "ready"}}, None), ({{}}, "stop")):
+                chunk = {{"object": "chat.completion.chunk", "choices": [{{"index": 0, "delta": delta,
+                         "finish_reason": reason}}]}}
+                self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\\n\\n")
+            self.wfile.write(b"data: [DONE]\\n\\n")
+        elif way == "no-tokens":
             self.answer(500, {{"error": {{"code": 500, "message": "speculative batch index 7"}}}})
         else:
             self.answer(200, {{"content": " ok", "tokens_predicted": 16, "timings": {{"draft_n": 9,
@@ -438,12 +451,17 @@ server.serve_forever()
 """
 
 
+SIGN = "sign"
+"""The file by which a test tells a scripted engine that the moment has come."""
+
+
 def misbehaving(directory: Path, way: str) -> list[str]:
     """KEY=VALUE words that choose the scripted engine. `way`: `exits`, `deaf` (never listens), `loading` (503 for
-    ever), `no-drafts`, `dies-on-probe`, `no-tokens` (500), or `good`."""
+    ever), `no-drafts`, `dies-on-probe`, `no-tokens` (500), `no-turns` (500 for chats alone), `stops-drafting` (once
+    `sign` of that directory is there), or `good`."""
     path = directory / "misbehaving-llama-server"
     if not path.exists():
-        text = _SCRIPT.format(python=sys.executable, help=str(HELP / f"{TODAY}.txt"))
+        text = _SCRIPT.format(python=sys.executable, help=str(HELP / f"{TODAY}.txt"), sign=str(directory / SIGN))
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
     return ["LLAMA_ENGINE=llama-server", f"LLAMA_BIN={path}", f"LLAMA_ALIAS={way}"]

@@ -172,7 +172,8 @@ class InPlace:
     ) -> None:
         """`guard` is around the apply that switches it off: signals that cancel it."""
         self._deployment = deployment
-        self._options = options
+        # What is measured without speculation goes back at once: it need not have stood first.
+        self._options = replace(options, settle_s=0)
         self._on_progress = on_progress
         self._env = env
         self._guard = guard

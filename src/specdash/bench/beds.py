@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Guard = Callable[[Apply], AbstractContextManager[object]]
     """What is around an apply of a trial: signals that cancel it, and end nothing once it undoes."""
 
-_OWN_FAULT = (Step.PREFLIGHT, Step.RESTART, Step.HEALTH, Step.SPECULATION, Step.PROBE)
+_OWN_FAULT = (Step.PREFLIGHT, Step.RESTART, Step.HEALTH, Step.SPECULATION, Step.PROBE, Step.REQUEST, Step.SETTLE)
 """The steps at which an apply fails because of what it applies."""
 _START_S = 600.0
 _NOTICED_S = 0.5

@@ -41,6 +41,7 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
     options = ApplyOptions(
         drain_timeout_s=settings["drain_timeout"].value,
         health_timeout_s=settings["health_timeout"].value,
+        settle_s=settings["settle_time"].value,
         force=bool(getattr(args, "force", False)),
     )
     return find_deployment(settings), options

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         with storm_services(manager, directory, args.engine) as services:
             backend = services.deployment.backend
             engine = plan_from_file(str(backend.env_file)).engine.words if backend is not None else ""
-            options = ApplyOptions(health_timeout_s=HEALTH_TIMEOUT_S)
+            options = ApplyOptions(health_timeout_s=HEALTH_TIMEOUT_S, settle_s=0)
             report = storm(
                 services.deployment,
                 services.proxy_url,

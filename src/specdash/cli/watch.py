@@ -133,6 +133,7 @@ def open_dashboard(
         deployment or (lambda: _services(settings)),
         drain_timeout_s=settings["drain_timeout"].value,
         health_timeout_s=settings["health_timeout"].value,
+        settle_s=settings["settle_time"].value,
         env=env,
     )
     app = Dashboard(

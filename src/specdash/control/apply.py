@@ -205,6 +205,8 @@ class Apply:
             url=promise(backend.values, self._env).url if backend is not None else None,
             drain_timeout_s=self.options.drain_timeout_s,
             health_timeout_s=self.options.health_timeout_s,
+            settle_s=self.options.settle_s,
+            trial=self.plan.trial,
             force=self.options.force,
             warnings=tuple(self._warnings),
         )

@@ -133,17 +133,23 @@ def listening_engine(main_pid: int, expected_url: str) -> Engine | None:
 
 
 def owns_port(engine: Engine) -> bool | None:
-    """Whether it is this process that listens at its address; None where the system does not tell."""
+    """Whether it is this process that listens at its address, or one that it started, as a script that stands in for
+    the server does; None where the system does not tell."""
     port = port_of(engine.url)
     if port is None or ".sock" in engine.url:
         return None
-    try:
-        found = psutil.Process(engine.pid).net_connections("tcp")
-    except psutil.NoSuchProcess:
-        return False
-    except (psutil.Error, OSError):
-        return None
-    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
+    hidden = False
+    for process in family(engine.pid):
+        try:
+            found = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        except (psutil.Error, OSError):
+            hidden = True
+            continue
+        if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found):
+            return True
+    return None if hidden else False
 
 
 def family(main_pid: int) -> list[psutil.Process]:

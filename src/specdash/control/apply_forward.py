@@ -1,4 +1,4 @@
-"""The steps that change something, in their order: hold, drain, write, restart, health, speculation, probe, resume.
+"""The steps that change something, in their order, from the hold to the settle period.
 
 Each does nothing where its work is done already, so that a recovery can go through them again.
 """
@@ -13,10 +13,11 @@ from specdash.control import faults, verify
 from specdash.control.apply_engine import engine_check
 from specdash.control.apply_logs import about_speculation
 from specdash.control.apply_services import bring_proxy, in_force, start_backend
+from specdash.control.apply_settle import ProxyStanding, request_through_proxy, settle
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.apply_wait import Passage
 from specdash.control.env_store import read_env, replace_env
-from specdash.core.applies import Step
+from specdash.core.applies import STEPS, Step
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError
 
@@ -30,24 +31,30 @@ _DIRECT_S = 5.0
 """How long requests that did not come through a proxy of ours are waited for: nothing keeps new ones away."""
 _DRAIN_POLL_S = 0.05
 _PROBE_S = 120.0
-_LAST_WORDS_S = 0.3
+_CLIENTS_SERVED = STEPS[STEPS.index(Step.REQUEST) :]
 
 
 def forward(work: Work) -> None:
     """Make the new version the one in force. Raises what stood in the way; undoing is the caller's."""
     backend, proxy = work.journal.edit(Role.BACKEND), work.journal.edit(Role.PROXY)
-    if backend is not None:
+    served = work.journal.step in _CLIENTS_SERVED
+    passage: Passage | None = None
+    if backend is not None and not (served and in_force(work, backend, new=True)):
         _hold(work)
         _drain(work, backend)
     else:
-        work.steps.skip(Step.HOLD, "the backend goes on")
-        work.steps.skip(Step.DRAIN, "the backend goes on")
+        why = "the backend goes on" if backend is None else "clients are served by it already"
+        work.steps.skip(Step.HOLD, why)
+        work.steps.skip(Step.DRAIN, why)
     _write(work)
     if backend is not None:
-        _backend(work, backend)
+        passage = _backend(work, backend)
     elif proxy is not None:
         _proxy_alone(work, proxy)
     _resume(work, backend, proxy)
+    proxies = [ProxyStanding(work.services[Role.PROXY])] if proxy is not None else []
+    request_through_proxy(work)
+    settle(work, passage, proxies)
 
 
 def write_edit(edit: JournalEdit, *, new: bool, point: str) -> bool:
@@ -122,7 +129,7 @@ def _write(work: Work) -> None:
         work.steps.say(", ".join(Path(edit.env_file).name for edit in work.journal.edits))
 
 
-def _backend(work: Work, edit: JournalEdit) -> None:
+def _backend(work: Work, edit: JournalEdit) -> Passage:
     service = work.services[Role.BACKEND]
     if in_force(work, edit, new=True):
         work.steps.skip(Step.RESTART, "the new settings are in force already")
@@ -156,10 +163,11 @@ def _backend(work: Work, edit: JournalEdit) -> None:
             limit = min(_PROBE_S, work.journal.health_timeout_s)
             verdict = verify.probe(engine.url, promise, limit, lambda: engine_check(engine.pid, work.env))
         except StepFailedError as error:
-            raise StepFailedError(str(error), _last_words(passage)) from None
+            raise StepFailedError(str(error), passage.last_words()) from None
         if not engine.alive:
-            raise StepFailedError("it generated, and then its process ended", _last_words(passage))
+            raise StepFailedError("it generated, and then its process ended", passage.last_words())
         _take(work, verdict)
+    return passage
 
 
 def _proxy_alone(work: Work, edit: JournalEdit) -> None:
@@ -197,10 +205,3 @@ def _take(work: Work, verdict: verify.Verdict) -> None:
     if verdict.warning is not None:
         work.warn(verdict.warning)
     work.steps.say(verdict.detail)
-
-
-def _last_words(passage: Passage) -> tuple[str, ...]:
-    """The log of a server that may just have died: its runner needs a moment to write the end of it."""
-    if passage.engine is None or not passage.engine.alive:
-        time.sleep(_LAST_WORDS_S)
-    return passage.explained()

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """How patient an apply is. `force` restarts although requests are still running when the drain's time is up."""
+    """How patient an apply is. `settle_s` is how long what was changed must stand, with its clients served, before it
+    counts; `force` restarts although requests are still running when the drain's time is up."""
 
     drain_timeout_s: float = 120
     health_timeout_s: float = 600
+    settle_s: float = 15
     force: bool = False
 
 

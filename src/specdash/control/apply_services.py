@@ -16,6 +16,8 @@ from specdash.core.changes import Role
 from specdash.core.errors import ServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from specdash.control.apply_work import Work
     from specdash.control.journal import JournalEdit
     from specdash.control.services import ManagedService
@@ -130,17 +132,21 @@ def _proxy_answers(work: Work, edit: JournalEdit, digest: str, not_pid: int | No
         url = record.url
     else:
         status = service.status()
-        values = edit.values(new=new)
-        host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
-        if status.pid is None or status.pid == not_pid or listening_engine(status.pid, f"http://{host}:{port}") is None:
+        url = proxy_url(edit.values(new=new))
+        if status.pid is None or status.pid == not_pid or listening_engine(status.pid, url) is None:
             return False
-        url = f"http://{host}:{port}"
     try:
         ask(url, "/health", timeout=verify.ANSWER_S)
     except OSError:
         return False
     return True
+
+
+def proxy_url(values: Mapping[str, str]) -> str:
+    """Where a proxy that is not specdash's is asked from this machine, by its env."""
+    host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://{host}:{port}"
 
 
 def check_can_run(service: ManagedService) -> None:

@@ -34,6 +34,7 @@ _FOREIGN_S = 20.0
 """How long a healthy answer may come from a process that is none of the service's."""
 _LAST_LINES = 30
 _SHORT = 40
+_LAST_WORDS_S = 0.3
 
 
 class ReloadRefusedError(StepFailedError):
@@ -88,7 +89,7 @@ class Passage:
             refusal = next((found for line in self.lines() if (found := _REFUSED.search(line))), None)
             if refusal is not None:
                 raise ReloadRefusedError(f"the runner refused the new settings: {refusal.group(1)}", self.explained())
-            self._check_service()
+            self.check_service()
             if time.monotonic() > deadline:
                 raise StepFailedError(f"the runner did not swap its engine within {limit:g} s", self.explained())
             self.steps.wait(LOOK_S)
@@ -103,7 +104,7 @@ class Passage:
                 if found is not None:
                     self.engine = found
                     return found
-            self._check_service()
+            self.check_service()
             if time.monotonic() > deadline:
                 raise StepFailedError(f"not healthy within {limit:g} s ({self._state_words()})", self.explained())
             self._say()
@@ -134,6 +135,12 @@ class Passage:
             return told
         written = list(self.service.manager.log_tail(self.service.name, _LAST_LINES))
         return telling(written) or last_lines(written or lines)
+
+    def last_words(self) -> tuple[str, ...]:
+        """The same of a server that may just have died: its runner needs a moment to write the end of it."""
+        if self.engine is None or not self.engine.alive:
+            time.sleep(_LAST_WORDS_S)
+        return self.explained()
 
     def _look(self) -> None:
         """Ask for health once, and note whose answer it was."""
@@ -181,8 +188,8 @@ class Passage:
             )
         return None
 
-    def _check_service(self) -> None:
-        """Raise as soon as the service's process has ended, whatever its manager means to do next."""
+    def check_service(self) -> None:
+        """Raise `StepFailedError` as soon as the service's process has ended, whatever its manager means to do next."""
         main = self._main
         now = time.monotonic()
         gone = main is not None and main.pid is not None and not _lives(main.pid)

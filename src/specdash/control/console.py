@@ -96,10 +96,11 @@ class Console:
         *,
         drain_timeout_s: float,
         health_timeout_s: float,
+        settle_s: float = 15.0,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         self._find = find
-        self._patience = drain_timeout_s, health_timeout_s
+        self._patience = drain_timeout_s, health_timeout_s, settle_s
         self._env = env
         self._running: Running | None = None
 
@@ -146,8 +147,7 @@ class Console:
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
-        drain, health = self._patience
-        options = ApplyOptions(drain_timeout_s=drain, health_timeout_s=health)
+        options = ApplyOptions(*self._patience)
 
         apply = Apply(plan, options, lambda progress: running.reports.append(progress), self._env)
         self._running = running = Running(lambda _: apply.run(), apply.cancel)

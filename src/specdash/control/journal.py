@@ -105,6 +105,9 @@ class Journal:
     url: str | None = None
     drain_timeout_s: float = 120.0
     health_timeout_s: float = 600.0
+    settle_s: float = 15.0
+    trial: bool = False
+    """Whether it is a step of a trial, which is measured next and goes back in the end."""
     force: bool = False
     held: tuple[HeldProxy, ...] = ()
     touched: tuple[Role, ...] = ()

@@ -25,6 +25,8 @@ class Step(StrEnum):
     SPECULATION = "speculation"
     PROBE = "probe"
     RESUME = "resume"
+    REQUEST = "request"
+    SETTLE = "settle"
     RECORD = "record"
     ROLLBACK = "rollback"
 

@@ -77,6 +77,10 @@ def _seconds(value: object) -> float:
     return _number(value, 1, 86400, "seconds")
 
 
+def _settle(value: object) -> float:
+    return _number(value, 0, 3600, "seconds")
+
+
 def _days(value: object) -> float:
     return _number(value, 0.01, 3650, "days")
 
@@ -145,6 +149,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting("drain_timeout", _seconds, 120.0, "how long an apply waits for running requests to end", "SECONDS"),
     Setting("health_timeout", _seconds, 600.0, "how long an apply waits for a restarted service", "SECONDS"),
+    Setting("settle_time", _settle, 15.0, "how long a changed service must stand before its apply is done", "SECONDS"),
     Setting("disarm_after", _seconds, 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"),
     Setting("read_only", _flag, False, "never let this dashboard be armed"),
     Setting("record", _flag, True, "keep a record of what is seen, for replay and incidents"),
@@ -159,7 +164,7 @@ TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_
 """What says where the server is, and the proxy in front of it."""
 SERVICE_SETTINGS = ("manager", "backend_service", "backend_env_file", "proxy_service", "proxy_env_file")
 """What says which services may be changed, and their env files."""
-APPLY_SETTINGS = ("drain_timeout", "health_timeout")
+APPLY_SETTINGS = ("drain_timeout", "health_timeout", "settle_time")
 """How patient an apply is."""
 ARM_SETTINGS = ("read_only", "disarm_after")
 """What says whether and how long the dashboard may change anything."""

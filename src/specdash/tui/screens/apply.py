@@ -48,6 +48,8 @@ _WORDS: dict[Step, str] = {
     Step.SPECULATION: "it speculates as wanted",
     Step.PROBE: "it generates",
     Step.RESUME: "waiting requests go on",
+    Step.REQUEST: "the proxy gets an answer",
+    Step.SETTLE: "it goes on serving",
     Step.RECORD: "the apply is recorded",
     Step.ROLLBACK: "everything goes back",
 }
