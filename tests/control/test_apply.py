@@ -255,6 +255,29 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
     rig.assert_settled(version=old)
 
 
+@pytest.mark.parametrize("word", ["LLAMA_API_KEY=another-key", "-PROXY_UPSTREAM_API_KEY", "PROXY_PORT=%d"])
+def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, word: str) -> None:
+    word = word % free_port("127.0.0.1") if "%" in word else word
+    with Clients(rig) as clients:
+        apply = rig.prepare(word)
+        assert apply.plan.refused
+        record = apply.run()
+    assert record.outcome is Outcome.REFUSED
+    assert clients.errors == []
+    rig.assert_settled(version=rig.good_backend)
+
+
+def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> None:
+    engine = rig.engine()
+    data = rig.file().read_bytes()
+    rig.file().write_bytes(data + b"LLAMA_API_KEY=another-key\n")
+    done = rig.command("services", "restart")
+    rig.file().write_bytes(data)
+    assert done.returncode == ExitCode.REFUSED, done.stderr
+    assert "PROXY_UPSTREAM_API_KEY" in done.stderr
+    assert rig.engine() == engine
+
+
 def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig, tmp_path: Path) -> None:
     """Its certificate is exchanged after preflight; by then the backend runs the new settings, and clients pass."""
     old = rig.file().read_bytes()

@@ -80,3 +80,10 @@ def test_changes_are_exactly_what_leads_from_before_to_after(
         else:
             again[one.key] = one.after
     assert again == after
+
+
+def test_a_key_of_the_other_service_can_be_removed_from_the_file_it_should_not_be_in() -> None:
+    assert parse_assignments(["-LLAMA_API_KEY"], Role.PROXY).of(Role.PROXY) == {"LLAMA_API_KEY": None}
+    assert parse_assignments(["-LLAMA_API_KEY"]).of(Role.BACKEND) == {"LLAMA_API_KEY": None}
+    with pytest.raises(UsageError, match="belongs to the backend"):
+        parse_assignments(["LLAMA_API_KEY=x"], Role.PROXY)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Subject:
     after: Mapping[str, str] = field(repr=False)
     changed: frozenset[str]
     service: ManagedService | None
+    other: Subject | None = None
+    """The service beside it, where that is not to be checked itself."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +73,15 @@ def findings_of(subjects: Iterable[Subject]) -> list[tuple[Subject, tuple[Findin
     from specdash.control.preflight import PreflightContext, check
 
     every = list(subjects)
-    found = []
+    found: list[tuple[Subject, tuple[Finding, ...]]] = []
     for one in every:
-        other = next((two.after for two in every if two.role is not one.role), None)
-        context = PreflightContext(one.env_file, one.changed, one.service, _own_pids(one.service), other=other)
-        found.append((one, check(one.role, one.after, context)))
+        other = next((two for two in every if two.role is not one.role), one.other)
+        context = PreflightContext(one.env_file, one.changed, one.service, _own_pids(one.service))
+        if other is not None:
+            context = replace(context, other=other.after, other_pids=_own_pids(other.service))
+        # What two services do not agree on is found from both sides.
+        said = {row for _, rows in found for row in rows}
+        found.append((one, tuple(row for row in check(one.role, one.after, context) if row not in said)))
     return found
 
 
@@ -98,6 +104,13 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
             continue
         values = _values(path, missing_ok=service is not None)
         subjects.append(_subject(one, path, values, changes, service))
+    if len(subjects) == 1:
+        beside = Role.PROXY if subjects[0].role is Role.BACKEND else Role.BACKEND
+        service = deployment.service(beside)
+        path = _path(beside, service, settings)
+        if path.is_file():
+            values = _values(path, missing_ok=True)
+            subjects = [replace(subjects[0], other=_subject(beside, path, values, changes, service))]
     if not subjects:
         places = " or ".join(str(make(os.environ)) for make in _DEFAULT_FILES.values())
         raise InputError(f"no service and no env file found; name one with --env-file, or write {places}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.core.changes import Role
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.errors import ExitCode, ServiceError
+from specdash.core.errors import ExitCode, RefusedError, ServiceError
+from specdash.core.findings import errors
 
 if TYPE_CHECKING:
     import argparse
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli import services_logs
 
         return services_logs.show(services, max(0, args.lines), follow=args.follow)
+    if args.action in ("start", "restart"):
+        refuse_strangers(services, deployment)
     return act(args.action, services)
 
 
@@ -81,6 +84,18 @@ def chosen(deployment: Deployment, role: str | None) -> list[ManagedService]:
         about = deployment.about(Role(role)) if role is not None else deployment.problems
         raise ServiceError("; ".join(about) or "no service is known; `specdash services install` sets them up")
     return found
+
+
+def refuse_strangers(services: list[ManagedService], deployment: Deployment) -> None:
+    """Raise `RefusedError` where backend and proxy, both running or about to, would not find or not take each other."""
+    from specdash.control.apply_plan import disagreements
+
+    both = [service for role in Role if (service := deployment.service(role)) is not None]
+    if len(both) < len(Role) or not all(one in services or one.status().alive for one in both):
+        return
+    refusals = errors(disagreements(deployment, os.environ))
+    if refusals:
+        raise RefusedError("; ".join(one.line for one in refusals))
 
 
 def act(action: str, services: list[ManagedService]) -> int:

@@ -190,7 +190,7 @@ def _without_env_file(role: Role, path: Path) -> str:
 
 
 def _start(roles: list[Role], manager: str) -> ExitCode:
-    from specdash.cli.services import act, chosen
+    from specdash.cli.services import act, chosen, refuse_strangers
     from specdash.control.deployment import find_deployment
     from specdash.core.config import SERVICE_SETTINGS, Resolved
 
@@ -199,6 +199,7 @@ def _start(roles: list[Role], manager: str) -> ExitCode:
     deployment = find_deployment(settings, os.environ)
     services = [one for one in chosen(deployment, None) if one.role in roles]
     try:
+        refuse_strangers(services, deployment)
         return ExitCode(act("start", services))
     except SpecdashError as error:
         print(f"specdash: installed, but not started: {error}", file=sys.stderr)

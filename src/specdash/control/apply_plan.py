@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 from specdash.collect.discover import place
 from specdash.control.apply_engine import family, live_proxies, promise, recorded_engine, recorded_proxy
 from specdash.control.env_store import Backups, read_env
-from specdash.control.preflight import PreflightContext, check
+from specdash.control.preflight import PreflightContext, check, pair
+from specdash.control.preflight.context import Findings
 from specdash.control.profiles import means_the_same
 from specdash.control.records import read_records
 from specdash.core.applies import ApplyKind, Outcome
@@ -148,17 +150,54 @@ def findings(
     """What preflight says of every edit, and of how they fit the services that are not changed; errors first."""
     found = _moved(edits, deployment, env)
     for edit in edits:
+        beside = other_service(deployment, edit.role)
+        other = next((one.values for one in edits if one.role is not edit.role), None)
         context = PreflightContext(
             env_file=edit.service.env_file,
             changed=frozenset(change.key for change in edit.changes),
             service=edit.service,
             own_pids=own_pids(edit.service, env),
             base=env,
-            other=next((one.values for one in edits if one.role is not edit.role), None),
+            other=other if other is not None else _values_of(beside),
+            other_pids=own_pids(beside, env) if beside is not None else frozenset(),
         )
         found += check(edit.role, edit.values, context)
+    # What two services do not agree on is found from both sides.
+    found = list(dict.fromkeys(found))
     refusals = errors(found)
     return (*refusals, *(one for one in found if one not in refusals))
+
+
+def other_service(deployment: Deployment, role: Role) -> ManagedService | None:
+    """The service beside the one of `role`."""
+    return deployment.service(Role.PROXY if role is Role.BACKEND else Role.BACKEND)
+
+
+def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What speaks against running backend and proxy together as their env files are now."""
+    backend, proxy = _values_of(deployment.backend), _values_of(deployment.proxy)
+    if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
+        return ()
+    context = PreflightContext(
+        deployment.backend.env_file,
+        service=deployment.backend,
+        own_pids=own_pids(deployment.backend, env),
+        base=env,
+        other_pids=own_pids(deployment.proxy, env),
+    )
+    out = Findings({**proxy, **backend})
+    pair.check(backend, proxy, context, out)
+    return out.sorted()
+
+
+def _values_of(service: ManagedService | None) -> dict[str, str] | None:
+    """What the env file of a service that is not changed says; None where there is none, or it cannot be read."""
+    if service is None:
+        return None
+    with contextlib.suppress(SpecdashError):
+        snapshot = read_env(service.env_file)
+        return snapshot.values if snapshot.exists else None
+    return None
 
 
 def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
@@ -184,9 +223,9 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
             )
             found.append(Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE"))
             continue
-        fix = f"set LLAMA_CPP_BASE={new}/v1 in the same apply" if mine else "point it to the new address"
-        severity = Severity.ERROR if mine else Severity.WARNING
-        found.append(Finding("proxy-upstream", severity, message, "LLAMA_CPP_BASE", fix))
+        if not mine:
+            fix = "point it to the new address"
+            found.append(Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE", fix))
     return found
 
 

@@ -97,7 +97,7 @@ def parse_assignments(words: list[str], role: Role | None = None) -> ChangeSet:
     """`KEY=VALUE` words as a change; `KEY=` sets the empty value, `-KEY` (or `KEY` with a leading `!`) removes a key.
 
     `role` names the service for keys that neither service is known to read, and must be the right one for those that
-    are. Raises `UsageError` naming the word.
+    are; but whatever stands in a service's file can be removed from it. Raises `UsageError` naming the word.
     """
     values: dict[Role, dict[str, str | None]] = {}
     for word in words:
@@ -107,7 +107,7 @@ def parse_assignments(words: list[str], role: Role | None = None) -> ChangeSet:
             key = word[1:]
         if not key or not (equals or removed):
             raise UsageError(f"{word!r}: write KEY=VALUE, or -KEY to remove a key")
-        owner = role_of(key) or role
+        owner = role if removed and role is not None else role_of(key) or role
         if owner is None:
             raise UsageError(f"{key}: neither the backend nor the proxy reads it; add --service backend or proxy")
         if role is not None and owner is not role:

@@ -172,22 +172,20 @@ def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatc
     assert backend({"LLAMA_PORT": "81"}).one("privileged-port").fix == "set LLAMA_PORT above 1023"
 
 
-def test_a_socket_unit_decides_where_the_proxy_listens(
-    proxy: Check, context: PreflightContext, listening: Listening
+@pytest.mark.parametrize("manager", ["systemd", "supervisor"])
+@pytest.mark.parametrize("key", ["PROXY_PORT", "PROXY_HOST"])
+def test_no_apply_moves_a_socket_that_a_manager_keeps_open(
+    manager: str, key: str, proxy: Check, context: PreflightContext, listening: Listening
 ) -> None:
     service = _service(Role.PROXY, context.env_file, socket_unit=True)
-    service.manager.kind = "systemd"  # type: ignore[misc]
-    assert not proxy({"PROXY_PORT": listening.port}, service=service).errors
-    found = proxy({"PROXY_PORT": listening.port}, service=service, changed=frozenset({"PROXY_PORT"}))
-    assert "specdash services install" in found.one("socket-unit").fix
-
-
-def test_the_supervisor_moves_the_proxys_socket_but_not_onto_somebody_elses_port(
-    proxy: Check, context: PreflightContext, listening: Listening
-) -> None:
-    service = _service(Role.PROXY, context.env_file, socket_unit=True)
-    assert not proxy({"PROXY_PORT": listening.port}, service=service).errors
-    found = proxy({"PROXY_PORT": listening.port}, service=service, changed=frozenset({"PROXY_PORT"}))
+    service.manager.kind = manager  # type: ignore[misc]
+    wanted = {"PROXY_PORT": listening.port}
+    assert not proxy(wanted, service=service).errors
+    found = proxy(wanted, service=service, changed=frozenset({key}))
+    said = found.one("socket-unit")
+    assert (said.severity, said.key) == ("error", key)
+    assert f"`specdash env set {key}=" in said.fix
+    assert ("specdash services install" in said.fix) is (manager == "systemd")
     assert found.one("port-owner").severity == "error"
 
 

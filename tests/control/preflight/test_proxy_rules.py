@@ -81,12 +81,8 @@ def test_a_proxy_that_would_ask_itself_is_an_error(proxy: Check) -> None:
     assert "ask itself" in proxy(wanted).one("upstream").message
 
 
-def test_an_upstream_other_than_the_backend_is_a_warning(proxy: Check) -> None:
-    other = {"LLAMA_PORT": "9001"}
-    row = proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000/v1"}, other=other).one("upstream")
-    assert (row.severity, row.fix) == ("warning", "set LLAMA_CPP_BASE=http://127.0.0.1:9001/v1")
-    assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001/v1"}, other=other).of("upstream")
-    assert not proxy({"LLAMA_CPP_BASE": "http://gpu-box:9000/v1"}, other=other).of("upstream")
+def test_an_upstream_that_is_remote_is_none_of_the_backends_business(proxy: Check) -> None:
+    assert not proxy({"LLAMA_CPP_BASE": "http://gpu-box:9000/v1"}, other={"LLAMA_PORT": "9001"}).of("upstream")
 
 
 def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: PreflightContext) -> None:
@@ -100,20 +96,6 @@ def test_without_the_backends_settings_its_run_record_tells(proxy: Check, contex
     (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
     assert "127.0.0.1:9001 does" in proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000"}).one("upstream").message
     assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")
-
-
-def test_a_key_that_the_backend_would_not_take_is_a_warning(proxy: Check) -> None:
-    other = {"LLAMA_API_KEY": "right,also"}
-    for sent, count in (("", 1), ("wrong", 1), ("also", 0)):
-        rows = proxy({"PROXY_UPSTREAM_API_KEY": sent}, other=other).of("upstream")
-        assert [row.key for row in rows] == ["PROXY_UPSTREAM_API_KEY"] * count
-
-
-def test_a_backend_that_moves_away_from_the_proxy_is_a_warning(backend: Check) -> None:
-    other = {"LLAMA_CPP_BASE": "http://127.0.0.1:8080/v1"}
-    wanted = {"LLAMA_PORT": "8081"}
-    assert "LLAMA_CPP_BASE" in backend(wanted, other=other, changed=frozenset(wanted)).one("upstream").fix
-    assert not backend(wanted, other=other).of("upstream")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from specdash.control.preflight import (
     listening,
     memory,
     models,
+    pair,
     restart,
     sizes,
     speculation,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
     """The findings about a backend's wanted settings, errors first."""
-    out = Findings(wanted)
+    out = Findings({**(context.other or {}), **wanted})
     env_lines.check(wanted, context, out)
     read = values.read(wanted, context, out)
     if read.settings is not None:
@@ -47,6 +48,8 @@ def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding
         sizes.check(subject, out)
         memory.check(subject, out)
         listening.check_backend(subject, out)
+        if context.other is not None:
+            pair.check(wanted, context.other, context, out)
         disk.check(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
     else:
         disk.check(context, out)

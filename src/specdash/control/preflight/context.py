@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.control.services import ManagedService
+    from specdash.core.changes import Role
     from specdash.core.observations import Gpus
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
@@ -44,6 +45,8 @@ class PreflightContext:
     base: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     other: Mapping[str, str] | None = field(default=None, repr=False)
     """The wanted settings of the other service, where they are known."""
+    other_pids: frozenset[int] = frozenset()
+    """The processes of the other service now."""
     gpus: Callable[[], Gpus | None] = nvml_gpus
     """What the GPUs say; None where there are none."""
     probe_engine: bool = True
@@ -93,6 +96,11 @@ def blamed(message: str, keys: Iterable[str]) -> str | None:
     """The key a message is about: the one of `keys` that it names first."""
     places = [(at, -len(key), key) for key in keys if (at := message.find(key)) >= 0]
     return min(places)[2] if places else None
+
+
+def unread(role: Role, key: str) -> str:
+    """What to do about a key that stands in the env file of the service that does not read it."""
+    return f"run `specdash env unset --service {role} {key}`, which leaves the other service's own alone"
 
 
 def parted(message: str) -> tuple[str, str]:

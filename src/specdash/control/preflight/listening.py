@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
 import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from specdash.control.preflight.processes import Own, owner_of
 from specdash.control.preflight.sockets import collides, listeners
@@ -30,25 +28,10 @@ def check_backend(subject: Subject, out: Findings) -> None:
     if subject.readable("host", "port"):
         for host in hosts:
             check_place(host.strip(), settings.port, host_key, port_key, subject.context, out)
-    _asked_elsewhere(subject, out)
     exposed = [host for host in hosts if not is_loopback(host.strip()) and not host.strip().endswith(_SOCKET_FILE)]
     if exposed and "api-key" not in settings.secrets and settings.text("api-key-file") is None:
         said = f"{subject.named('host')} lets other machines in, and no key is asked of them"
         out.warning("api-key", said, key=host_key, fix="set LLAMA_API_KEY, or use 127.0.0.1")
-
-
-def _asked_elsewhere(subject: Subject, out: Findings) -> None:
-    """The proxy's settings name a port of this machine, and a changed one is another."""
-    other = subject.context.other
-    base = urlsplit(other.get("LLAMA_CPP_BASE", "")) if other is not None else None
-    key, port = subject.source("port"), subject.settings.port
-    if base is None or key not in subject.context.changed or not is_loopback(base.hostname or "-") or not port:
-        return
-    with contextlib.suppress(ValueError):
-        if (base.port or 80) != port:
-            said = f"{key}={port}: the proxy asks {base.hostname}:{base.port or 80} (LLAMA_CPP_BASE)"
-            fix = f"set LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1 with it"
-            out.warning("upstream", said, key=key, fix=fix)
 
 
 def check_place(host: str, port: int, host_key: str, port_key: str, context: PreflightContext, out: Findings) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from specdash.control.preflight import disk, env_lines, restart
-from specdash.control.preflight.context import Findings, parted
+from specdash.control.preflight import disk, env_lines, pair, restart
+from specdash.control.preflight.context import Findings, parted, unread
 from specdash.control.preflight.listening import check_place, is_loopback
 from specdash.control.preflight.processes import records
 from specdash.control.preflight.values import say_empty
@@ -74,7 +74,7 @@ class _Checked:
 
 def check(values: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
     """The findings about a proxy's wanted settings, errors first."""
-    out = Findings(values)
+    out = Findings({**(context.other or {}), **values})
     env_lines.check(values, context, out)
     say_empty(values, BY_KEY, out)
     _unknown(values, out)
@@ -95,7 +95,8 @@ def _unknown(values: Mapping[str, str], out: Findings) -> None:
         if key in BY_KEY:
             continue
         if key in BACKEND_KEYS and key.startswith("LLAMA_"):
-            out.warning("unknown-key", f"{key} is the backend's: the proxy does not read it", key=key, fix="remove it")
+            said = f"{key} is the backend's: the proxy does not read it"
+            out.warning("unknown-key", said, key=key, fix=unread(Role.PROXY, key))
             continue
         ours = key.startswith("PROXY_")
         close = difflib.get_close_matches(key, BY_KEY, n=1, cutoff=0.6 if ours else _ALIKE)
@@ -111,15 +112,22 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
         said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
         out.error("api-key", said, key="PROXY_HOST", fix="set PROXY_API_KEY, or use 127.0.0.1")
     if service is not None and service.socket:
+        # Whoever waits in the old socket would be turned away when it is closed, so no apply moves it.
         moved = [key for key in _PLACE if key in context.changed]
-        # The built-in supervisor opens its socket anew where the env file says; a socket unit does not.
-        for key in moved if service.manager.kind == "systemd" else ():
-            said = f"{key}={checked.text(key)}: the service's socket unit decides where it listens, not this key"
-            out.error("socket-unit", said, key=key, fix="`specdash services install` writes the socket unit anew")
-        if service.manager.kind == "systemd" or not moved:
+        for key in moved:
+            said = f"{key}={checked.text(key)}: the service's manager keeps its socket open, and no apply moves that"
+            out.error("socket-unit", said, key=key, fix=_moving(key, checked.text(key), service.manager.kind))
+        if not moved:
             return
     if checked.good(*_PLACE):
         check_place(host, port, *_PLACE, context, out)
+
+
+def _moving(key: str, value: str, manager: str) -> str:
+    """How the operator moves the socket, with the clients' knowledge."""
+    install = ("services install",) if manager == "systemd" else ()
+    steps = (f"env set {key}={value}", *install, "services stop proxy", "services start proxy")
+    return f"run {', '.join(f'`specdash {step}`' for step in steps)}"
 
 
 def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> None:
@@ -138,30 +146,13 @@ def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> No
         out.error("upstream", said, key=key, fix="name the llama.cpp server")
         return
     if context.other is not None:
-        _against_backend(parts.hostname, port, checked, context.other, out)
+        pair.check(context.other, checked.texts, context, out)
         return
     urls = [urlsplit(one.url) for one in records(context) if isinstance(one, RunRecord)]
     if urls and is_loopback(parts.hostname) and not any(one.port == port for one in urls):
         running = ", ".join(sorted(one.geturl() for one in urls))
         said = f"{key}={_without_user(text)}: no backend of specdash listens there; {running} does"
         out.warning("upstream", said, key=key, fix="name its address, or start one there")
-
-
-def _against_backend(host: str, port: int, checked: _Checked, backend: Mapping[str, str], out: Findings) -> None:
-    key = "LLAMA_CPP_BASE"
-    theirs = backend.get("LLAMA_PORT") or backend.get("LLAMA_ARG_PORT") or "8080"
-    if is_loopback(host) and theirs.isdigit() and theirs != "0" and int(theirs) != port:
-        said = f"{key} asks port {port}, and the backend listens on {theirs}"
-        out.warning("upstream", said, key=key, fix=f"set {key}=http://127.0.0.1:{theirs}/v1")
-    wanted, sent = backend.get("LLAMA_API_KEY", ""), checked.text("PROXY_UPSTREAM_API_KEY")
-    if wanted and sent not in wanted.split(","):
-        said = (
-            "the backend asks for a key (LLAMA_API_KEY), and this is another one"
-            if sent
-            else ("the backend asks for a key (LLAMA_API_KEY), and none is sent")
-        )
-        fix = "set PROXY_UPSTREAM_API_KEY to the backend's LLAMA_API_KEY"
-        out.warning("upstream", said, key="PROXY_UPSTREAM_API_KEY", fix=fix)
 
 
 def _tls(checked: _Checked, out: Findings) -> None:

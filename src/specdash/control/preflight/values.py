@@ -11,9 +11,10 @@ from specdash.backend import extra_args
 from specdash.backend.auto import read_settings
 from specdash.backend.room import used_devices
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings
-from specdash.control.preflight.context import blamed, parted
+from specdash.control.preflight.context import blamed, parted, unread
 from specdash.control.preflight.engine import cached_engine
 from specdash.control.preflight.models import cached_facts
+from specdash.core.changes import Role
 from specdash.core.errors import InputError, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, IGNORED_KEYS, REMOVED_KEYS
 from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
@@ -150,7 +151,8 @@ def _unknown(env: Mapping[str, str], out: Findings) -> None:
         if key in BY_KEY or key in PASSED_ON or key in negations:
             continue
         if key in PROXY_KEYS:
-            out.warning("unknown-key", f"{key} is the proxy's: the backend does not read it", key=key, fix="remove it")
+            said = f"{key} is the proxy's: the backend does not read it"
+            out.warning("unknown-key", said, key=key, fix=unread(Role.BACKEND, key))
             continue
         ours = key.startswith("LLAMA_")
         close = difflib.get_close_matches(key, known, n=1, cutoff=0.75 if ours else _ALIKE)

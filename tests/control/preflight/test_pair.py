@@ -1,0 +1,251 @@
+"""What backend and proxy must agree on is an error whichever of them is checked, and every advice can be followed."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdash.backend.launch import free_port
+from specdash.cli.main import main
+from specdash.control.preflight import PreflightContext, check
+from specdash.core.changes import ChangeSet, Role, parse_assignments
+from specdash.core.findings import Severity
+from specdash.core.paths import backend_env_file, proxy_env_file
+from support.engines import write_env
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from specdash.core.findings import Finding
+
+    Pair = dict[Role, dict[str, str]]
+
+HERE = "http://127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def ports() -> dict[str, str]:
+    return {name: str(free_port("127.0.0.1")) for name in ("backend", "proxy", "nobody")}
+
+
+@pytest.fixture
+def fitting(models: dict[str, str], ports: dict[str, str]) -> Pair:
+    """Two services that go together."""
+    backend = {
+        "LLAMA_MODEL": models["llama"],
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_PARALLEL": "2",
+        "LLAMA_PORT": ports["backend"],
+        "LLAMA_API_KEY": "first-key,second-key",
+    }
+    proxy = {
+        "PROXY_PORT": ports["proxy"],
+        "LLAMA_CPP_BASE": f"{HERE}:{ports['backend']}/v1",
+        "PROXY_UPSTREAM_API_KEY": "second-key",
+    }
+    return {Role.BACKEND: backend, Role.PROXY: proxy}
+
+
+def judged(pair: Pair, context: PreflightContext, changed: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
+    """What both checks say, each finding once."""
+    found: dict[Finding, None] = {}
+    for role in Role:
+        other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
+        found |= dict.fromkeys(check(role, pair[role], replace(context, other=other, changed=changed)))
+    return tuple(one for one in found if one.severity is Severity.ERROR)
+
+
+DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "another key": ("upstream-key", ("LLAMA_API_KEY=other",)),
+    "no key sent": ("upstream-key", ("-PROXY_UPSTREAM_API_KEY",)),
+    "a wrong key sent": ("upstream-key", ("PROXY_UPSTREAM_API_KEY=third-key",)),
+    "the backend moves": ("upstream", ("LLAMA_PORT=%nobody",)),
+    "the backend moves by its own variable": ("upstream", ("-LLAMA_PORT", "LLAMA_ARG_PORT=%nobody")),
+    "the backend moves by an argument": ("upstream", ("LLAMA_EXTRA_ARGS=--port %nobody",)),
+    "the proxy looks elsewhere": ("upstream", (f"LLAMA_CPP_BASE={HERE}:%nobody/v1",)),
+    "the proxy looks at the default": ("upstream", ("-LLAMA_CPP_BASE",)),
+    "only the other loopback": ("upstream", ("LLAMA_HOST=::1",)),
+    "a socket file": ("upstream", ("LLAMA_HOST=/tmp/llama.sock",)),
+    "TLS where there is none": ("upstream", ("LLAMA_CPP_BASE=https://127.0.0.1:%backend/v1",)),
+    "a window larger than a slot": ("upstream-window", ("PROXY_CONTEXT_WINDOW=4096",)),
+    "slots smaller than the window": ("upstream-window", ("PROXY_CONTEXT_WINDOW=2048", "LLAMA_PARALLEL=4")),
+}
+
+
+def with_words(pair: Pair, words: tuple[str, ...], ports: dict[str, str]) -> Pair:
+    filled = [re.sub(r"%(\w+)", lambda found: ports[found[1]], word) for word in words]
+    changes = parse_assignments(filled)
+    return {role: changes.after(role, values) for role, values in pair.items()}
+
+
+def test_two_that_go_together_have_no_errors(fitting: Pair, context: PreflightContext) -> None:
+    assert judged(fitting, context) == ()
+
+
+@pytest.mark.parametrize("name", DISAGREEMENTS)
+def test_a_disagreement_is_one_error_from_either_side(
+    name: str, fitting: Pair, context: PreflightContext, ports: dict[str, str]
+) -> None:
+    rule, words = DISAGREEMENTS[name]
+    pair = with_words(fitting, words, ports)
+    for role in Role:
+        other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
+        found = check(role, pair[role], replace(context, other=other))
+        assert [one.rule for one in found if one.severity is Severity.ERROR] == [rule]
+    assert [one.rule for one in judged(pair, context)] == [rule]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("LLAMA_API_KEY=other", "PROXY_UPSTREAM_API_KEY=other"),
+        ("-LLAMA_API_KEY",),
+        ("LLAMA_PORT=%nobody", f"LLAMA_CPP_BASE={HERE}:%nobody"),
+        ("LLAMA_HOST=0.0.0.0",),
+        ("LLAMA_HOST=localhost",),
+        ("LLAMA_HOST=::",),
+        ("LLAMA_CPP_BASE=http://localhost:%backend/v1",),
+        ("LLAMA_CPP_BASE=http://other-machine:%nobody/v1", "LLAMA_API_KEY=other", "PROXY_CONTEXT_WINDOW=99999"),
+        ("PROXY_CONTEXT_WINDOW=2048",),
+        ("PROXY_CONTEXT_WINDOW=99999", "LLAMA_CTX_SIZE=0"),
+    ],
+)
+def test_what_goes_together_is_not_refused(
+    words: tuple[str, ...], fitting: Pair, context: PreflightContext, ports: dict[str, str]
+) -> None:
+    assert judged(with_words(fitting, words, ports), context) == ()
+
+
+def test_keys_in_a_file_count_as_well(fitting: Pair, context: PreflightContext, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\nsecond-key\n", encoding="utf-8")
+    del fitting[Role.BACKEND]["LLAMA_API_KEY"]
+    fitting[Role.BACKEND]["LLAMA_API_KEY_FILE"] = str(file)
+    assert judged(fitting, context) == ()
+    fitting[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = "neither"
+    assert [one.rule for one in judged(fitting, context)] == ["upstream-key"]
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield str(server.getsockname()[1])
+
+
+def test_a_proxy_in_front_of_another_server_of_this_machine_is_only_told_of(
+    fitting: Pair, context: PreflightContext, stranger: str
+) -> None:
+    fitting[Role.PROXY] |= {"LLAMA_CPP_BASE": f"{HERE}:{stranger}/v1", "PROXY_UPSTREAM_API_KEY": "its own"}
+    assert judged(fitting, context) == ()
+    found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
+    assert [one.severity for one in found if one.rule == "upstream"] == [Severity.WARNING]
+
+
+def test_no_finding_tells_a_key(fitting: Pair, context: PreflightContext) -> None:
+    fitting[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = "the-wrong-one"
+    assert "the-wrong-one" not in str(judged(fitting, context))
+    assert "first-key" not in str(judged(fitting, context))
+
+
+SET = re.compile(r"\bset ([A-Z][A-Z0-9_]*=[^\s,;`]+)")
+COMMAND = re.compile(r"`specdash env (set|unset)(?: --service (\w+))? ([^`]+)`")
+
+
+def advised(finding: Finding) -> ChangeSet | None:
+    """The change that the first of the ways out means, None where it is told in words alone."""
+    command = COMMAND.search(finding.fix)
+    if command is not None:
+        action, role, word = command.groups()
+        return parse_assignments([word if action == "set" else f"!{word}"], Role(role) if role else None)
+    if finding.rule == "upstream-key":
+        return parse_assignments(["PROXY_UPSTREAM_API_KEY=%key"])
+    found = SET.findall(finding.fix)
+    return parse_assignments(found[:1]) if found else None
+
+
+WRONG: dict[str, tuple[str, ...]] = {
+    **{name: words for name, (_, words) in DISAGREEMENTS.items()},
+    "quantised values without flash attention": ("LLAMA_ARG_CACHE_TYPE_V=q8_0", "LLAMA_ARG_FLASH_ATTN=off"),
+    "the proxy would ask itself": (f"LLAMA_CPP_BASE={HERE}:%proxy/v1",),
+    "open to others without a key": ("PROXY_HOST=0.0.0.0",),
+    "a floor above its ceiling": ("LLAMA_SPEC_TYPE=ngram-mod", "LLAMA_DRAFT_MAX=2", "LLAMA_DRAFT_MIN=5"),
+    "a privileged port": ("LLAMA_PORT=0x50",),
+    "a number that is none": ("PROXY_MAX_CONNECTIONS=many",),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_advice_that_is_followed_leaves_no_error_and_brings_none(
+    name: str, fitting: Pair, context: PreflightContext, ports: dict[str, str]
+) -> None:
+    pair = with_words(fitting, WRONG[name], ports)
+    assert judged(pair, context)
+    followed = 0
+    for _ in range(len(judged(pair, context))):
+        before = judged(pair, context)
+        told = next(((one, change) for one in before if (change := advised(one)) is not None), None)
+        if told is None:
+            break
+        finding, change = told
+        pair = {role: change.after(role, values) for role, values in pair.items()}
+        if pair[Role.PROXY].get("PROXY_UPSTREAM_API_KEY") == "%key":
+            pair[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = pair[Role.BACKEND]["LLAMA_API_KEY"].split(",")[0]
+        after = judged(pair, context)
+        assert (finding.rule, finding.key) not in {(one.rule, one.key) for one in after}, finding.line
+        assert {(one.rule, one.key) for one in after} < {(one.rule, one.key) for one in before}, finding.line
+        followed += 1
+    assert followed or name not in DISAGREEMENTS
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(st.sampled_from(sorted(DISAGREEMENTS)), min_size=2, max_size=3))
+def test_advice_leads_out_of_several_errors_at_once(
+    names: set[str], fitting: Pair, context: PreflightContext, ports: dict[str, str]
+) -> None:
+    pair = fitting
+    for name in sorted(names):
+        pair = with_words(pair, DISAGREEMENTS[name][1], ports)
+    for _ in range(6):
+        left = judged(pair, context)
+        if not left:
+            return
+        change = next(change for one in left if (change := advised(one)) is not None)
+        pair = {role: change.after(role, values) for role, values in pair.items()}
+        if pair[Role.PROXY].get("PROXY_UPSTREAM_API_KEY") == "%key":
+            pair[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = pair[Role.BACKEND]["LLAMA_API_KEY"].split(",")[0]
+    pytest.fail(f"{names}: {[one.line for one in judged(pair, context)]}")
+
+
+def test_a_key_in_the_wrong_file_is_removed_there_and_not_from_the_other(
+    fitting: Pair, context: PreflightContext
+) -> None:
+    fitting[Role.PROXY]["LLAMA_API_KEY"] = "misplaced"
+    found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
+    told = next(one for one in found if one.key == "LLAMA_API_KEY")
+    change = advised(told)
+    assert change is not None
+    after = {role: change.after(role, values) for role, values in fitting.items()}
+    assert "LLAMA_API_KEY" not in after[Role.PROXY]
+    assert after[Role.BACKEND] == fitting[Role.BACKEND]
+    assert judged(after, context) == ()
+
+
+def test_the_command_sees_the_other_service_although_it_is_not_asked_about(
+    fitting: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for make, values in ((backend_env_file, fitting[Role.BACKEND]), (proxy_env_file, fitting[Role.PROXY])):
+        make().parent.mkdir(parents=True, exist_ok=True)
+        write_env(make(), {**values, "LLAMA_ENGINE": "xllamacpp"} if make is backend_env_file else values)
+    assert main(["preflight", "--json", "LLAMA_API_KEY=other"]) == 7
+    said = json.loads(capsys.readouterr().out)
+    assert set(said["services"]) == {"backend"}
+    assert [row["rule"] for row in said["findings"] if row["severity"] == "error"] == ["upstream-key"]
+    assert main(["preflight", "--json", "LLAMA_API_KEY=other", "PROXY_UPSTREAM_API_KEY=other"]) == 0
