@@ -84,7 +84,7 @@ class Setting:
 
     def apply(self, *words: str) -> tuple[Apply, ApplyRecord]:
         plan = plan_apply(Deployment(self.service), parse_assignments(list(words)), env=self.env)
-        one = Apply(plan, ApplyOptions(1, 2), lambda _: None, self.env)
+        one = Apply(plan, ApplyOptions(1, 2, 0), lambda _: None, self.env)
         return one, one.run()
 
     def assert_untouched(self, before: bytes) -> None:
@@ -231,7 +231,8 @@ def adopted(setting: Setting) -> Iterator[Setting]:
     program = words[1].partition("=")[2]
     values = [*words, f"LLAMA_PORT={free_port('127.0.0.1')}", f"LLAMA_MODEL={demo.bundled_model(demo.TARGET_MODEL)}"]
     file.write_text("\n".join([*values, "LLAMA_SPEC_TYPE=ngram-mod", ""]), encoding="utf-8")
-    script = f'. {file}; {program} --port "$LLAMA_PORT" --alias "$LLAMA_ALIAS"; exit $?'
+    given = '--port "$LLAMA_PORT" --alias "$LLAMA_ALIAS" --model "$LLAMA_MODEL" --spec-type "$LLAMA_SPEC_TYPE"'
+    script = f'. {file}; {program} {given} ${{LLAMA_CTX_SIZE:+--ctx-size "$LLAMA_CTX_SIZE"}}; exit $?'
     manager = ShellManager(ServiceStatus("uap", ServiceState.RUNNING), script=script, env={"PATH": os.environ["PATH"]})
     setting.manager = manager
     setting.service = ManagedService(Role.BACKEND, "uap", manager, file, False, "recognised (UAP)")
@@ -264,6 +265,16 @@ def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process
         Outcome.APPLIED,
         *[Outcome.ROLLED_BACK] * 3,
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_change_that_does_not_reach_an_adopted_server_is_rolled_back_with_that_reason(adopted: Setting) -> None:
+    before = adopted.service.env_file.read_bytes()
+    _, record = adopted.apply("LLAMA_PARALLEL=2")
+    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH)
+    assert "LLAMA_PARALLEL=2 did not reach process" in record.reason
+    assert adopted.service.env_file.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -302,7 +313,9 @@ def test_an_env_file_that_an_apply_made_is_gone_again_after_its_rollback(adopted
     words = [line for line in service.env_file.read_text(encoding="utf-8").splitlines() if line]
     adopted.manager.stop("uap")
     service.env_file.unlink()
-    _, record = adopted.apply(*[word for word in words if not word.startswith("LLAMA_ALIAS")], "LLAMA_ALIAS=no-tokens")
+    _, record = adopted.apply(
+        *[word for word in words if not word.startswith(("LLAMA_ALIAS", "LLAMA_ENGINE"))], "LLAMA_ALIAS=no-tokens"
+    )
     assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE), record.reason
     assert not service.env_file.exists()
     assert service.status().state is ServiceState.STOPPED

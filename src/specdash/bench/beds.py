@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from specdash.bench.samples import BootFailedError, Place
 from specdash.control import trial
 from specdash.control.apply import Apply, ApplyOptions
-from specdash.control.apply_engine import promise, recorded_engine
+from specdash.control.apply_engine import recorded_engine, service_promise
 from specdash.control.apply_plan import service_of
 from specdash.control.env_store import read_env
 from specdash.control.trial_end import NotRestoredError, restored
@@ -182,7 +182,7 @@ class ServiceBed:
 
     def _place(self) -> Place:
         service = service_of(self._deployment, Role.BACKEND)
-        promised = promise(read_env(service.env_file).values, self._env)
+        promised = service_promise(service, read_env(service.env_file).values, self._env)
         engine = recorded_engine(service, self._env)
         url = engine.url if engine is not None else promised.url
         return Place(url, promised.key, log=engine.log if engine is not None else promised.log)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from specdash.control.services import Deployment, ManagedService
+    from specdash.core.changes import KeyChange
     from specdash.core.config import Resolved
 
 _REMOVAL = re.compile(r"-[A-Z][A-Z0-9_]*\Z")
@@ -40,6 +41,7 @@ class Subject:
     after: Mapping[str, str] = field(repr=False)
     changed: frozenset[str]
     service: ManagedService | None
+    changes: tuple[KeyChange, ...] = field(default=(), repr=False)
     other: Subject | None = None
     """The service beside it, where that is not to be checked itself."""
 
@@ -70,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 def findings_of(subjects: Iterable[Subject]) -> list[tuple[Subject, tuple[Finding, ...]]]:
     """The findings about each service, each knowing what the other one shall be."""
+    from specdash.control import key_reach
     from specdash.control.preflight import PreflightContext, check
+    from specdash.control.service_command import running_values
 
     every = list(subjects)
     found: list[tuple[Subject, tuple[Finding, ...]]] = []
@@ -78,10 +82,17 @@ def findings_of(subjects: Iterable[Subject]) -> list[tuple[Subject, tuple[Findin
         other = next((two for two in every if two.role is not one.role), one.other)
         context = PreflightContext(one.env_file, one.changed, one.service, _own_pids(one.service))
         if other is not None:
-            context = replace(context, other=other.after, other_pids=_own_pids(other.service))
+            values = running_values(other.service, other.after) if other.service is not None else other.after
+            context = replace(context, other=values, other_pids=_own_pids(other.service))
         # What two services do not agree on is found from both sides.
         said = {row for _, rows in found for row in rows}
-        found.append((one, tuple(row for row in check(one.role, one.after, context) if row not in said)))
+        unit = one.service if one.service is not None and one.service.command is not None else None
+        if unit is not None:
+            context = replace(context, running=running_values(unit, one.after))
+        rows = check(one.role, one.after, context)
+        if unit is not None:
+            rows = (*key_reach.findings(unit, one.before, one.after, one.changes), *rows)
+        found.append((one, tuple(row for row in rows if row not in said)))
     return found
 
 
@@ -164,8 +175,9 @@ def _role_by_keys(path: Path, values: Mapping[str, str]) -> Role:
 def _subject(
     role: Role, path: Path, before: dict[str, str], changes: ChangeSet, service: ManagedService | None
 ) -> Subject:
-    changed = frozenset(one.key for one in changes.changes(role, before))
-    return Subject(role, path, before, changes.after(role, before), changed, service)
+    made = changes.changes(role, before)
+    changed = frozenset(one.key for one in made)
+    return Subject(role, path, before, changes.after(role, before), changed, service, made)
 
 
 def _own_pids(service: ManagedService | None) -> frozenset[int]:

@@ -15,7 +15,7 @@ import psutil
 
 from specdash.control import faults, verify
 from specdash.control.apply_end import applied, conclude, roll_back, stored
-from specdash.control.apply_engine import promise, running_engine
+from specdash.control.apply_engine import running_engine, service_promise
 from specdash.control.apply_forward import forward
 from specdash.control.apply_lock import ApplyLock
 from specdash.control.apply_plan import ApplyOptions, ApplyPlan, Edit, findings, plan_apply, plan_rollback
@@ -153,7 +153,7 @@ class Apply:
         status = edit.service.status()
         if edit.role is not Role.BACKEND or not status.alive:
             return Before(status.alive, healthy=status.alive, main_pid=status.pid)
-        promised = promise(edit.snapshot.values, self._env)
+        promised = service_promise(edit.service, edit.snapshot.values, self._env)
         engine = running_engine(edit.service, status, self._env, promised.url)
         if engine is None:
             return Before(running=True, main_pid=status.pid)
@@ -202,7 +202,7 @@ class Apply:
             step=Step.BACKUP,
             edits=tuple(edits),
             profile=self.plan.profile,
-            url=promise(backend.values, self._env).url if backend is not None else None,
+            url=service_promise(backend.service, backend.values, self._env).url if backend is not None else None,
             drain_timeout_s=self.options.drain_timeout_s,
             health_timeout_s=self.options.health_timeout_s,
             settle_s=self.options.settle_s,

@@ -16,6 +16,7 @@ from specdash.backend.launch import settings_of
 from specdash.backend.promise import Promise, promise_of
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.collect.processes import same_process
+from specdash.control.service_command import running_values
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import proxy_records_dir, run_records_dir
 from specdash.core.run_record import ProxyRecord, RunRecord
@@ -49,6 +50,13 @@ def _detect(path: str) -> SpecType | None:
     with contextlib.suppress(SpecdashError, GgufError):
         return model_files.detect(path)
     return None
+
+
+def service_promise(
+    service: ManagedService, values: Mapping[str, str], base: Mapping[str, str] = os.environ
+) -> Promise:
+    """What a service promises when its env file holds `values`."""
+    return promise(running_values(service, values), base)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,26 @@ Each does nothing where its work is done already, so that a recovery can go thro
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.control import faults, verify
-from specdash.control.apply_engine import engine_check
+from specdash.control.apply_engine import engine_check, promise
 from specdash.control.apply_logs import about_speculation
 from specdash.control.apply_services import bring_proxy, in_force, start_backend
 from specdash.control.apply_settle import ProxyStanding, request_through_proxy, settle
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.apply_wait import Passage
 from specdash.control.env_store import read_env, replace_env
-from specdash.core.applies import STEPS, Step
+from specdash.control.key_reach import started_with, why_not_arrived
+from specdash.control.service_command import process_values
+from specdash.core.applies import STEPS, ApplyKind, Step
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError
 
 if TYPE_CHECKING:
+    from specdash.control.apply_engine import Engine
     from specdash.control.apply_work import Work
     from specdash.control.journal import JournalEdit
 
@@ -148,6 +152,8 @@ def _backend(work: Work, edit: JournalEdit) -> Passage:
             work.steps.seconds[ENGINE_LOAD] = round(passage.load_s, 4)
         work.up(passage.first_ok)
         work.note(step=Step.HEALTH)
+        if not service.reloads:
+            _see_what_runs(work, edit, passage, engine)
         work.steps.say(f"healthy, process {engine.pid}")
     promise = passage.promise
     with work.steps.step(Step.SPECULATION):
@@ -168,6 +174,21 @@ def _backend(work: Work, edit: JournalEdit) -> Passage:
             raise StepFailedError("it generated, and then its process ended", passage.last_words())
         _take(work, verdict)
     return passage
+
+
+def _see_what_runs(work: Work, edit: JournalEdit, passage: Passage, engine: Engine) -> None:
+    """A service that is not ours reads of its env file what it likes: raise `StepFailedError` where that is not the
+    change, and expect from now on what its own process was started with."""
+    found = started_with(engine.pid)
+    if found is None:
+        work.warn(f"whether the change reached process {engine.pid} cannot be seen")
+        return
+    missing = why_not_arrived(passage.service, engine.pid, *found, edit.key_changes)
+    if missing is not None and work.journal.kind is not ApplyKind.ROLLBACK:
+        raise StepFailedError(missing)
+    values = process_values(*found)
+    if values is not None:
+        passage.promise = replace(promise(values, work.env), url=passage.promise.url)
 
 
 def _proxy_alone(work: Work, edit: JournalEdit) -> None:

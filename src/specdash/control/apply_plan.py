@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specdash.collect.discover import place
-from specdash.control.apply_engine import family, live_proxies, promise, recorded_engine, recorded_proxy
+from specdash.control import key_reach
+from specdash.control.apply_engine import family, live_proxies, recorded_engine, recorded_proxy, service_promise
 from specdash.control.env_store import Backups, read_env
 from specdash.control.preflight import PreflightContext, check, pair
 from specdash.control.preflight.context import Findings
 from specdash.control.profiles import means_the_same
 from specdash.control.records import read_records
+from specdash.control.service_command import running_values
 from specdash.core.applies import ApplyKind, Outcome
 from specdash.core.changes import KeyChange, Role
 from specdash.core.env_edit import with_changes
@@ -132,7 +134,7 @@ def plan_rollback(
         changed = differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
         if data != snapshot.data:
             edits.append(Edit(role, service, snapshot, data, changed, _needs_restart(service, changed)))
-    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env), None, ApplyKind.ROLLBACK)
+    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env, back=True), None, ApplyKind.ROLLBACK)
 
 
 def service_of(deployment: Deployment, role: Role) -> ManagedService:
@@ -145,9 +147,12 @@ def service_of(deployment: Deployment, role: Role) -> ManagedService:
 
 
 def findings(
-    edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]
+    edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str], *, back: bool = False
 ) -> tuple[Finding, ...]:
-    """What preflight says of every edit, and of how they fit the services that are not changed; errors first."""
+    """What preflight says of every edit, and of how they fit the services that are not changed; errors first.
+
+    `back` is for going back to a version from before, which needs no effect to be wanted.
+    """
     found = _moved(edits, deployment, env)
     for edit in edits:
         beside = other_service(deployment, edit.role)
@@ -158,10 +163,13 @@ def findings(
             service=edit.service,
             own_pids=own_pids(edit.service, env),
             base=env,
-            other=other if other is not None else _values_of(beside),
+            other=_running(beside, other if other is not None else _values_of(beside)),
+            running=running_values(edit.service, edit.values) if edit.service.command is not None else None,
             other_pids=own_pids(beside, env) if beside is not None else frozenset(),
         )
         found += check(edit.role, edit.values, context)
+        if not back:
+            found += key_reach.findings(edit.service, edit.snapshot.file.values, edit.values, edit.changes)
     # What two services do not agree on is found from both sides.
     found = list(dict.fromkeys(found))
     refusals = errors(found)
@@ -175,7 +183,8 @@ def other_service(deployment: Deployment, role: Role) -> ManagedService | None:
 
 def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
     """What speaks against running backend and proxy together as their env files are now."""
-    backend, proxy = _values_of(deployment.backend), _values_of(deployment.proxy)
+    backend = _running(deployment.backend, _values_of(deployment.backend))
+    proxy = _values_of(deployment.proxy)
     if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
         return ()
     context = PreflightContext(
@@ -188,6 +197,10 @@ def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Findi
     out = Findings({**proxy, **backend})
     pair.check(backend, proxy, context, out)
     return out.sorted()
+
+
+def _running(service: ManagedService | None, values: dict[str, str] | None) -> dict[str, str] | None:
+    return running_values(service, values) if service is not None and values is not None else values
 
 
 def _values_of(service: ManagedService | None) -> dict[str, str] | None:
@@ -205,7 +218,8 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
     edit = next((one for one in edits if one.role is Role.BACKEND), None)
     if edit is None:
         return []
-    old, new = promise(edit.snapshot.file.values, env).url, promise(edit.values, env).url
+    before, after = edit.snapshot.file.values, edit.values
+    old, new = (service_promise(edit.service, values, env).url for values in (before, after))
     if place(old) == place(new):
         return []
     proxy = next((one for one in edits if one.role is Role.PROXY), None)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend.launch import make_plan
 from specdash.control.apply_engine import recorded_engine
+from specdash.control.service_command import Program, started
 from specdash.control.services import ServiceState
-from specdash.core.changes import Role
+from specdash.core.changes import Role, shown_value
 from specdash.core.env_edit import masked_diff
 from specdash.core.errors import SpecdashError
 from specdash.core.key_help import key_help
 from specdash.core.masking import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from specdash.control.apply_plan import ApplyPlan, Edit
 
@@ -88,7 +89,32 @@ def _action(edit: Edit, env: Mapping[str, str]) -> str:
     return f"restart {edit.service.name}, while the proxies hold their clients"
 
 
+def _of_the_unit(edit: Edit) -> tuple[str, ...]:
+    """What changes in the command line and the environment of a unit that is not ours."""
+    command = edit.service.command
+    assert command is not None  # noqa: S101 - asked before
+    before, after = (
+        {key: shown_value(key, value) or "" for key, value in command.variables(edit.service.env_file, values).items()}
+        for values in (edit.snapshot.file.values, edit.values)
+    )
+    sides = [
+        [*_lines(command.argv(one)), *(f"environment {key}={one[key]}" for key in changed if key in one)]
+        for changed in [[one.key for one in edit.changes]]
+        for one in (before, after)
+    ]
+    lines = [line for line in difflib.ndiff(sides[0], sides[1]) if line.startswith(("- ", "+ "))]
+    argv = command.argv(after)
+    program = started(argv)
+    if not lines:
+        lines.append(f"! nothing changes in what {edit.service.name} runs: {' '.join(argv)}")
+    elif program.program is not Program.SERVER:
+        lines.append(f"! {program.path} decides what its server gets of it: that is seen after the restart")
+    return tuple(without_secrets(line) for line in lines)
+
+
 def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
+    if edit.service.command is not None:
+        return _of_the_unit(edit)
     try:
         after = _rendered(edit, edit.values, env)
     except SpecdashError as error:
@@ -106,9 +132,14 @@ def _rendered(edit: Edit, values: Mapping[str, str], env: Mapping[str, str]) -> 
     plan = make_plan(values, base=env, env_file=str(edit.service.env_file))
     if plan.engine.kind == "xllamacpp":
         return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
-    lines = [f"{plan.engine.path} {plan.engine.version}"]
-    for word in plan.rendered:
-        if word.startswith("-") or len(lines) == 1:
+    return [f"{plan.engine.path} {plan.engine.version}", *_lines(plan.rendered)]
+
+
+def _lines(words: Sequence[str]) -> list[str]:
+    """Arguments one a line, each flag with its values."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
             lines.append(word)
         else:
             lines[-1] += f" {word}"

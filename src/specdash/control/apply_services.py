@@ -11,7 +11,9 @@ from specdash.control.apply_engine import listening_engine, recorded_proxy
 from specdash.control.apply_logs import last_lines, telling
 from specdash.control.apply_steps import StepFailedError
 from specdash.control.apply_wait import LOOK_S, Passage, ReloadRefusedError, because, failure
+from specdash.control.key_reach import started_with, why_not_arrived
 from specdash.control.services import ServiceState
+from specdash.core.applies import ApplyKind
 from specdash.core.changes import Role
 from specdash.core.errors import ServiceError
 
@@ -100,7 +102,23 @@ def bring_proxy(work: Work, edit: JournalEdit, *, new: bool, may_reload: bool = 
         return "took its settings over, no stream dropped"
     restart(work, service, alive=status.alive)
     _until_proxy(work, edit, status.pid, seen, PROXY_S, new=new)
+    if new and not service.reloads and work.journal.kind is not ApplyKind.ROLLBACK:
+        _see_what_proxy_runs(work, edit)
     return "restarted" if status.alive else "started"
+
+
+def _see_what_proxy_runs(work: Work, edit: JournalEdit) -> None:
+    """Raise `StepFailedError` where a proxy that is not ours was not started with the change."""
+    service = work.services[edit.role]
+    main = service.status().pid
+    listening = listening_engine(main, proxy_url(edit.values(new=True))) if main is not None else None
+    found = started_with(listening.pid) if listening is not None else None
+    if listening is None or found is None:
+        work.warn(f"whether the change reached {service.name} cannot be seen")
+        return
+    missing = why_not_arrived(service, listening.pid, *found, edit.key_changes)
+    if missing is not None:
+        raise StepFailedError(missing)
 
 
 def _until_proxy(

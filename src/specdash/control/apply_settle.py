@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specdash.backend.local_http import ask
 from specdash.collect.discover import place, recorded_key
 from specdash.control import verify
-from specdash.control.apply_engine import promise, recorded_proxy
+from specdash.control.apply_engine import recorded_proxy, service_promise
 from specdash.control.apply_logs import last_lines, telling
 from specdash.control.apply_services import proxy_url
 from specdash.control.apply_steps import StepFailedError
@@ -181,7 +181,7 @@ def _why_not_asked(work: Work, upstream: str) -> str | None:
     backend = work.deployment.backend
     if backend is None:
         return "its upstream is no service of specdash" if not verify.healthy(_root(upstream)) else None
-    promised = promise(read_env(backend.env_file).values, work.env)
+    promised = service_promise(backend, read_env(backend.env_file).values, work.env)
     if place(promised.url) != place(upstream):
         return f"it asks {_root(upstream)}, which is not this backend"
     if promised.no_probe is not None:
@@ -195,7 +195,7 @@ def _others_are_served(work: Work) -> bool:
     backend = work.deployment.backend
     if backend is None:
         return True
-    promised = promise(read_env(backend.env_file).values, work.env)
+    promised = service_promise(backend, read_env(backend.env_file).values, work.env)
     return bool(verify.busy(promised.url, promised))
 
 

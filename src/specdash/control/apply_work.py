@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.control.apply_engine import promise, running_engine
+from specdash.control.apply_engine import running_engine, service_promise
 from specdash.control.apply_logs import scrubbed
 from specdash.control.journal import JournalFile, journal_file
 from specdash.control.proxy_gate import ProxyGate, fronts
@@ -72,7 +72,7 @@ class Work:
 
     def promise(self, edit: JournalEdit, *, new: bool) -> Promise:
         """What one version of the backend's env promises."""
-        return promise(edit.values(new=new), self.env)
+        return service_promise(self.services[edit.role], edit.values(new=new), self.env)
 
     def engine(self, edit: JournalEdit) -> Engine | None:
         """The engine that serves now."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.control.service_command import ServiceCommand
 from specdash.control.services import Deployment, ManagedService
 from specdash.control.systemctl import Systemctl
 from specdash.control.systemd import SystemdManager
-from specdash.control.unit_files import command_words, read_directives
+from specdash.control.unit_files import read_directives, shown_words, split_words
 from specdash.control.units import UNIT_OF
 from specdash.core import paths
 from specdash.core.changes import Role
@@ -33,7 +34,7 @@ _INSTALL = {
 }
 _PROPERTIES = (
     *("Id", "LoadState", "LoadError", "ActiveState", "FragmentPath", "DropInPaths", "EnvironmentFiles", "ExecStart"),
-    *("CanReload", "TriggeredBy"),
+    *("CanReload", "TriggeredBy", "Environment", "UnsetEnvironment", "ExecStartEx"),
 )
 _SUFFIXES = (".service", ".socket", ".target")
 
@@ -119,15 +120,24 @@ class _Search:
         return self._service(chosen, units[chosen.unit]) if chosen is not None else None
 
     def _service(self, one: _Candidate, facts: Mapping[str, str]) -> ManagedService | None:
-        files = [facts.get("FragmentPath", ""), *facts.get("DropInPaths", "").split()]
+        files = [facts.get("FragmentPath", ""), *(split_words(facts.get("DropInPaths", "")) or ())]
         words = _exec_words(facts, files, self.env)
-        ours = _is_ours(words, one.role)
-        env_file = self._env_file(one, facts, words if ours else None)
+        plain = [one.replace("$$", "$") if index else one for index, one in enumerate(words)]
+        ours = _is_ours(plain, one.role)
+        env_file = self._env_file(one, facts, plain if ours else None)
         if env_file is None:
             key = f"{one.role}_env_file"
             self.problems.append(
                 f"{one.role}: {one.unit} names no EnvironmentFile=; say which env file it reads with {key} in "
                 f"{paths.config_file(self.env)}"
+            )
+            return None
+        given = _option(plain, "--env-file") if ours else None
+        if given is not None and Path(given) != env_file:
+            key = f"{one.role}_env_file"
+            self.problems.append(
+                f"{one.role}: {one.unit} runs with --env-file {given}, and {key} is {env_file}: changes there have no "
+                f"effect; leave {key} out, or run `specdash services install {one.role} --{one.role}-env {env_file}`"
             )
             return None
         sockets = [unit for unit in facts.get("TriggeredBy", "").split() if unit.endswith(".socket")]
@@ -141,6 +151,7 @@ class _Search:
             reloads=ours and facts.get("CanReload") == "yes",
             origin=one.origin,
             socket=bool(sockets),
+            command=None if ours else _command(words, facts, files),
         )
 
     def _env_file(self, one: _Candidate, facts: Mapping[str, str], words: list[str] | None) -> Path | None:
@@ -152,7 +163,7 @@ class _Search:
             if given is not None:
                 return Path(given)
             return paths.backend_env_file(self.env) if one.role is Role.BACKEND else paths.proxy_env_file(self.env)
-        files = [line.rpartition(" (ignore_errors=")[0] for line in facts.get("EnvironmentFiles", "").splitlines()]
+        files = _env_files(facts)
         # A later file overrules an earlier one: a change there is sure to count.
         return Path(files[-1]) if files and files[-1] else None
 
@@ -196,14 +207,17 @@ class _Search:
 
     def _supervised(self, entry: ServiceEntry, role: Role, client: SupervisorClient) -> ManagedService:
         named = self.settings[f"{role}_env_file"].value
+        ours = entry.argv is None or _is_ours(list(entry.argv), role)
+        file = str(paths.services_file(self.env))
         return ManagedService(
             role=role,
             name=entry.name,
             manager=client,
             env_file=Path(named).expanduser().absolute() if named is not None else entry.env_file,
-            reloads=entry.argv is None or _is_ours(list(entry.argv), role),
+            reloads=ours,
             origin=paths.services_file(self.env).name,
             socket=entry.listen is not None,
+            command=None if ours else ServiceCommand(entry.argv or (), file, replaces=False),
         )
 
 
@@ -231,9 +245,26 @@ def _unusable(one: _Candidate, facts: Mapping[str, str]) -> str:
 def _exec_words(facts: Mapping[str, str], files: list[str], env: Mapping[str, str]) -> list[str]:
     """The words of the command. systemd shows them joined by blanks; the files tell them apart, where both agree."""
     last = (facts.get("ExecStart", "").splitlines() or [""])[-1]
-    shown = last.partition(" argv[]=")[2].rpartition(" ; ignore_errors=")[0].replace("$$", "$")
-    words = command_words(files, env)
+    shown = last.partition(" argv[]=")[2].rpartition(" ; ignore_errors=")[0]
+    words = shown_words(files, env)
     return words if words is not None and " ".join(words) == shown else shown.split()
+
+
+def _command(words: list[str], facts: Mapping[str, str], files: list[str]) -> ServiceCommand:
+    """What a unit that is not ours runs, as its manager knows it."""
+    says = [file for file in files if any(key == "ExecStart" for _, key, _ in read_directives([file]))]
+    return ServiceCommand(
+        tuple(words),
+        file=(says or files)[-1],
+        env_files=tuple(Path(one) for one in _env_files(facts)),
+        environment=dict(one.partition("=")[::2] for one in split_words(facts.get("Environment", "")) or ()),
+        unset=tuple(split_words(facts.get("UnsetEnvironment", "")) or ()),
+        replaces="no-env-expand" not in facts.get("ExecStartEx", ""),
+    )
+
+
+def _env_files(facts: Mapping[str, str]) -> list[str]:
+    return [line.rpartition(" (ignore_errors=")[0] for line in facts.get("EnvironmentFiles", "").splitlines()]
 
 
 def _is_ours(words: list[str], role: Role) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.control import safe_file
 from specdash.core.applies import ApplyKind, Step, StoredChange
-from specdash.core.changes import Role
+from specdash.core.changes import KeyChange, Role
 from specdash.core.envfile import parse
 from specdash.core.errors import InputError, NotWrittenError
 
@@ -74,6 +74,12 @@ class JournalEdit:
     def new_digest(self) -> str:
         """SHA-256 of the new bytes."""
         return hashlib.sha256(self.new).hexdigest()
+
+    @property
+    def key_changes(self) -> tuple[KeyChange, ...]:
+        """The changes with their values. Holds secrets."""
+        old, new = self.values(new=False), self.values(new=True)
+        return tuple(KeyChange(self.role, one.key, old.get(one.key), new.get(one.key)) for one in self.changes)
 
     def values(self, *, new: bool) -> dict[str, str]:
         """Key to value of one of the versions. Holds secrets."""

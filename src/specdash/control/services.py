@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from specdash.control.service_command import ServiceCommand
     from specdash.core.changes import Role
 
 
@@ -94,6 +95,8 @@ class ManagedService:
     """How it was found, in words: `config.toml`, `installed unit`, `recognised (UAP)`."""
     socket: bool = False
     """Its listening socket is held by the manager, so that a restart refuses no connection."""
+    command: ServiceCommand | None = None
+    """What it runs, where that is not specdash's own and its manager tells."""
 
     def status(self) -> ServiceStatus:
         """Shorthand for asking the manager."""

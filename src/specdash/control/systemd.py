@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from specdash.control.services import ServiceState, ServiceStatus
 from specdash.control.systemctl import Answer, Systemctl, seconds
-from specdash.control.unit_files import output_file
+from specdash.control.unit_files import output_file, split_words
 from specdash.core.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def status_of(name: str, facts: Mapping[str, str]) -> ServiceStatus:
 
 def log_file(facts: Mapping[str, str]) -> Path | None:
     """The file that the unit's output goes to, from FragmentPath and DropInPaths; None where it goes elsewhere."""
-    return output_file([facts.get("FragmentPath", ""), *facts.get("DropInPaths", "").split()])
+    return output_file([facts.get("FragmentPath", ""), *(split_words(facts.get("DropInPaths", "")) or ())])
 
 
 def _sockets(facts: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ import psutil
 
 from specdash.collect.processes import same_process
 from specdash.control import safe_file
-from specdash.control.apply_engine import promise, recorded_engine
+from specdash.control.apply_engine import recorded_engine, service_promise
 from specdash.control.apply_plan import ApplyPlan, Edit, differences, findings, service_of
 from specdash.control.env_store import Backups, read_env
 from specdash.control.journal import read_note
@@ -136,7 +136,7 @@ def begin(service: ManagedService, what: str, env: Mapping[str, str] = os.enviro
         env_file=str(service.env_file),
         original=snapshot.data,
         backup=backup.number,
-        url=promise(parse(decode(snapshot.data)).values, env).url,
+        url=service_promise(service, parse(decode(snapshot.data)).values, env).url,
     )
     _write(trial, env)
     return trial
@@ -193,7 +193,7 @@ def plan_restore(trial: Trial, deployment: Deployment, env: Mapping[str, str] = 
     changed = differences(Role.BACKEND, snapshot.file.values, trial.values)
     edit = Edit(Role.BACKEND, service, snapshot, trial.original, changed, needs_restart=True)
     kind = ApplyKind.ROLLBACK
-    return ApplyPlan(deployment, (edit,), findings((edit,), deployment, env), kind=kind, trial=True)
+    return ApplyPlan(deployment, (edit,), findings((edit,), deployment, env, back=True), kind=kind, trial=True)
 
 
 def end(env: Mapping[str, str] = os.environ) -> None:

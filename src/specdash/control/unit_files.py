@@ -138,14 +138,20 @@ def read_directives(paths: Iterable[str]) -> list[tuple[str, str, str]]:
 
 
 def command_words(paths: Iterable[str], env: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The words of ExecStart=; None where there is none, or it cannot be told."""
+    """The words of ExecStart= that has no variables; None where there is none, or it cannot be told."""
+    words = shown_words(paths, env)
+    return [one.replace("$$", "$") if index else one for index, one in enumerate(words)] if words else None
+
+
+def shown_words(paths: Iterable[str], env: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The words of ExecStart= as systemd shows them: without prefixes, variables and `$$` as they are written."""
     lines: list[str] = []
     for section, key, value in read_directives(paths):
         if (section, key) == ("Service", "ExecStart"):
             lines = [*lines, value] if value else []
     expanded = expand(lines[-1], env) if lines else None
     words = split_words(expanded) if expanded is not None else None
-    return [one.replace("$$", "$") if index else one for index, one in enumerate(words)] if words else None
+    return [words[0].lstrip("-:+!@|"), *words[1:]] if words else None
 
 
 def output_file(paths: Iterable[str], env: Mapping[str, str] = os.environ) -> Path | None:

@@ -36,9 +36,10 @@ def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding
     """The findings about a backend's wanted settings, errors first."""
     out = Findings({**(context.other or {}), **wanted})
     env_lines.check(wanted, context, out)
-    read = values.read(wanted, context, out)
+    runs = wanted if context.running is None else context.running
+    read = values.read(runs, context, out)
     if read.settings is not None:
-        bare = Subject(wanted, context, read.settings, read.dropped)
+        bare = Subject(runs, context, read.settings, read.dropped)
         engine.check(bare, out)
         subject = decisions.check(files.check(bare, out), out)
         models.check(subject, out)
@@ -49,7 +50,7 @@ def check(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding
         memory.check(subject, out)
         listening.check_backend(subject, out)
         if context.other is not None:
-            pair.check(wanted, context.other, context, out)
+            pair.check(runs, context.other, context, out)
         disk.check(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
     else:
         disk.check(context, out)
