@@ -94,7 +94,8 @@ def test_the_list_tells_number_outcome_downtime_changes_and_reason(capsys: pytes
 @with_engine
 def test_a_dry_run_shows_the_plan_and_touches_nothing(rig: Rig) -> None:
     before = rig.file().read_bytes()
-    done = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=8", "LLAMA_API_KEY=hush-hush")
+    keys = ("LLAMA_API_KEY=hush-hush", "PROXY_UPSTREAM_API_KEY=hush-hush")
+    done = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=8", *keys)
     assert done.returncode == ExitCode.OK, done.stderr
     for words in (
         "backend: swap the engine of specdash-backend",
@@ -146,7 +147,7 @@ def test_text_tells_each_step_the_end_and_the_log_lines_that_show_why(rig: Rig) 
     good = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=8")
     assert [line.split()[0] for line in good.stderr.splitlines() if line.startswith("  ")] == [
         *("lock", "preflight", "backup", "hold", "drain", "write"),
-        *("restart", "health", "speculation", "probe", "resume", "record"),
+        *("restart", "health", "speculation", "probe", "resume", "request", "settle", "record"),
     ]
     assert "applied: LLAMA_DRAFT_MAX 4 -> 8 (apply" in good.stdout
     bad = rig.command("apply", "--yes", *misbehaving(rig.home, "exits"))
