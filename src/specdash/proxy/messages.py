@@ -34,11 +34,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`kind` is auto, any, tool or none; `name` belongs to tool; `parallel` False allows one call a turn."""
+    """`kind` is auto, any, tool or none; `name` belongs to tool; `parallel` False allows one call a turn.
+
+    `is_ours` says that a guardrail asks for it: calls that come all the same are the client's to take.
+    """
 
     kind: str = "auto"
     name: str | None = None
     parallel: bool = True
+    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,14 @@ def _break_loop(
     forced = request.tool_choice.kind in {"any", "tool"} and bool(request.tools)
     session.note_forced(forced, len(request.messages))
     utilisation = session.utilisation(window)
-    request, notes = loops.break_loop(request, state, settings, forced=session.forced_streak, utilisation=utilisation)
+    request, notes = loops.break_loop(
+        request,
+        state,
+        settings,
+        forced=session.forced_streak,
+        utilisation=utilisation,
+        pause_s=session.pause_s(state.repeats),
+    )
     session.loop_warnings += bool(notes)
     if any(note.action is Action.RELEASED for note in notes):
         session.forced_streak = 0

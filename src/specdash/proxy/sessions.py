@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_status import SessionView
@@ -67,6 +68,12 @@ class Session:
     window: int | None = None
     """The context window of its last turn."""
     history: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Seconds from each answer to the request with more messages that followed it: what the client's tools took."""
+    answered: float | None = None
+    """Monotonic time of the last answer's end."""
+    longest: int = 0
+    """Messages of the longest request."""
     touched: float = 0.0
     """Monotonic time of the last sign of life."""
     order: int = 0
@@ -79,6 +86,18 @@ class Session:
         elif messages != self.forced_messages:
             self.forced_streak += 1
             self.forced_messages = messages
+
+    def note_arrival(self, messages: int, now: float) -> None:
+        """Count the time since the last answer; a request sent again counts once."""
+        if self.answered is not None and messages > self.longest:
+            self.pauses.append(max(0.0, now - self.answered))
+            self.answered = None
+        self.longest = messages
+
+    def pause_s(self, turns: int) -> float | None:
+        """Median of the last `turns` pauses; None while fewer than half of them were seen."""
+        seen = list(islice(reversed(self.pauses), turns))
+        return median(seen) if seen and len(seen) * 2 >= turns else None
 
     @property
     def context_tokens(self) -> int | None:
@@ -94,6 +113,7 @@ class Session:
         prompt tokens is one nobody told: only the window is noted.
         """
         self.window = window
+        self.answered = time.monotonic()
         if usage.prompt <= 0:
             return
         self.last_prompt_tokens = usage.prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Outcome
@@ -40,6 +41,7 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
     request = parse_messages(body, proxy.settings.max_blocks)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     session = proxy.sessions.get(session_id(headers, request, client_host(scope)))
+    session.note_arrival(len(request.messages), time.monotonic())
     settings = proxy.settings
     if not must_wait(proxy):
         await learn_models(request.model, proxy.window)

@@ -1,12 +1,14 @@
 """Finds loops of identical tool calls with identical results, and breaks them.
 
 A tool turn is an assistant message with calls and the results that followed. Two turns are the same when all their
-calls, arguments and results are: a changed result is progress (polling is healthy), and so are other arguments.
+calls, arguments and results are: a changed result is progress, and so are other arguments. Waiting is none: a cycle in
+which a call waits polls, and turns whose tools take long are at least no tight loop.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,22 @@ if TYPE_CHECKING:
 PERIODS = (1, 2, 3)
 STOP_FACTOR = 2
 """A run of so many times the threshold gets no tools at all, for one turn."""
+SPACED_S = 5.0
+"""Median time a tool takes from which its repetition is no tight loop: the model is told, and keeps its tools."""
+_WAITING_TOOL = re.compile(
+    r"(?:\b|_)(?:wait|sleep|poll|watch|monitor|wake\w*|await|delay|follow)(?:\b|_|ing\b|s\b)|(?:bash|task|agent|shell|process)_?output",
+    re.IGNORECASE,
+)
+_WAITING_COMMAND = re.compile(
+    r"""(?:^|[;&|\n({`]|\b(?:do|then|else|sudo|exec|time)\s|-c\s+["'])\s*
+        (?:sleep|usleep|watch|wait|inotifywait|start-sleep|wait-\w+|timeout\s+/t)(?=[\s;&|)"']|$)
+    |\b(?:time|asyncio)\.sleep\(|\s--(?:wait|watch|follow)\b|\btail\s+-\w*f\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_QUOTED = re.compile(r"""(?<!-c\s)(?<!\w)("|')(?:\\.|(?!\1)[^\\])*\1""", re.DOTALL)
+_COMMAND_ARGUMENTS = frozenset({"command", "commands", "cmd", "script", "code", "shell", "input", "args"})
+_WAITING_ARGUMENT = re.compile(r"(?:wait|delay|sleep|poll|interval)(?:_?\w*)?", re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 MARKER = (
     "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
     "Repeating them again will not change anything. Try a different approach, or report what is blocking you.]"
@@ -48,6 +66,8 @@ class LoopState:
     is_looping: bool = False
     patterns: tuple[str, ...] = ()
     turns: int = 0
+    is_polling: bool = False
+    """It would be a loop, but a call of the cycle waits."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -103,13 +123,27 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
     repeats = runs[period]
     no_progress = repeats - period
     patterns = tuple(turn.pattern for turn in turns[len(turns) - period :])
-    is_looping = (
+    repeated = (
         any(patterns)
         and repeats >= settings.loop_repeat_threshold
         and repeats >= settings.loop_window
         and no_progress >= settings.no_progress_threshold
     )
-    return LoopState(repeats, period, no_progress, is_looping, patterns, len(turns))
+    polling = repeated and any(waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
+    return LoopState(repeats, period, no_progress, repeated and not polling, patterns, len(turns), polling)
+
+
+def waits(call: Block) -> bool:
+    """True for a call that takes its time on purpose: its tool, its command or an argument says so."""
+    if _WAITING_TOOL.search(_CAMEL.sub("_", call["name"])):
+        return True
+    for name, value in call["input"].items():
+        is_command = name.lower() in _COMMAND_ARGUMENTS and isinstance(value, str)
+        if is_command and _WAITING_COMMAND.search(_QUOTED.sub("''", value)):
+            return True
+        if _WAITING_ARGUMENT.fullmatch(name) and value and not isinstance(value, str):
+            return True
+    return False
 
 
 def break_loop(
@@ -119,10 +153,12 @@ def break_loop(
     *,
     forced: int,
     utilisation: float | None,
+    pause_s: float | None = None,
 ) -> tuple[MessagesRequest, tuple[Note, ...]]:
     """Tell the model of a loop, release a forced tool_choice, and stop a long loop by an answer without tools.
 
-    `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window. A
+    `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window,
+    `pause_s` how long the tools of the run took, None when that was not seen. A
     request without tools, or with none to be called, is returned as it is, and so is every healthy one.
     """
     kind = request.tool_choice.kind
@@ -131,7 +167,8 @@ def break_loop(
     notes: list[Note] = []
     choice = kind
     if state.is_looping:
-        stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
+        spaced = pause_s is not None and pause_s >= SPACED_S
+        stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold and not spaced
         request = _told(request, state, STOP_MARKER if stop else MARKER)
         notes.append(Note(Guardrail.LOOP_BREAKER, Action.APPLIED, _facts(state, stage=2 if stop else 1)))
         choice = "none" if stop else "auto"
@@ -147,7 +184,7 @@ def break_loop(
         )
         choice = "auto" if choice == kind else choice
     if choice != kind:
-        released = dataclasses.replace(request.tool_choice, kind=choice, name=None)
+        released = dataclasses.replace(request.tool_choice, kind=choice, name=None, is_ours=choice == "none")
         request = dataclasses.replace(request, tool_choice=released)
     return request, tuple(notes)
 
