@@ -37,6 +37,11 @@ ENDLESS = [
     "!" * 25_000,
     "\n" * 25_000,
     "foobar" * 5000,
+    "Let me check the file `a.py` again (3).\n" * 120,
+    "Let me look at that again.\n\n" * 150,
+    "Wait, I should check src/app.py first. " * 120,
+    "INSERT INTO orders (id, state) VALUES (DEFAULT, 'pending');\n" * 1200,
+    "```python\nx = 1\n```\n" + "So I will read the file once more.\n" * 150,
 ]
 HEALTHY = [
     "-" * 10_000,
@@ -50,6 +55,19 @@ HEALTHY = [
     base64.b64encode(bytes(12_000)).decode(),
     base64.b64encode(random.Random(1).randbytes(20_000)).decode(),
     SENTENCE * 80,
+    ("INSERT INTO orders (id, state) VALUES (DEFAULT, 'pending');\n" * 120),
+    ("insert into status values ('pending');\n" * 300),
+    ("2026-11-22,open,alice,Berlin\n" * 120),
+    ("John Smith,Sales Department,Berlin Office\n" * 150),
+    ("alice, engineering, berlin, active\n" * 200),
+    ("(1, 'pending', NULL),\n" * 400),
+    ("- [ ] Write the tests\n" * 300),
+    ("<li>All work and no play makes Jack a dull boy</li>\n" * 200),
+    ("| New York | in progress | nobody |\n" * 200),
+    ("2026-11-22 12:00:00 INFO heartbeat ok\n" * 200),
+    ("        self.assertEqual(left, right)\n" * 200),
+    ("Name: unknown\n" * 400),
+    ("```text\n" + "All work and no play makes Jack a dull boy.\n" * 300 + "```\n"),
     "".join(f"{SENTENCE}({number})\n" for number in range(1000)),
     "\n".join(f"    assert values[{number}] == expected[{number}]" for number in range(1000)),
     ("        self.count += 1\n        self.update()\n" * 30 + "    def other(self):\n") * 2,
@@ -87,6 +105,13 @@ def test_a_unit_needs_eight_turns() -> None:
 
 def test_a_text_that_gets_out_of_it_in_time_starts_anew() -> None:
     assert not tripped((SENTENCE * 80 + "Something else happens here, at last.\n") * 2)
+
+
+def test_a_line_that_the_user_asked_for_by_its_words_may_come_often() -> None:
+    line = "I will not talk in class."
+    for asked, expected in ((f"Write '{line}' 200 times.", False), ("Write something.", True)):
+        watch = RepetitionWatch(SETTINGS, asked)
+        assert watch.feed(f"{line}\n" * 200) is expected
 
 
 def test_the_limit_is_the_setting_and_off_is_off() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+from specdash.proxy.guardrails import markers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,22 +19,41 @@ REPEATS = 8
 """Least number of times that a unit stands in a row."""
 WEAK_FACTOR = 8
 """How much longer a run of a weak unit may be than one of a sentence."""
+ROWS_FACTOR = 20
+"""The same for rows of data or code, and for anything in a fence: equal ones by the hundred are asked for."""
 _LETTERS = 4
 _BLOCK = 256
+_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_CJK = "\u2e80"
+_SEPARATOR = re.compile(r"[|\t;{}=<>()\[\]\",]")
+_TIGHT = re.compile(r"[,;](?!\s)|[|\t]|(?<=\S) {2,}(?=\S)")
+"""Separators that no sentence has: they count twice and more."""
+_FIELD = re.compile(r"\s*(?:- )?[a-z_][\w-]*: .*[^.!?]\Z|\s*(?:\[|\$ |[A-Z]{4,}\b)")
+"""A field of YAML, a line of a log or a shell, a statement of SQL."""
+_ROW_END = re.compile(r"[,;|>})\]\"']\s*\Z")
+_ASKED_MAX = 20_000
+_SENTENCE_SHARE = 0.75
 
 
 class RepetitionWatch:
     """Looks for one unit repeated exactly for at least `repetition_chars`, and eight times, at the end of a text.
 
-    A unit that reads like prose or code (four different letters, and a space or letters outside ASCII) counts at that
-    length. Others, as in rules, padding, tables of zeros or encoded data, count at eight times that length. Memory is
-    bounded, and the tail is looked at once every 256 characters of the text, however it is cut into fragments.
+    A unit with a sentence in it counts at that length. Others, as in rules, padding, tables of zeros or encoded data,
+    count at eight times that length; rows of data, and all that stands in a fence, at twenty times. What the user asked
+    for by its words, as a line to be written a hundred times, is taken for rows. Memory is bounded, and the tail is
+    looked at once every 256 characters of the text, however it is cut into fragments.
     """
 
-    __slots__ = ("_enough", "_keep", "_on", "_pending", "_period", "_probes", "_run", "_size", "_tail", "tripped")
+    __slots__ = (
+        "_asked", "_enough", "_fence", "_keep", "_line", "_on", "_pending", "_period", "_probes", "_run", "_size",
+        "_tail", "tripped",
+    )  # fmt: skip
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self, settings: ProxySettings, asked: str = "") -> None:
         self.tripped = False
+        self._asked = asked[-_ASKED_MAX:]
+        self._fence = ""
+        self._line = ""
         self._on = settings.repetition_cut
         self._enough = settings.repetition_chars
         self._keep = max(self._enough, UNIT_MAX * REPEATS) + UNIT_MAX
@@ -62,12 +84,13 @@ class RepetitionWatch:
         return self.tripped
 
     def _look(self, block: str) -> bool:
+        self._note_fences(block)
         self._tail = tail = (self._tail + block)[-self._keep :]
         if self._period and tail[-_BLOCK:] == tail[-_BLOCK - self._period : -self._period]:
             self._run += _BLOCK
         else:
             self._period, self._run = self._find(tail)
-        return bool(self._period) and self._run >= self._needed(tail[-self._period :])
+        return bool(self._period) and self._enough <= self._run >= self._needed(tail[-self._period :])
 
     def _find(self, tail: str) -> tuple[int, int]:
         """The period of the tail's end and how many characters follow it, or zeros."""
@@ -82,8 +105,48 @@ class RepetitionWatch:
 
     def _needed(self, unit: str) -> int:
         letters = {one for one in unit.casefold() if one.isalpha()}
-        prose = len(letters) >= _LETTERS and (any(map(str.isspace, unit)) or any(one > "\x7f" for one in letters))
-        return max(self._enough if prose else self._enough * WEAK_FACTOR, len(unit) * REPEATS)
+        if len(letters) < _LETTERS or not (any(map(str.isspace, unit)) or any(one > "\x7f" for one in letters)):
+            factor = WEAK_FACTOR
+        elif self._fence or not _has_sentence(unit) or self._is_asked(unit):
+            factor = ROWS_FACTOR
+        else:
+            factor = 1
+        return max(self._enough * factor, len(unit) * REPEATS)
+
+    def _is_asked(self, unit: str) -> bool:
+        """True when the unit, which may begin anywhere in what is repeated, stands in the user's instruction."""
+        turned = ((unit[at:] + unit[:at]).strip() for at in range(len(unit)))
+        return any(len(one) >= _LETTERS and one in self._asked for one in turned)
+
+    def _note_fences(self, block: str) -> None:
+        *lines, self._line = (self._line + block).split("\n")
+        for line in lines:
+            line = line.lstrip(" ")
+            if not self._fence:
+                self._fence = markers.fence_opening(line)
+            elif markers.fence_closes(line, self._fence):
+                self._fence = ""
+        self._line = self._line[: markers.FENCE_LINE_MAX + 1]
+
+
+def _has_sentence(unit: str) -> bool:
+    """True when a line of a repeated unit reads like prose, not like a row of data or code."""
+    if "\n" not in unit:
+        return _is_sentence(unit)
+    # The unit may begin anywhere in a line.
+    head, tail = unit.split("\n", 1)
+    lines = (tail + head).split("\n")
+    return any(_is_sentence(line) and not _ROW_END.search(line) and not _FIELD.match(line) for line in lines)
+
+
+def _is_sentence(line: str) -> bool:
+    line = line.strip()
+    words = _WORD.findall(line)
+    if len(words) < 3 and sum(one >= _CJK for one in line) < 6:
+        return False
+    plain = sum(map(len, words)) + sum(map(str.isspace, line))
+    separators = len(_SEPARATOR.findall(line)) + 2 * len(_TIGHT.findall(line))
+    return plain >= _SENTENCE_SHARE * len(line) and separators * 3 <= len(words) + 2
 
 
 def _run(text: str, period: int) -> int:
