@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.proxy.filters import PrefillEcho, ThinkingGate
+from specdash.proxy.guardrails.history import instruction_of
 from specdash.proxy.guardrails.repetition import RepetitionCut, RepetitionWatch
 from specdash.proxy.guardrails.text_gate import PseudoCallGate
 from specdash.proxy.stop_sequences import StopSequences
@@ -75,13 +76,14 @@ class Chain:
         """Called at that moment."""
         guarded = bool(tools) and settings.malformed_tool_guardrail
         choice = request.tool_choice
-        limit = 0 if choice.kind == "none" and tools else None if choice.parallel else 1
+        refused = choice.kind == "none" and not choice.is_ours and bool(tools)
+        limit = 0 if refused else None if choice.parallel else 1
         names = frozenset(tool.name for tool in tools) if guarded else None
         self.calls = CallFilter(names, limit, sink, self._cut)
         head: BlockSink = self.calls if names is not None or limit is not None else sink
         self.gate: PseudoCallGate | None = None
         if guarded:
-            head = self.gate = PseudoCallGate(tools, head)
+            head = self.gate = PseudoCallGate(tools, head, rules=settings.agentic_supplement_mode != "off")
         self.stops: StopSequences | None = None
         if request.stop_sequences:
             head = self.stops = StopSequences(request.stop_sequences, head, on_match=self._cut)
@@ -91,7 +93,8 @@ class Chain:
         head = self.thinking = ThinkingGate(thinking, head)
         self.repetition: RepetitionCut | None = None
         if settings.repetition_cut:
-            head = self.repetition = RepetitionCut(RepetitionWatch(settings), head, self._cut)
+            asked = instruction_of(request.last_user) if request.last_user is not None else ""
+            head = self.repetition = RepetitionCut(RepetitionWatch(settings, asked), head, self._cut)
         self.head = head
 
     @property

@@ -52,7 +52,11 @@ def judge(
     text = answer.text()
     truncated = answer.finish_reason == "length"
     if settings.malformed_tool_guardrail and tools:
-        fault = malformed.inspect(text, calls, tools, truncated=truncated) or _missing_call(request, calls, truncated)
+        rules = settings.agentic_supplement_mode != "off"
+        # What the gate has let through holds no call: only what it holds need be judged in its context.
+        doubtful = text if rules or chain.held else ""
+        fault = malformed.inspect(doubtful, calls, tools, truncated=truncated, rules=rules)
+        fault = fault or _missing_call(request, calls, truncated)
         if fault is not None:
             return Verdict(Kind.MALFORMED, fault)
     if not truncated and not calls and not text.strip():

@@ -31,10 +31,11 @@ INVALID = [
     ("Read", '{"file_path": null}', "schema"),
     ("Read", '{"file_path": 7}', "schema"),
     ("Read", '{"file_path": "/a", "limit": "5"}', "schema"),
-    ("Write", json.dumps({"file_path": "/a", "content": "x = 1" + LEAK}), "template_debris"),
-    ("Write", json.dumps({"file_path": "/a", "content": "x" + LEAK + "\n</tool_call>\n"}), "template_debris"),
 ]
 HEALTHY_CONTENTS = [
+    "x = 1" + LEAK,
+    "x" + LEAK + "\n</tool_call>\n",
+    "</function>\n</tool_call>",
     "The template says </parameter> here.",
     "<tool_call>\n{}\n</tool_call>",
     "<function=f>\n<parameter=a>\n1" + LEAK,

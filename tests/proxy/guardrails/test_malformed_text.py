@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdash.proxy.guardrails.dialects import DIALECTS, Dialect
 from specdash.proxy.guardrails.malformed import inspect
 from specdash.proxy.guardrails.supplement import RULES, text_of
 from support.offered_tools import TOOLS
@@ -25,12 +26,16 @@ MALFORMED = [
     f"<tool_call>\n{QWEN}\n</tool_call>",
     "<tool_call>Read\n<arg_key>file_path</arg_key>\n<arg_value>/a</arg_value>\n</tool_call>",
     "Reading now.\n<tool_call>",
-    "<tool_call>\n" * 3 + "and so on",
     "Reading now.\n<tool_call>\n\n",
     QWEN,
     QWEN + "\n</tool_call>",
     "<function=Read>",
     "<function=Ping>\n</function>",
+    "<function=Read>\n<parameter=fi\n</parameter>\n</function>",
+    '<function=Read>{"file_path": "/a"}}</function>',
+    "Sure<|python_tag|>Read.call(file_path='/a')",
+    "```tool_code\nfound = Read(file_path='/a')\nprint(found)\n```",
+    '<|channel|>analysis<|message|>Read it<|end|><|start|>assistant to=functions.Read code{"file_path": "/a"}',
     '<function=Read>{"file_path": "/a"}</function>',
     INVOKE,
     f"<function_calls>\n{INVOKE}\n</function_calls>",
@@ -47,7 +52,6 @@ MALFORMED = [
     "The file is fixed.\n</parameter>",
     "The file is fixed.\n</parameter>\n</function>\n</tool_call>",
     "</parameter></function></tool_call>",
-    "</tool_call>\n\nDone.",
     "```python\nx = 1\n```\n</parameter>",
     "```text\nfenced\n```\n" + HERMES,
     '{"name": "Read", "arguments": {"file_path": "/a"}}',
@@ -60,6 +64,8 @@ MALFORMED = [
     '```json\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
     '```\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```\n',
     '{"name": "Read", "arguments": {"file_path": "/a"',
+]
+ECHOES = [
     "<agentic-protocol>",
     "Done.\n</agentic-protocol>",
     text_of("clean"),
@@ -69,6 +75,18 @@ MALFORMED = [
 
 HEALTHY = [
     "",
+    *ECHOES,
+    "<tool_call>\n" * 3 + "and so on",
+    "</tool_call>\n\nDone.",
+    "A call is written like this:\n" + HERMES,
+    "So ruft man das Werkzeug auf, ein Beispiel:\n\n" + QWEN,
+    "Here is a call:\n\n" + HERMES + "\n\nThe parser takes it apart again.",
+    HERMES + "\n\nThat is what the model printed.",
+    INVOKE + "\nand so on",
+    "The call of another client:\n" + HERMES.replace("Read", "get_weather"),
+    'Call it so:\n<tool_call>\n{"name": "Read", "arguments": {...}}\n</tool_call>',
+    "The file says so. </parameter> ends it.",
+    "The parser missed " + HERMES.replace("\n", ""),
     "Done. All tests pass.",
     "word " * 4000,
     "Hermes models write `<tool_call>` before the JSON and `</tool_call>` after it.",
@@ -118,6 +136,26 @@ HEALTHY = [
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_call_left_in_the_text_is_malformed(text: str) -> None:
     assert inspect(text, [], TOOLS) is not None
+
+
+@pytest.mark.parametrize("text", ECHOES)
+def test_the_rules_of_the_supplement_are_an_echo_only_where_they_were_given(text: str) -> None:
+    assert inspect(text, [], TOOLS) is None
+    fault = inspect(text, [], TOOLS, rules=True)
+    assert fault is not None
+    assert fault.kind == "supplement_echo"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("lead", ["", "I will read it.\n\n", "I will read it. ", "Ich lese die Datei:\n"])
+def test_every_dialect_is_malformed_at_the_end_of_an_answer_and_prose_in_the_middle(
+    dialect: Dialect, lead: str
+) -> None:
+    fault = inspect(lead + dialect.sample, [], TOOLS)
+    assert fault is not None
+    assert fault.tool == "Read"
+    for more in ("\n\nThat is how it begins.", " is what it wrote", "\n- and more"):
+        assert inspect(lead + dialect.sample + more, [], TOOLS) is None
 
 
 @pytest.mark.parametrize("text", HEALTHY)
@@ -180,7 +218,7 @@ def test_any_payload_in_a_fence_is_healthy(payload: str) -> None:
 
 def test_a_closing_tag_behind_a_long_paragraph_of_code_spans_is_found() -> None:
     for words in ("`a` b", "some `code` here"):
-        assert inspect(f"{words}\n" * 2000 + "</parameter>\n`x", [], TOOLS) is not None
+        assert inspect(f"{words}\n" * 2000 + "</parameter>\n", [], TOOLS) is not None
 
 
 @pytest.mark.timeout(20)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdash.proxy.guardrails.dialects import DIALECTS, Dialect
 from specdash.proxy.guardrails.malformed import inspect
 from specdash.proxy.guardrails.pseudo_calls import recover
 from support.offered_tools import TOOLS
@@ -43,7 +44,9 @@ RECOVERED = [
     (hermes(*READ_A) + "\n" + hermes("Ping", {}), "", [READ_A, ("Ping", {})]),
     (hermes(*READ_A).removesuffix("\n</tool_call>"), "", [READ_A]),
     ("I read.\n\n" + hermes(*READ_A) + "\n", "I read.\n\n", [READ_A]),
-    (hermes(*READ_A) + "\nThen I go on.", "Then I go on.", [READ_A]),
+    (hermes(*READ_A) + "\n</parameter>", "", [READ_A]),
+    ("</parameter>\n" + hermes(*READ_A), "", [READ_A]),
+    ('[TOOL_CALLS]Read[ARGS]{"file_path": "/a"}', "", [READ_A]),
     (qwen(*READ_A), "", [READ_A]),
     (qwen(*READ_A).removeprefix("<tool_call>\n"), "", [READ_A]),
     ('<function=Read>{"file_path": "/a"}</function>', "", [READ_A]),
@@ -65,8 +68,7 @@ REFUSED = [
     hermes("Read", {}),
     hermes("Read", {"file_path": 1}),
     hermes(*READ_A) + "\n" + hermes("Read", {}),
-    hermes(*READ_A) + "\n</parameter>",
-    "</parameter>\n" + hermes(*READ_A),
+    hermes(*READ_A) + "\nThen I go on.",
     hermes(*READ_A) + "\n<tool_call>",
     '<tool_call>\n{"name": "Read", "arguments": {"file_path": ',
     '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}} and more',
@@ -75,7 +77,6 @@ REFUSED = [
     "<function=Read>\n<parameter=file_path>\n/a\n</parameter>\n<parameter=file_path>\n/b\n</parameter>\n</function>",
     "<function=Read>\n<parameter=file_path>/a</parameter>\n<parameter=limit>\nmany\n</parameter>\n</function>",
     "<parameter=file_path>\n/a\n</parameter>",
-    '[TOOL_CALLS]Read[ARGS]{"file_path": "/a"}',
     "</agentic-protocol>",
     '{"name": "Read", "arguments": {"file_path": "/a"',
     '{"name": "Bob", "arguments": {}}',
@@ -89,6 +90,14 @@ def test_a_right_call_is_recovered(text: str, rest: str, calls: list[tuple[str, 
     assert found[0] == rest
     assert [(one.name, json.loads(one.arguments)) for one in found[1]] == calls
     assert inspect(found[0], found[1], TOOLS) is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.name)
+def test_every_dialect_is_read(dialect: Dialect) -> None:
+    for lead in ("", "I read.\n"):
+        found = recover(lead + dialect.sample, TOOLS)
+        assert found is not None
+        assert (found[0], [(one.name, json.loads(one.arguments)) for one in found[1]]) == (lead, [READ_A])
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from specdash.proxy.guardrails.dialects import DIALECTS
 from specdash.proxy.guardrails.malformed import inspect
 from specdash.proxy.guardrails.text_gate import PseudoCallGate
 from support.offered_tools import TOOLS
@@ -24,7 +25,7 @@ def gated(fragments: list[str]) -> tuple[PseudoCallGate, RecordingSink]:
 
 HELD = [
     ("Reading.\n", HERMES),
-    ("", HERMES + "\nmore"),
+    ("", HERMES + "\n<tool_"),
     ("\n \n", "<function=Read>\n<parameter=file_path>\n/a"),
     ("   ", "</parameter>\n"),
     ("", '{"name": "Read", "arguments": {}}'),
@@ -32,11 +33,14 @@ HELD = [
     ("", '{"arguments": {"a": 1'),
     ("```python\n<tool_call>\n```\n", "[TOOL_CALLS]Read[ARGS]{}"),
     ("a\n", "<tool_c"),
-    ("<parameter x>\n</parameter>\n", "</parameter>\n"),
+    ("<parameter x>\n", "</parameter>\n</parameter>\n"),
+    ("Look. ", HERMES),
 ]
 PASSED = [
     "Done.",
     "a < b\nx <tool_call>\n",
+    HERMES + "\nmore",
+    "So: " + HERMES + " is one.",
     "<div>\n<p>x</p>\n<tool>\n",
     "[link]\n[TOOL]\n",
     "```xml\n" + HERMES + "\n```\n",
@@ -75,8 +79,8 @@ def test_refuted_fragments_are_released_as_they_came() -> None:
     gate, sink = gated(["See\n<", "tool_", "call"])
     assert sink.texts == []
     assert gate.held == "<tool_call"
-    gate.text("s>")
-    assert sink.texts == ["See\n<", "tool_", "call", "s>"]
+    gate.text("er>")
+    assert sink.texts == ["See\n<", "tool_", "call", "er>"]
 
 
 def test_fragments_before_the_one_with_the_call_do_not_wait() -> None:
@@ -123,10 +127,13 @@ def test_nothing_is_held_without_tools() -> None:
     assert gate.held == ""
 
 
+DIALECT_WORDS = sorted({one for dialect in DIALECTS for one in (*dialect.opens, *dialect.closes, dialect.sample)})
 _PIECES = st.sampled_from([
     "<tool_call>", "</tool_call>", "{", '{"name": "Read", "arguments": {}}', '"name": "', "<function=Read>",
     "<parameter=a>", "<parameter x>", "</parameter>", "</function>", "```", "```json", "~~~", "`", "[TOOL_CALLS]", "[",
-    "<invoke name=\"Read\">", "<|tool_call|>", "\n", "\n\n", " ", "    ", "\t", "\r\n", "word", "<",
+    "<invoke name=\"Read\">", "<|tool_call|>", "\n", "\n\n", " ", "    ", "\t", "\r\n", "word", "<", ". ", "Read", "}",
+    "functions.Read:0", "[ARGS]", '{"file_path": "/a"}', 'Read(file_path="/a")', ",", "]", "to=functions.Read", "json",
+    *DIALECT_WORDS,
 ])  # fmt: skip
 _TEXTS = st.lists(_PIECES | st.text(max_size=4), max_size=14).map("".join)
 
@@ -163,5 +170,5 @@ def test_no_malformed_text_gets_past_the_gate(fragments: list[str]) -> None:
     fault = inspect("".join(fragments), [], TOOLS)
     held = gate.drop()
     if fault is not None:
-        assert held
-        assert inspect(sink.all_text, [], TOOLS, truncated=True) is None
+        assert sink.all_text + held == "".join(fragments)
+        assert inspect(held, [], TOOLS) is not None

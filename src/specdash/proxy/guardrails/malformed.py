@@ -1,34 +1,42 @@
 """Malformed tool calls, told from structure: a structured call that is invalid, or a call left unparsed in the text.
 
-Strings inside a call's input are data and never searched, and quoted or fenced text is talk about calls, not a call.
+Strings inside a call's input are data and never searched. Markup in the text is a call only when the answer ends with
+it: what is quoted, fenced, or followed by more prose is talk about calls. Of such an ending, the tool it names and the
+sentence before it tell whether it is an example. Whatever stays in doubt is text.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdash.proxy.guardrails import markers, schema
+from specdash.proxy.guardrails.dialects import CLOSES, OPENS
+from specdash.proxy.guardrails.markup_search import unparsed
 from specdash.proxy.guardrails.supplement import RULES
+from specdash.proxy.guardrails.unexpected_end import announces_action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.proxy.blocks import ToolCall
+    from specdash.proxy.guardrails.markup import Markup
     from specdash.proxy.messages import Tool
 
 _RULE_LINES = frozenset(rule for rules in RULES.values() for rule in rules)
 _NUMBER = re.compile(r"\s*\d+\.\s+")
-_DEBRIS = re.compile(r"(?:\s*</(?:parameter|function|tool_call)>){2,}\s*\Z")
-_NAME_KEY = re.compile(r"""["'](?:name|function)["']\s*:\s*["']([^"'\n]*)["']""")
-_CALL_KEY = re.compile(r"""["'](?:name|function)["']\s*:\s*["']|["'](?:arguments|parameters)["']\s*:\s*\{""")
-_TAG_NAME = re.compile(r"""<function=([\w.:\-]+)>|name=["']([\w.:\-]+)["']""")
-_PARAMETER_END = re.compile(r"</(?:parameter|function)>[ \t\r]*(?:\n|\Z|<)")
-_BROKEN_CALL = re.compile(r'"(?:arguments|parameters|input)"\s*:')
-_REACH = 1000
+_OPENING_TAG = re.compile(r"<(?:antml:)?(parameter|function|tool_call|invoke|function_calls|tool_calls)(?=[\s=>/])")
+_LEAD = 400
+_TALK = re.compile(
+    r"""\b(?:examples?|e\.g\.|for\s+instance|such\s+as|looks?\s+like|like\s+(?:this|so)|in\s+this\s+form|written\s+as
+    |formats?|formatted|syntax|templates?|markup|notation|tags?|tokens?|dialects?|emits?|emitted|wire|prompts?
+    |beispiel\w*|syntaxe|exemple|ejemplo|formato|sintaxis|esempio|sintassi|exemplo|пример\w*|формат\w*|синтаксис\w*)\b
+    |例|形式|格式|構文|语法|語法|예""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Words about how calls are written, in the sentence that leads to one: what follows is an example."""
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 
 
@@ -36,8 +44,8 @@ _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 class Fault:
     """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
 
-    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, template_debris, unparsed_call, orphan_tags,
-    json_as_text or supplement_echo. `tool` is the tool meant, when that is known.
+    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, unparsed_call, orphan_tags, json_as_text or
+    supplement_echo. `tool` is the tool meant, when that is known.
     """
 
     kind: str
@@ -45,27 +53,37 @@ class Fault:
     detail: str
 
 
-def inspect(text: str, calls: Sequence[ToolCall], tools: Sequence[Tool], *, truncated: bool = False) -> Fault | None:
+UNREADABLE = frozenset({"bad_json", "not_an_object"})
+"""Kinds of calls that no client can take: their input is no JSON object."""
+
+
+def inspect(
+    text: str, calls: Sequence[ToolCall], tools: Sequence[Tool], *, truncated: bool = False, rules: bool = False
+) -> Fault | None:
     """The first fault of a complete answer, or None when it is healthy or no tools were offered.
 
-    `truncated` says that the token limit ended it: what its last call lacks is then no fault.
+    `truncated` says that the token limit ended it: what its last call lacks is then no fault. `rules` says that the
+    supplement's rules are in the prompt, so that an answer can echo them.
     """
     if not tools:
         return None
     offered = {one.name: one for one in tools}
     for index, call in enumerate(calls):
-        fault = _call_fault(call, offered, cut=truncated and index == len(calls) - 1)
+        fault = call_fault(call, offered, cut=truncated and index == len(calls) - 1)
         if fault is not None:
             return fault
-    return None if calls else text_fault(text, offered, truncated=truncated)
+    return None if calls else text_fault(text, offered, truncated=truncated, rules=rules)
 
 
-def text_fault(text: str, offered: Mapping[str, Tool], *, truncated: bool = False) -> Fault | None:
+def text_fault(text: str, offered: Mapping[str, Tool], *, truncated: bool = False, rules: bool = False) -> Fault | None:
     """The fault of an answer without structured calls."""
-    return _object_fault(text, offered, truncated) or _marker_fault(text, offered, truncated) or _echo_fault(text)
+    place = unparsed(text, offered, rules=rules)
+    fault = _run_fault(text[: place[0]], text[place[0] :], place[1], offered, truncated) if place is not None else None
+    return fault or (_echo_fault(text) if rules else None)
 
 
-def _call_fault(call: ToolCall, offered: Mapping[str, Tool], *, cut: bool) -> Fault | None:
+def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, cut: bool = False) -> Fault | None:
+    """The fault of one structured call; `cut` excuses what its arguments lack at their end."""
     if not call.name.strip():
         return Fault("empty_name", None, "a call has no tool name")
     tool = offered.get(call.name)
@@ -82,9 +100,6 @@ def _call_fault(call: ToolCall, offered: Mapping[str, Tool], *, cut: bool) -> Fa
         return Fault("not_an_object", tool.name, f"{tool.name}: arguments are {schema.json_type(value)}, not object")
     if detail := schema.problem(tool, value):
         return Fault("schema", tool.name, detail)
-    last = next(reversed(value.items()), None)
-    if last is not None and isinstance(last[1], str) and _is_debris(last[1]):
-        return Fault("template_debris", tool.name, f"{tool.name}: the last argument ends with closing template tags")
     return None
 
 
@@ -92,85 +107,52 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _is_debris(value: str) -> bool:
-    """True when a value ends with the closing tags of a call that it never opened."""
-    found = _DEBRIS.search(value) if value.rstrip().endswith(("</function>", "</tool_call>")) else None
-    return found is not None and "</function>" in found[0] and not markers.OPENER.search(value, 0, found.start())
-
-
-def _object_fault(text: str, offered: Mapping[str, Tool], truncated: bool) -> Fault | None:
-    written = markers.whole_object(text)
-    if written is None or markers.judge_object(written, 0, offered) is not markers.Verdict.YES:
+def _run_fault(lead: str, written: str, run: Markup, offered: Mapping[str, Tool], truncated: bool) -> Fault | None:
+    """The fault of markup that ends an answer, `lead` being the text before it."""
+    if run.is_rules:
+        return None if run.unfinished else _ECHO
+    if _is_talk(lead) or (run.unfinished and _goes_on(written)):
         return None
-    try:
-        call = markers.call_of(json.loads(written, strict=False))
-    except (ValueError, RecursionError):
-        return None if truncated else _broken_object_fault(written, offered)
-    if call is None or call[0] not in offered:
+    named = [call for call in run.calls if call.name in offered]
+    if run.calls:
+        is_cut = run.unfinished and run.calls[-1].name is None
+        if all(call.placeholder for call in run.calls) or (lead.strip() and not named and not is_cut):
+            return None
+        tool = named[0].name if named else None
+        if run.is_object:
+            return Fault("json_as_text", tool, f"{tool}: the call was written as JSON text") if tool else None
+        return Fault("unparsed_call", tool, f"{tool or 'a tool'}: the call was left unparsed in the text")
+    if run.opened:
+        cut = truncated or run.is_object
+        return None if cut else Fault("unparsed_call", None, "a tool: only its call's opening came")
+    if lead.rstrip().endswith((":", "：")) and not announces_action(lead):
         return None
-    return Fault("json_as_text", call[0], f"{call[0]}: the call was written as JSON text")
+    orphan = next((tag for tag in run.orphans if _opened(lead, tag) < written.count(f"{tag}>")), None)
+    return Fault("orphan_tags", None, f"closing tag {orphan} was never opened") if orphan else None
 
 
-def _broken_object_fault(written: str, offered: Mapping[str, Tool]) -> Fault | None:
-    try:
-        json.JSONDecoder(strict=False).raw_decode(written)
-    except (ValueError, RecursionError):
-        name = _NAME_KEY.search(written)
-        if name and name[1] in offered and _BROKEN_CALL.search(written):
-            return Fault("json_as_text", name[1], f"{name[1]}: the call was written as broken JSON text")
-    return None
+def _goes_on(written: str) -> bool:
+    """True when prose stands behind the last closing tag of a call that cannot be read."""
+    end = max((at + len(one) for one in CLOSES if (at := written.rfind(one)) >= 0), default=-1)
+    rest = written[end:].strip()
+    return end >= 0 and bool(rest) and not any(one.startswith(rest) for one in (*OPENS, *CLOSES))
 
 
-def _marker_fault(text: str, offered: Mapping[str, Tool], truncated: bool) -> Fault | None:
-    openers: Counter[str] = Counter()
-    counted = 0
-    for at, start in markers.line_starts(text):
-        openers.update(markers.OPENER.findall(text, counted, start) if counted < start else ())
-        counted = max(counted, start)
-        if text[at] not in "<[":
-            continue
-        fault = _fault_at(text, at, openers, offered, truncated)
-        if fault is not None and not markers.in_code_span(text, at):
-            return fault
-    return None
+def _opened(lead: str, tag: str) -> int:
+    """How many of `tag` the text opens and does not close."""
+    opened = sum(found[1] == tag for found in _OPENING_TAG.finditer(lead))
+    return opened - lead.count(f"</{tag}>") if opened else 0
 
 
-def _fault_at(text: str, at: int, openers: Counter[str], offered: Mapping[str, Tool], truncated: bool) -> Fault | None:
-    if closed := markers.closed_tags(text, at):
-        return _orphan_fault(closed, openers)
-    if markers.CALLS.whole.match(text, at) is None:
-        unfinished = not truncated and markers.UNFINISHED.match(text, at)
-        return _unparsed(text, at, offered) if unfinished else None
-    if text.startswith(("<agentic-protocol>", "</agentic-protocol>"), at):
-        return Fault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
-    if text.startswith("<parameter=", at):
-        line_end = text.find("\n", at)
-        bare = not text[text.index(">", at) + 1 : line_end if line_end >= 0 else len(text)].strip()
-        return _unparsed(text, at, offered) if bare or _PARAMETER_END.search(text, at) else None
-    if text.startswith("<tool_call>", at) and text[at + len("<tool_call>") : at + _REACH].lstrip().startswith("{"):
-        return _unparsed(text, at, offered) if _CALL_KEY.search(text, at, _call_end(text, at)) else None
-    return _unparsed(text, at, offered)
+def _is_talk(lead: str) -> bool:
+    """True when what follows `lead` is shown as an example."""
+    lead = lead.rstrip()[-_LEAD:]
+    if not lead or announces_action(lead):
+        return False
+    return _TALK.search(lead[lead.rfind("\n\n") + 1 :]) is not None
 
 
-def _call_end(text: str, at: int) -> int:
-    """Where the call that opens at `at` ends, or far enough behind its first keys."""
-    end = text.find("</tool_call>", at, at + _REACH)
-    return at + _REACH if end < 0 else end
-
-
-def _orphan_fault(closed: list[str], openers: Counter[str]) -> Fault | None:
-    orphan = next((name for name in closed if openers[name] < closed.count(name)), None)
-    if orphan is not None:
-        return Fault("orphan_tags", None, f"closing tag {orphan} was never opened")
-    openers.subtract(closed)
-    return None
-
-
-def _unparsed(text: str, at: int, offered: Mapping[str, Tool]) -> Fault:
-    found = _TAG_NAME.search(text, at, at + _REACH) or _NAME_KEY.search(text, at, at + _REACH)
-    name = next((one for one in found.groups() if one), None) if found else None
-    tool = name if name in offered else None
-    return Fault("unparsed_call", tool, f"{tool or 'a tool'}: the call was left unparsed in the text")
+_ECHO = Fault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
 
 
 def _echo_fault(text: str) -> Fault | None:
@@ -179,6 +161,4 @@ def _echo_fault(text: str) -> Fault | None:
         return None
     lines = (text[at : end if (end := text.find("\n", at)) >= 0 else len(text)] for at, _ in markers.line_starts(text))
     echoed = {_NUMBER.sub("", line, count=1).strip() for line in lines} & _RULE_LINES
-    if len(echoed) < 2:
-        return None
-    return Fault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
+    return _ECHO if len(echoed) >= 2 else None
