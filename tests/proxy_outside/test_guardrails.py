@@ -106,12 +106,14 @@ def test_a_written_call_is_made_a_real_one_when_retries_do_not_help(way: Way, up
     assert len(upstream.chats) == 2
 
 
-def test_nothing_malformed_is_ever_shown(way: Way, upstream: FaultUpstream) -> None:
-    upstream.otherwise = Script((*says(BROKEN), *stops("stop")))
+def test_what_was_held_is_released_when_no_retry_helps(way: Way, upstream: FaultUpstream) -> None:
+    upstream.otherwise = Script((*says("I read it.\n", BROKEN), *stops("stop")))
     seen = way.ask(turn(tools=TOOLS))
     assert seen.calls == []
-    assert seen.text
-    assert "<tool_call>" not in seen.text
+    assert seen.text == "I read it.\n" + BROKEN
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == "end_turn"
+    assert len(upstream.chats) == 2
     assert "malformed_tool:exhausted" in marks(way.proxy, seen)
 
 

@@ -14,7 +14,7 @@ from specdash.proxy.deadline import Deadline
 from specdash.proxy.errors import ApiError, PromptTooLongError
 from specdash.proxy.filters import stop_reason_of
 from specdash.proxy.guardrails import Note
-from specdash.proxy.mending import mend
+from specdash.proxy.mending import NOTHING, mend
 from specdash.proxy.shown import Shown, WithoutCalls
 from specdash.proxy.verdict import Kind, judge
 
@@ -197,6 +197,8 @@ class Generation:
             used = await mend(self, verdict, answer, chain, held, shown)
         elif shown.calls:
             self.session.malformed_streak = 0
+        if not (shown.calls or shown.has_text or shown.has_thinking or chain.stop_text):
+            shown.text(NOTHING)
         self._calls = shown.calls
         self._stop_text = chain.stop_text or answer.stop_text
         finish = "length" if chain.repeated else used.finish_reason

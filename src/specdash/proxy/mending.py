@@ -8,23 +8,25 @@ from specdash.core.proxy_events import Action, Guardrail
 from specdash.proxy.attempt import call_upstream
 from specdash.proxy.builder import MessageBuilder
 from specdash.proxy.errors import ApiError
-from specdash.proxy.guardrails import pseudo_calls, retry
+from specdash.proxy.guardrails import malformed, pseudo_calls, retry
 from specdash.proxy.guardrails.reasoning import fallback_text
 from specdash.proxy.json_text import object_of
 from specdash.proxy.shown import OnlyCalls
-from specdash.proxy.verdict import MISSING_CALL, Kind
+from specdash.proxy.verdict import Kind
 
 if TYPE_CHECKING:
     from specdash.proxy.answer import Answer
-    from specdash.proxy.blocks import BlockSink, ToolCall
+    from specdash.proxy.blocks import ToolCall
     from specdash.proxy.chain import Chain
     from specdash.proxy.generation import Generation
     from specdash.proxy.shown import Shown
     from specdash.proxy.verdict import Verdict
 
-APOLOGY = "I could not produce a valid tool call in this turn. Please continue, and I will try again."
-"""Shown when every retry was malformed and nothing usable is left."""
-_UNUSABLE = frozenset({"template_debris", "bad_json", "empty_name"})
+NOTHING = "(The model ended its turn without an answer.)"
+"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
+NEW_CALLS = 1 << 20
+"""First number of calls that the upstream's own answer does not have."""
+_LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
 GUARDRAIL_OF: dict[Kind, Guardrail] = {
     Kind.EMPTY: Guardrail.EMPTY_RESPONSE,
     Kind.MALFORMED: Guardrail.MALFORMED_TOOL,
@@ -47,6 +49,7 @@ async def mend(
     guardrail = GUARDRAIL_OF[verdict.kind]
     _tell_detected(turn, guardrail, verdict)
     if shown.calls:
+        _complete_calls(turn, answer, chain.calls_of(answer), shown)
         return answer
     attempts = _retries(turn, verdict.kind)
     for attempt in range(1, attempts + 1):
@@ -55,6 +58,9 @@ async def mend(
         if found is None:
             continue
         again, builder = found
+        if shown.has_text and not builder.tool_calls():
+            # Words beside those that the client has would leave out what is held.
+            continue
         builder.replay(OnlyCalls(shown) if shown.has_text else shown)
         turn.note(guardrail, Action.RECOVERED, attempt=attempt, attempts=attempts, calls=len(shown.calls))
         if verdict.kind is Kind.MALFORMED:
@@ -120,8 +126,27 @@ async def _retry(
     return None
 
 
+def _complete_calls(turn: Generation, answer: Answer, called: list[ToolCall], shown: Shown) -> None:
+    """Give the client the calls it lacks of an answer whose first calls it has.
+
+    Raises `ApiError` when it has one whose arguments are no JSON object: no client can take that, and none of it can be
+    called back.
+    """
+    offered = {tool.name: tool for tool in turn.prepared.tools}
+    for call in called:
+        cut = answer.finish_reason == "length" and call is called[-1]
+        fault = malformed.call_fault(call, offered, cut=cut)
+        if fault is not None and fault.kind in malformed.UNREADABLE and call.id in shown.call_ids:
+            turn.note(Guardrail.MALFORMED_TOOL, Action.EXHAUSTED)
+            raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
+    _emit(called, shown)
+
+
 def _make_do(turn: Generation, verdict: Verdict, called: list[ToolCall], held: str, shown: Shown) -> None:
-    if verdict.kind is not Kind.MALFORMED or verdict.fault is None:
+    """Release what was held: as calls where it holds good ones, else as it came. A client refuses a call it does not
+    know or whose input does not fit, with an error that the model can read and mend.
+    """
+    if verdict.kind is not Kind.MALFORMED:
         return
     recovered = pseudo_calls.recover(held, turn.prepared.tools, turn.message_id) if held else None
     if recovered is not None:
@@ -130,19 +155,21 @@ def _make_do(turn: Generation, verdict: Verdict, called: list[ToolCall], held: s
             shown.text(text)
         _emit(calls, shown)
         turn.note(Guardrail.MALFORMED_TOOL, Action.RECOVERED, calls=len(calls))
-        return
-    usable = all(object_of(one.arguments) is not None for one in called)
-    if called and usable and verdict.fault.kind not in _UNUSABLE:
-        # The client refuses such a call with a tool error that the model can read and mend.
-        _emit(called, shown)
-    elif not shown.has_text and verdict.fault.kind != MISSING_CALL:
-        shown.text(APOLOGY)
+    elif held:
+        shown.text(held)
+    _emit(called, shown)
 
 
-def _emit(calls: list[ToolCall], sink: BlockSink) -> None:
-    for index, call in enumerate(calls):
-        sink.tool(index, call.id, call.name)
-        sink.arguments(index, call.arguments)
+def _emit(calls: list[ToolCall], sink: Shown) -> None:
+    """Give on the calls that the client lacks; in place of one that is no JSON object, a sentence that says so."""
+    begun = len(sink.calls)
+    for index, call in enumerate((one for one in calls if one.id not in sink.call_ids), begun):
+        arguments = call.arguments if call.arguments.strip() else "{}"
+        if object_of(arguments) is None:
+            sink.text(_LEFT_OUT.format(tool=call.name))
+        else:
+            sink.tool(NEW_CALLS + index, call.id, call.name)
+            sink.arguments(NEW_CALLS + index, arguments)
 
 
 def _fall_back_on_reasoning(turn: Generation, thinking: str, shown: Shown) -> None:

@@ -25,6 +25,7 @@ class Shown:
         self.has_text = False
         self.has_thinking = False
         self.calls: list[str] = []
+        self.call_ids: set[str] = set()
 
     def thinking(self, text: str) -> None:
         """Reasoning text."""
@@ -43,6 +44,7 @@ class Shown:
         """A tool call begins."""
         self._first()
         self.calls.append(name)
+        self.call_ids.add(call_id)
         self._sink.tool(index, call_id, name)
 
     def _first(self) -> None:
