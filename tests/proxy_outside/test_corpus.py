@@ -1,0 +1,82 @@
+"""The corpus of hostile and of broken answers, through the real proxy in each mode; docs/proxy.md has the rates."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.proxy_corpus import Transcript, change, escape, transcripts
+from support.proxy_ways import Way
+from support.upstream_script import with_
+
+if TYPE_CHECKING:
+    from support.fault_upstream import FaultUpstream
+
+DOCS = Path(__file__).parents[2] / "docs" / "proxy.md"
+HEALTHY, BROKEN = transcripts("healthy"), transcripts("broken")
+MODES = {"default stream": ("plain", True), "strict stream": ("strict", True), "whole answer": ("plain", False)}
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest, upstream: FaultUpstream) -> tuple[str, Way]:
+    """A mode's name, and the way to ask in it."""
+    del upstream
+    fixture, stream = MODES[request.param]
+    return request.param, Way(request.getfixturevalue(fixture), stream=stream, held_back=fixture == "strict")
+
+
+def rates(name: str) -> tuple[str, str]:
+    """What the docs say of a mode: healthy answers passed unchanged, broken ones caught."""
+    row = re.search(rf"^\| {name} \| ([^|]*) \| ([^|]*) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert row is not None
+    return row[1], row[2]
+
+
+@pytest.mark.timeout(120)
+def test_every_healthy_answer_passes_unchanged(mode: tuple[str, Way], upstream: FaultUpstream) -> None:
+    name, way = mode
+    changed = {one.name: found for one in HEALTHY if (found := change(way, upstream, one)) is not None}
+    assert changed == {}
+    assert rates(name)[0] == f"{len(HEALTHY) - len(changed)} of {len(HEALTHY)}"
+
+
+@pytest.mark.timeout(120)
+def test_every_broken_answer_is_caught(mode: tuple[str, Way], upstream: FaultUpstream) -> None:
+    name, way = mode
+    escaped = {one.name: found for one in BROKEN if (found := escape(way, upstream, one)) is not None}
+    assert escaped == {}
+    assert rates(name)[1] == f"{len(BROKEN) - len(escaped)} of {len(BROKEN)}"
+
+
+def test_the_corpus_is_large_and_names_what_is_hard() -> None:
+    assert len(HEALTHY) >= 60
+    assert len(BROKEN) >= 30
+    names = [one.name for one in (*HEALTHY, *BROKEN)]
+    assert len(set(names)) == len(names)
+    assert all(one.why for one in (*HEALTHY, *BROKEN))
+
+
+CUT = [one for one in (*HEALTHY, *BROKEN) if len(one.text) < 400]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(one=st.sampled_from(CUT), size=st.integers(1, 60))
+def test_how_the_upstream_is_cut_makes_no_difference(
+    unhurried: object, upstream: FaultUpstream, one: Transcript, size: int
+) -> None:
+    from support.proxy_process import ProxyProcess
+
+    assert isinstance(unhurried, ProxyProcess)
+    script = with_(one.script, timings=False, progress=())
+    bodies = []
+    for split in (0, 1, size):
+        upstream.forget()
+        upstream.otherwise = with_(script, split=split)
+        bodies.append(unhurried.messages({**one.body, "stream": True}).body)
+    bodies = [re.sub(rb'"(?:request_id|id)":"(?:req|msg)_[^"]*"', b"", body) for body in bodies]
+    assert bodies[0] == bodies[1] == bodies[2]

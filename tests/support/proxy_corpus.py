@@ -1,0 +1,169 @@
+"""The corpus of answers that guardrails are judged by: healthy ones that look broken, and broken ones.
+
+`tests/data/proxy_corpus/*.jsonl`, one answer a line: `name`, `why` it is hard, `answer` in parts (`text`, `thinking`, a
+`call` with `arguments` or their `raw` text; `times` repeats), `finish`. A broken one says what becomes of it `then`:
+
+call        its `calls` are made real ones
+held        no retry helps: the text as it came
+unreadable  a call that no client can take: an error event in a stream, else a sentence in its place
+same        the client gets the call, and refuses it
+cut         the rest is left out
+sentence    a sentence instead of nothing
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from support.proxy_ways import turn
+from support.upstream_script import Act, Script, calls, says, stops, thinks
+
+if TYPE_CHECKING:
+    from support.fault_upstream import FaultUpstream
+    from support.proxy_ways import Told, Way
+
+FOLDER = Path(__file__).parents[1] / "data" / "proxy_corpus"
+TOOLS: list[dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
+PIECE = 9
+"""Characters of a text's chunk; a prime step through every marker would take longer and find no more."""
+RETRIED = ("Glob", {"pattern": "**/*.retried"})
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One answer, and what the client is to get."""
+
+    name: str
+    why: str
+    answer: list[dict[str, Any]]
+    finish: str
+    then: str | None = None
+    calls: tuple[tuple[str, Any], ...] = ()
+    guardrail: str = "malformed_tool"
+    ask: str = "Go on."
+    polls: dict[str, Any] | None = None
+    thinking: bool = False
+
+    @property
+    def acts(self) -> tuple[Act, ...]:
+        """The answer as the upstream sends it."""
+        found: list[Act] = []
+        index = 0
+        for part in self.answer:
+            if "call" in part:
+                written = part["raw"] if "raw" in part else part["arguments"]
+                found += calls(part["call"], written, index=index, pieces=7)
+                index += 1
+            elif "thinking" in part:
+                found += thinks(*_pieces(part["thinking"]))
+            else:
+                found += says(*_pieces(part["text"] * part.get("times", 1)))
+        return tuple(found)
+
+    @property
+    def script(self) -> Script:
+        """The upstream's answer to every question."""
+        return Script((*self.acts, *stops(self.finish)))
+
+    @property
+    def text(self) -> str:
+        """All of its visible text."""
+        return "".join(part["text"] * part.get("times", 1) for part in self.answer if "text" in part)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request it answers."""
+        messages: list[dict[str, Any]] = [{"role": "user", "content": self.ask}]
+        for at in range(self.polls["times"] if self.polls else 0):
+            assert self.polls is not None
+            call = {"type": "tool_use", "id": f"toolu_{at}", "name": self.polls["name"], "input": self.polls["input"]}
+            result = {"type": "tool_result", "tool_use_id": f"toolu_{at}", "content": self.polls["result"]}
+            messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        fields: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if self.thinking else {}
+        return turn(messages=messages, tools=TOOLS, max_tokens=8192, **fields)
+
+
+def transcripts(kind: str) -> list[Transcript]:
+    """`healthy` or `broken` ones."""
+    lines = (FOLDER / f"{kind}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    values = [json.loads(line) for line in lines]
+    return [Transcript(**{**one, "calls": tuple((a, b) for a, b in one.get("calls", ()))}) for one in values]
+
+
+def change(way: Way, upstream: FaultUpstream, one: Transcript) -> str | None:
+    """What a healthy answer lost or gained on its way, None when nothing."""
+    upstream.forget()
+    upstream.otherwise = one.script
+    seen = way.ask(one.body)
+    if seen.error is not None:
+        return f"error: {seen.error}"
+    if len(upstream.chats) != 1:
+        return f"{len(upstream.chats)} calls of the upstream"
+    sent = upstream.chats[0].body
+    if sent["tool_choice"] != "auto" or "LOOP BREAKER" in json.dumps(sent["messages"]):
+        return "the request was changed"
+    if seen.text != one.text:
+        return f"text: {_difference(one.text, seen.text)}"
+    wanted = [(part["call"], part["arguments"]) for part in one.answer if "arguments" in part]
+    if one.finish != "length" and seen.calls != wanted:
+        return f"calls: {seen.calls!r}"
+    return _wrong_end(seen, one)
+
+
+def escape(way: Way, upstream: FaultUpstream, one: Transcript) -> str | None:
+    """What of a broken answer got past the guardrails, None when nothing."""
+    upstream.forget()
+    upstream.otherwise = one.script
+    found = _not_as_said(way, way.ask(one.body), one)
+    if found is not None or one.guardrail != "malformed_tool" or one.then in {"cut", "unreadable"}:
+        return found
+    if len(upstream.chats) < 2:
+        return "it was not asked for again"
+    upstream.forget()
+    upstream.scripts = [one.script, Script((*calls(*RETRIED), *stops("tool_calls")))]
+    again = way.ask(one.body)
+    return None if again.error is None and again.calls == [RETRIED] else f"a good retry was not used: {again}"
+
+
+def _not_as_said(way: Way, seen: Told, one: Transcript) -> str | None:
+    if one.then == "unreadable" and way.stream and not way.held_back:
+        return None if seen.error is not None and seen.error["type"] == "api_error" else "no error event"
+    if seen.error is not None:
+        return f"error: {seen.error}"
+    if not seen.content:
+        return "no content"
+    wanted: list[Any] = list(one.calls)
+    if one.then == "same":
+        wanted = [(part["call"], part["arguments"]) for part in one.answer if "call" in part]
+    if seen.calls != wanted:
+        return f"calls: {seen.calls!r}"
+    if one.then == "held" and seen.text != one.text:
+        return f"text: {_difference(one.text, seen.text)}"
+    if one.then == "unreadable" and not (seen.text.startswith(one.text) and len(seen.text) > len(one.text)):
+        return f"text: {seen.text!r}"
+    if one.then == "cut" and not (one.text.startswith(seen.text) and len(seen.text) < len(one.text) / 2):
+        return f"{len(seen.text)} characters"
+    if one.then == "sentence" and not seen.text.strip():
+        return "no words"
+    return _wrong_end(seen, one)
+
+
+def _wrong_end(seen: Told, one: Transcript) -> str | None:
+    assert seen.message is not None
+    told = seen.message["stop_reason"]
+    cut = one.then == "cut" or one.finish == "length"
+    expected = "max_tokens" if cut else "tool_use" if seen.calls else "end_turn"
+    return None if told == expected else f"stop reason {told}"
+
+
+def _difference(wanted: str, found: str) -> str:
+    both = min(len(wanted), len(found))
+    at = next((at for at in range(both) if wanted[at] != found[at]), both)
+    return f"from {at} of {len(wanted)}: {wanted[at : at + 60]!r} became {found[at : at + 60]!r}"
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
