@@ -250,7 +250,7 @@ def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
     with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
         one.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
         one.ask()
-        time.sleep(SETTLE_S)
+        until(lambda: "it was told to end" in one.stderr)
         one.write(LLAMA_DRAFT_MAX="14")
         one.ask()
         until(lambda: one.record.env_digest == one.digest)

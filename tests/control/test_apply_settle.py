@@ -174,6 +174,8 @@ class Manager:
     def status(self, name: str) -> ServiceStatus:
         return self.now
 
+    def bring_up(self) -> None: ...
+
     def start(self, name: str) -> None: ...
 
     stop = restart = reload = start

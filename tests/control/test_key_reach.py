@@ -32,6 +32,8 @@ class Manager:
     def status(self, name: str) -> ServiceStatus:
         return ServiceStatus(name, ServiceState.STOPPED)
 
+    def bring_up(self) -> None: ...
+
     def start(self, name: str) -> None: ...
 
     stop = restart = reload = start

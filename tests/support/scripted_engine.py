@@ -25,7 +25,12 @@ if "--help" in sys.argv:
 behaviour = arguments.get("--alias", "")
 if behaviour == "dies":
     sys.exit("error: it was told to die")
-signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit("it ends"))
+def told_to_end(*_):
+    print("it was told to end", flush=True)
+    if behaviour != "stubborn":
+        sys.exit("it ends")
+
+signal.signal(signal.SIGTERM, told_to_end)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

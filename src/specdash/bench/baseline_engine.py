@@ -29,7 +29,6 @@ START_S = 600.0
 _STOP_S = 5.0
 _ENDING_S = 1.0
 _POLL_S = 0.05
-_MEMORY_RULES = ("gpu-memory", "host-memory")
 _ABOUT_DRAFTS = ("spec-", "lookup-cache-")
 _NATIVE = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_LOOKUP_")
 _KEYS = ("LLAMA_DRAFT_", "LLAMA_SPEC_", *_NATIVE)
@@ -82,13 +81,13 @@ def check_memory(plan: Plan, values: Mapping[str, str], env: Mapping[str, str] =
 
 def memory_problem(plan: Plan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> str | None:
     """Why a server of these settings does not fit into memory beside what runs now; None when it does."""
-    from specdash.control.preflight import PreflightContext, check
+    from specdash.control.preflight import PreflightContext, check, memory
     from specdash.core.changes import Role
     from specdash.core.findings import Severity
 
     context = PreflightContext(Path(plan.env_file or "env"), frozenset({SPEC_TYPE}), base=env)
     for finding in check(Role.BACKEND, values, context):
-        if finding.rule in _MEMORY_RULES and finding.severity is not Severity.INFO:
+        if finding.rule in memory.RULES and finding.severity is not Severity.INFO:
             return finding.message
     return None
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GIB = 1024**3
 NARROW = 0.95
+RULES = ("memory", "gpu-memory", "host-memory")
+"""The rules of this module."""
 HELD = ("KV cache", "recurrent state")
 """Parts of the memory that are written while the server runs."""
 _UNNOTICED = 1.0
