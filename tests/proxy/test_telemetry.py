@@ -108,6 +108,16 @@ def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -
     assert desk.telemetry.active == []
 
 
+def test_the_first_token_and_the_one_after_a_cache_hit_have_no_speed(desk: Desk) -> None:
+    active = desk.begin()
+    first = {"cache_n": 999, "prompt_n": 1, "prompt_ms": 1020.0, "predicted_n": 1, "predicted_ms": 0.001}
+    active.update(make_answer({**content(), "timings": first}))
+    assert (active.view().prefill_rate, active.view().decode_rate) == (None, None)
+    desk.telemetry.finish(active, outcome=Outcome.OK)
+    event = desk.request()
+    assert (event.prefill_rate, event.decode_rate, event.completion_tokens) == (None, None, 1)
+
+
 def test_what_retries_cost_is_added_up(desk: Desk) -> None:
     active = desk.begin()
     active.update(make_answer(content()))

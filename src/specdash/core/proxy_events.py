@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from specdash.core.field_types import is_sound
+from specdash.core.token_speed import with_credible_speeds
 
 
 class Guardrail(StrEnum):
@@ -149,7 +150,7 @@ def from_json(line: str | bytes) -> ProxyEvent | None:
         cls = _KINDS[values.pop("event")]
         known = {one.name for one in dataclasses.fields(cls)}
         kept = {name: _typed(name, value) for name, value in values.items() if name in known}
-        event = cls(**kept)
+        event = cls(**with_credible_speeds(kept))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return event if is_sound(event) else None

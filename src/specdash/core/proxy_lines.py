@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent
 from specdash.core.proxy_line_table import CONTEXT_LEVELS, LEVELS, QUIET, ROWS, Row
 from specdash.core.proxy_line_template import Template, tail, typed
+from specdash.core.token_speed import DECODE, told_speed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,7 +189,7 @@ def _request(line: Line) -> RequestEvent:
         stop_reason=None if finish in _NO_REASON else _STOP_REASONS.get(finish, finish),
         ttft_s=_number(facts.get("ttft_s")),
         completion_tokens=written if ours else written or None,
-        decode_rate=_number(facts.get("tok_s")),
+        decode_rate=told_speed(_number(facts.get("tok_s")), written or None, DECODE),
         retries=_whole(facts.get("retries", 0)) if ours else None,
         tool_calls=() if facts.get("tool_calls") == 0 else None,
         guardrails=None,

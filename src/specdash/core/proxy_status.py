@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.field_types import is_sound
 from specdash.core.proxy_events import Phase
+from specdash.core.token_speed import with_credible_speeds
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ProxyEvent
@@ -162,7 +163,7 @@ def _active(values: Any) -> ActiveView:
     kept = _known(ActiveView, values)
     kept["phase"] = Phase(kept.get("phase", Phase.WAITING))
     kept["guardrails"] = tuple(str(one) for one in kept.get("guardrails", ()))
-    return ActiveView(**kept)
+    return ActiveView(**with_credible_speeds(kept))
 
 
 def _known(cls: type, values: Any) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from specdash.core.token_speed import DECODE, PREFILL, speed
 from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from specdash.core.log_facts import ServerEvent
+    from specdash.core.token_speed import SpeedLimits
     from specdash.insight.log_summary import LogSummary
     from specdash.insight.requests import LoggedRequest
 
@@ -98,9 +100,9 @@ def _totals(summary: LogSummary) -> dict[str, Any]:
         "failed": sum(request.error is not None for request in requests),
         "unfinished": sum(not request.finished for request in requests),
         "prompt_tokens": _sum(requests, "prompt_tokens"),
-        "prompt_tokens_per_second": _rate(requests, "prompt_tokens", "prompt_ms"),
+        "prompt_tokens_per_second": _rate(requests, "prompt_tokens", "prompt_ms", PREFILL),
         "decode_tokens": _sum(requests, "decode_tokens"),
-        "decode_tokens_per_second": _rate(requests, "decode_tokens", "decode_ms"),
+        "decode_tokens_per_second": _rate(requests, "decode_tokens", "decode_ms", DECODE),
         "draft_generated": generated,
         "draft_accepted": accepted,
         "acceptance": accepted / generated if generated and accepted is not None else None,
@@ -113,11 +115,10 @@ def _sum(requests: Iterable[LoggedRequest], field: str) -> float | None:
     return sum(values) if values else None
 
 
-def _rate(requests: Iterable[LoggedRequest], tokens: str, ms: str) -> float | None:
+def _rate(requests: Iterable[LoggedRequest], tokens: str, ms: str, limits: SpeedLimits) -> float | None:
     """Tokens per second over all requests that have both."""
     known = [pair for pair in map(attrgetter(tokens, ms), requests) if None not in pair]
-    total_ms = sum(time for _, time in known)
-    return sum(count for count, _ in known) * 1000.0 / total_ms if total_ms else None
+    return speed(sum(count for count, _ in known), sum(time for _, time in known), limits)
 
 
 def _statistics(summary: LogSummary) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specdash.core.log_facts import DecodeProgress, DecodeTiming, VerificationSteps
+from specdash.core.token_speed import DECODE, speed
 from specdash.insight.speedup_picture import GroupFigures
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class AnswerProgress:
                 requests=one.answers,
                 acceptance=one.accepted / one.drafted if one.drafted else None,
                 mean_accepted_length=1.0 + one.accepted / one.steps if one.steps else None,
-                decode_rate=one.tokens / one.seconds if one.seconds > 0 else None,
+                decode_rate=speed(one.tokens, one.seconds * 1000.0, DECODE),
             )
             for name, one in zip(NAMES, sums, strict=True)
             if one.answers

@@ -20,6 +20,7 @@ from specdash.core.log_facts import (
     Touched,
     VerificationSteps,
 )
+from specdash.core.token_speed import DECODE, PREFILL, speed
 from specdash.insight.acceptance import ExactWindow
 from specdash.insight.answer_progress import AnswerProgress
 from specdash.insight.checkpoint_tally import CheckpointTally
@@ -64,7 +65,8 @@ class SlotSteps:
 
 @dataclass(slots=True)
 class Fresh:
-    """What a batch said of this moment: draft tokens of its verification steps, and timings of requests that ended.
+    """What a batch said of this moment: draft tokens of its verification steps, and timings of requests that ended and
+    were long enough to have a speed.
 
     `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
     cannot be dated.
@@ -313,9 +315,9 @@ def _note(fresh: Fresh, fact: LogFact) -> None:
     if isinstance(fact, VerificationSteps):
         fresh.generated += fact.generated
         fresh.accepted += fact.accepted
-    elif isinstance(fact, PromptTiming):
+    elif isinstance(fact, PromptTiming) and speed(fact.tokens, fact.ms, PREFILL):
         fresh.prompt_tokens += fact.tokens
         fresh.prompt_ms += fact.ms
-    elif isinstance(fact, DecodeTiming):
+    elif isinstance(fact, DecodeTiming) and speed(fact.tokens, fact.ms, DECODE):
         fresh.decode_tokens += fact.tokens
         fresh.decode_ms += fact.ms

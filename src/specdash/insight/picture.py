@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import FailureKind, Source, Status
+from specdash.core.token_speed import DECODE, PREFILL, speed
 from specdash.insight.alerts_picture import AlertsPicture
 from specdash.insight.drafter_picture import SpeculationViews
 from specdash.insight.proxy_picture import ProxyPicture
@@ -128,17 +129,13 @@ class RequestPicture:
 
     @property
     def prefill_rate(self) -> float | None:
-        """Prompt tokens processed per second."""
-        return _per_second(self.prompt_tokens, self.prompt_ms)
+        """Prompt tokens processed per second; None where they are too few to tell."""
+        return speed(self.prompt_tokens, self.prompt_ms, PREFILL)
 
     @property
     def decode_rate(self) -> float | None:
-        """Generated tokens per second."""
-        return _per_second(self.decode_tokens, self.decode_ms)
-
-
-def _per_second(tokens: int | None, ms: float | None) -> float | None:
-    return tokens * 1000.0 / ms if tokens is not None and ms else None
+        """Generated tokens per second; None where they are too few to tell."""
+        return speed(self.decode_tokens, self.decode_ms, DECODE)
 
 
 @dataclass(frozen=True, slots=True)

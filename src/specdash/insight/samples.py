@@ -9,15 +9,13 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Outcome
+from specdash.core.token_speed import DECODE, PREFILL, speed, told_speed
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import RequestEvent
     from specdash.insight.requests import LoggedRequest
 
 KEPT = 4096
-LEAST_PREFILL_TOKENS = 32
-"""A shorter prompt takes as long as one batch does, whatever its length."""
-LEAST_DECODE_TOKENS = 8
 HELD_S = 0.05
 """A request that the proxy held longer waited for something else than the server."""
 
@@ -118,8 +116,8 @@ def _of_log(ended: float, request: LoggedRequest) -> RequestSample:
         decode_tokens=request.decode_tokens,
         drafted=request.draft_generated,
         accepted=request.draft_accepted,
-        decode_rate=_rate(request.decode_tokens, request.decode_ms, LEAST_DECODE_TOKENS),
-        prefill_rate=_rate(processed, request.prompt_ms, LEAST_PREFILL_TOKENS),
+        decode_rate=speed(request.decode_tokens, request.decode_ms, DECODE),
+        prefill_rate=speed(processed, request.prompt_ms, PREFILL),
         ttft_s=_positive(request.prompt_ms / 1000.0 if request.prompt_ms is not None else None),
         decode_s=_positive(request.decode_ms / 1000.0 if request.decode_ms is not None else None),
         replays=request.replays,
@@ -137,8 +135,8 @@ def _of_event(event: RequestEvent, duration_s: float) -> RequestSample:
         decode_tokens=decoded,
         drafted=event.draft_tokens,
         accepted=event.accepted_tokens,
-        decode_rate=_positive(event.decode_rate) if (decoded or 0) >= LEAST_DECODE_TOKENS else None,
-        prefill_rate=_positive(event.prefill_rate) if processed >= LEAST_PREFILL_TOKENS else None,
+        decode_rate=told_speed(event.decode_rate, decoded or 0, DECODE),
+        prefill_rate=told_speed(event.prefill_rate, processed, PREFILL),
         ttft_s=_positive(event.ttft_s),
         decode_s=_positive(event.decode_s),
         work=_work(event),
@@ -159,12 +157,6 @@ def _duration_s(request: LoggedRequest) -> float:
     parts = (request.prompt_ms or 0.0) + (request.decode_ms or 0.0)
     total = request.total_ms if request.total_ms is not None else parts
     return total / 1000.0 if isfinite(total) and total > 0 else 0.0
-
-
-def _rate(tokens: int | None, ms: float | None, least: int) -> float | None:
-    if tokens is None or ms is None or tokens < least or ms <= 0:
-        return None
-    return _positive(tokens * 1000.0 / ms)
 
 
 def _positive(value: float | None) -> float | None:

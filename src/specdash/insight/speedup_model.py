@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
+from specdash.core.token_speed import DECODE, speed
 from specdash.insight.bootstrap import Z_95, interval, ratio_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Effort:
     @property
     def rate(self) -> float | None:
         """Tokens over decode time."""
-        return self.tokens / self.seconds if self.seconds > 0 else None
+        return speed(self.tokens, self.seconds * 1000.0, DECODE)
 
 
 def effort_of(samples: Sequence[RequestSample]) -> Effort:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Phase
 from specdash.core.proxy_status import ActiveView
+from specdash.core.token_speed import DECODE, PREFILL, speed
 from specdash.proxy.blocks import Usage
 
 if TYPE_CHECKING:
@@ -14,11 +15,6 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer import Answer
     from specdash.proxy.sessions import Session
-
-
-def rate(tokens: float | None, ms: float | None) -> float | None:
-    """Tokens per second, None when unknown or over no time."""
-    return tokens * 1000.0 / ms if tokens is not None and ms else None
 
 
 @dataclass(slots=True)
@@ -213,8 +209,8 @@ def _with_numbers(view: ActiveView, answer: Answer) -> ActiveView:
         prompt_done=answer.prompt_done,
         cached_tokens=answer.cached,
         completion_tokens=answer.predicted,
-        prefill_rate=rate(fresh_tokens(answer), answer.prefill_ms),
-        decode_rate=rate(answer.predicted, answer.decode_ms),
+        prefill_rate=speed(fresh_tokens(answer), answer.prefill_ms, PREFILL),
+        decode_rate=speed(answer.predicted, answer.decode_ms, DECODE),
         draft_tokens=answer.draft,
         accepted_tokens=answer.accepted,
     )

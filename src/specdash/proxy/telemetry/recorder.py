@@ -8,9 +8,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent, to_json
+from specdash.core.token_speed import DECODE, PREFILL, speed
 from specdash.proxy.guardrails import Note
 from specdash.proxy.telemetry import log_lines
-from specdash.proxy.telemetry.active import ActiveRequest, rate
+from specdash.proxy.telemetry.active import ActiveRequest
 from specdash.proxy.telemetry.events_file import RotatedFile, events_path
 from specdash.proxy.telemetry.tally import Tally
 
@@ -181,8 +182,8 @@ class Telemetry:
             prompt_tokens=usage.prompt or None,
             cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
             completion_tokens=usage.completion if known else None,
-            prefill_rate=_rounded(rate(totals.prefilled, totals.prefill_ms), 2),
-            decode_rate=_rounded(rate(totals.decoded, totals.decode_ms), 2),
+            prefill_rate=_rounded(speed(totals.prefilled, totals.prefill_ms, PREFILL), 2),
+            decode_rate=_rounded(speed(totals.decoded, totals.decode_ms, DECODE), 2),
             draft_tokens=totals.draft,
             accepted_tokens=totals.accepted,
             retries=active.retries,
