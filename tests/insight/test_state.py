@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.speedup import SpeedUps
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
 from specdash.llama.metrics import parse_metrics
@@ -79,7 +82,60 @@ def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_count
     told.apply(Reading.known(Source.METRICS, 1.0, Counters(draft_tokens=5.00002e6, accepted_tokens=3.00001e6)))
     line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
     told.apply(Reading.known(Source.LOG, 1.0, LogParser().feed(line)))
-    assert told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window.value == 0.75
+    window = told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window
+    assert (window.value, window.source) == (0.75, Source.LOG)
+
+
+def test_acceptance_of_a_server_without_counters_is_the_logs_and_says_so() -> None:
+    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    told = state(log=(1.0, LogParser().feed(line)))
+    for now, status in ((2.0, Status.KNOWN), (90.0, Status.STALE)):
+        window = told.picture(now, 0.0, 60.0).backend.speculation.acceptance.window
+        assert (window.value, window.source, window.status) == (0.75, Source.LOG, status)
+    assert window.age_s == 89.0
+
+
+def test_what_is_held_is_the_window_that_ended_with_the_newest_drafts() -> None:
+    told = state(metrics=(0.0, Counters(draft_tokens=0, accepted_tokens=0)))
+    for second, drafted, accepted in ((100.0, 1000, 100), (190.0, 1100, 190), (200.0, 1200, 280)):
+        told.apply(Reading.known(Source.METRICS, second, Counters(draft_tokens=drafted, accepted_tokens=accepted)))
+    told.apply(Reading.known(Source.METRICS, 900.0, Counters(draft_tokens=1200, accepted_tokens=280)))
+    short, long = (
+        told.picture(900.0, 0.0, window_s).backend.speculation.acceptance.window for window_s in (60.0, 300.0)
+    )
+    assert (short.value, short.age_s, short.window_s) == (0.9, 700.0, 60.0)
+    assert (long.value, long.age_s, long.window_s) == (280 / 1200, 700.0, 300.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=25), st.permutations([10.0, 60.0, 300.0, 3600.0]))
+def test_looking_changes_nothing_and_no_window_changes_another(
+    steps: list[tuple[float, tuple[Source, object]]], windows: list[float]
+) -> None:
+    told, now = TargetState(Target("http://127.0.0.1:8080"), wall_offset=lambda: 0.0), 100.0
+    for step, (source, value) in steps:
+        now += step
+        told.apply(
+            Reading.unknown(source, now, value) if isinstance(value, FailureKind) else Reading.known(source, now, value)
+        )
+    told.picture(now, now, 60.0)
+    before = digest(told)
+    alone = {window_s: told.picture(now, now, window_s) for window_s in sorted(windows)}
+    assert {window_s: told.picture(now, now, window_s) for window_s in windows} == alone
+    assert digest(told) == before
+
+
+def digest(value: object, seen: tuple[object, ...] = ()) -> object:
+    """All that a state holds, without what it keeps of figures so that they are not reckoned again."""
+    if any(value is one for one in seen) or callable(value) or isinstance(value, SpeedUps | type(threading.Lock())):
+        return None
+    seen = (*seen, value)
+    if isinstance(value, dict):
+        return {key: digest(one, seen) for key, one in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [digest(one, seen) for one in value]
+    names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
+    return {name: digest(getattr(value, name, None), seen) for name in names} if names else repr(value)
 
 
 def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:

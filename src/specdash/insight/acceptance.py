@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import floor, log10
 from typing import TYPE_CHECKING
 
 from specdash.insight.counter_log import delta
@@ -65,9 +66,14 @@ def since_start(counters: Counters) -> DraftWindow | None:
 
 def resolution(total: float | None) -> float:
     """The smallest step that a counter printed with six significant digits can show."""
-    if total is None or total < 1e6:
-        return 1.0
-    return float(10 ** (len(str(int(total))) - 6))
+    return max(1.0, rounding(total))
+
+
+def rounding(total: float | None) -> float:
+    """By how much a number that was printed with six significant digits may be off; 0 where it is exact."""
+    if not total or (total < 1e6 and float(total).is_integer()):
+        return 0.0
+    return float(10.0 ** (floor(log10(total)) - 5))
 
 
 def per_position(
@@ -105,6 +111,11 @@ class ExactWindow:
     def clear(self) -> None:
         """Forget everything: a new server process."""
         self._events.clear()
+
+    @property
+    def newest(self) -> float | None:
+        """Monotonic time of the newest event."""
+        return self._events[-1][0] if self._events else None
 
     def window(self, now: float, window_s: float) -> DraftWindow | None:
         """Sums over the last `window_s` seconds; None when nothing was seen."""

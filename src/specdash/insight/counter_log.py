@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.core.observations import Counters
@@ -85,8 +86,9 @@ class CounterLog:
         """The newest scrape."""
         return self._scrapes[-1] if self._scrapes else None
 
-    def window(self, now: float, window_s: float) -> tuple[Scrape, Scrape] | None:
-        """The scrapes that bound the last `window_s` seconds; None before there are two.
+    def window(self, now: float, window_s: float, *, last: Scrape | None = None) -> tuple[Scrape, Scrape] | None:
+        """The scrapes that bound the `window_s` seconds before `now`, up to `last`, or the newest; None before there
+        are two.
 
         The first is the newest one that is not younger than the window, or the oldest there is.
         """
@@ -94,8 +96,16 @@ class CounterLog:
             return None
         index = bisect_right(self._scrapes, now - window_s, key=lambda scrape: scrape.at) - 1
         first = self._scrapes[max(index, 0)]
-        last = self._scrapes[-1]
+        last = last or self._scrapes[-1]
         return (first, last) if last.at > first.at else None
+
+    @property
+    def drafted(self) -> Scrape | None:
+        """The newest scrape that saw drafts which the one before it had not; None where there is none."""
+        for later, earlier in pairwise(reversed(self._scrapes)):
+            if (later.counters.draft_tokens or 0.0) > (earlier.counters.draft_tokens or 0.0):
+                return later
+        return None
 
 
 def delta(first: float | None, last: float | None) -> float | None:

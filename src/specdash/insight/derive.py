@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.observations import Counters
 from specdash.core.readings import Reading, Source, Status
 from specdash.core.router import ROUTER
+from specdash.core.token_speed import DECODE, speed
 from specdash.insight import speculation, speedup, timeline, views
 from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
 from specdash.insight.picture import (
@@ -96,6 +97,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
     props: Props | None = state.value(Source.PROPS)
     scrape = state.counters.last
     lifetime = lifetime_rates(scrape.counters) if scrape else (None, None)
+    gauges = scrape.counters if scrape and state.totals_stale_s(now) is None else None
     process = _fresh(state, Source.PROCESS, now)
     return BackendPicture(
         url=state.target.url,
@@ -108,8 +110,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         uptime_s=state.uptime(now, wall),
         prefill=_rate(state.prefill, now, lifetime[0]),
         decode=_rate(state.decode, now, lifetime[1]),
-        requests_processing=scrape.counters.requests_processing if scrape else None,
-        requests_deferred=scrape.counters.requests_deferred if scrape else None,
+        requests_processing=gauges.requests_processing if gauges else None,
+        requests_deferred=gauges.requests_deferred if gauges else None,
         requests_finished=state.log.whole(state.log.finished),
         requests_cancelled=state.log.whole(state.log.cancelled),
         slots=_slots(state, now),
@@ -207,9 +209,9 @@ def _slot(state: TargetState, slot: Slot) -> SlotPicture:
 
 def _step_rate(steps: SlotSteps | None) -> float | None:
     """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
-    if steps is None or steps.first_s is None or steps.last_s is None or steps.last_s <= steps.first_s:
+    if steps is None or steps.first_s is None or steps.last_s is None:
         return None
-    return (steps.accepted + steps.steps + steps.replays) / (steps.last_s - steps.first_s)
+    return speed(steps.accepted + steps.steps + steps.replays, (steps.last_s - steps.first_s) * 1000.0, DECODE)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:

@@ -146,14 +146,14 @@ def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) 
 
 def _lengths(state: TargetState, now: float, main: SpecType, own: _Own) -> _Lengths:
     said = state.log.implementations.get(main.name, {})
-    asked = _number(dict(state.target.parameters).get(main.max_parameter or "")) or _number(said.get("n_max"))
+    asked = speculation.asked_length(state, main)
     props: Props | None = state.value(Source.PROPS)
-    block = _number(said.get("block_size"))
+    block = speculation.whole(said.get("block_size"))
     if block is None and main.block_margin is not None and props is not None and props.draft is not None:
         block = props.draft.block_size
     clamps, limits = _clamps(state, now)
     alone = own.length if not own.of_chain else None
-    asked = asked or main.fixed_draft_length or (alone if main.block_margin is None else None)
+    asked = asked or (alone if main.block_margin is None else None)
     known = [one for one in (asked, main.longest_draft(block), alone, *limits) if one]
     return _Lengths(asked, block if main.block_margin is not None else None, min(known, default=None), clamps)
 
@@ -175,10 +175,6 @@ def _clamps(state: TargetState, now: float) -> tuple[tuple[str, ...], tuple[int,
             words.append(f"{asked} asked, {limit} drafted: the limit of synthetic acceptance")
             limits.append(int(limit))
     return tuple(words), tuple(limits)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:

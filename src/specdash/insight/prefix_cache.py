@@ -12,11 +12,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
+from specdash.core.token_speed import PREFILL, speed
 from specdash.insight.acceptance import resolution
 from specdash.insight.counter_log import delta
 from specdash.insight.drafter_picture import PrefixCachePicture, PrefixRequest, PrefixSession, PrefixSlot
 from specdash.insight.prefix_verdict import NO_COUNTERS, verdict_on
 from specdash.insight.proxy_picture import ended_at
+from specdash.insight.rates import lifetime_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -268,13 +270,8 @@ def _prefill_rate(state: TargetState) -> float | None:
     for _, one in state.log.recent:
         if one.prompt_tokens is not None and one.prompt_tokens >= LEAST_PREFILL and one.prompt_ms:
             tokens, ms = tokens + one.prompt_tokens, ms + one.prompt_ms
-    if ms:
-        return tokens * 1000.0 / ms
     last = state.counters.last
-    counters = last.counters if last is not None else None
-    if counters is not None and counters.prompt_tokens and counters.prompt_seconds:
-        return counters.prompt_tokens / counters.prompt_seconds
-    return None
+    return speed(tokens, ms, PREFILL) or (lifetime_rates(last.counters)[0] if last is not None else None)
 
 
 def _untold(state: TargetState) -> str:

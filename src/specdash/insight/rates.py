@@ -2,26 +2,44 @@
 
 Decode of a running request is the growth of `/slots` n_decoded between two looks at the same task, summed over slots. A
 request shorter than the polling interval shows up only in the counters, whose tokens over seconds are its own speed;
-that
-times the mean number of busy slots is the same aggregate. Idle time never enters: a rate is a speed, not a utilisation.
+that times the mean number of busy slots is the same aggregate. Idle time never enters: a rate is a speed, not a
+utilisation.
+
+/metrics and /slots are never of one moment, nor are the totals within one scrape: a request may be over in one of them
+and not in the other, and totals are printed with six digits. So a figure is given only where that cannot change it by
+more than `MOST_ERROR`, and never one that no server can reach (`core.token_speed`, `most_per_decode`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
+from specdash.core.token_speed import DECODE, PREFILL, possible, speed
+from specdash.insight.acceptance import between, rounding
 from specdash.insight.counter_log import delta
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from specdash.core.observations import Counters, Slot, Slots
+    from specdash.core.observations import Counters, Slots
     from specdash.core.readings import Source
+    from specdash.core.token_speed import SpeedLimits
     from specdash.insight.counter_log import Scrape
 
 
 IDLE_POINT_FRESH_S = 4.0
+LEAST_APART_S = 0.2
+"""Two looks at /slots that follow each other closer, because one was answered late, say nothing of a speed."""
+LEAST_CALLS = 10
+"""Decode calls below which tokens per decode are not told."""
+MOST_ERROR = 0.1
+"""Share of a figure by which skew and rounding may change it."""
+SPEED_ERROR = 0.25
+"""By how much a slot may have been faster or slower since the last look at it."""
+SLOTS_FRESH_S = 3.0
+"""Older slots say nothing of what is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +64,16 @@ class SlotRates:
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
+        self._at = -inf
         self.decode_by_slot: dict[int, float] = {}
 
     def add(self, at: float, slots: Slots) -> tuple[float | None, float | None]:
         """The (prefill, decode) rates since the last look, summed over slots; None where no slot advanced."""
         prefill: float | None = None
         decode: float | None = None
+        if at - self._at < LEAST_APART_S:
+            return prefill, decode
+        self._at = at
         self.decode_by_slot = {}
         for slot in slots.slots:
             before = self._seen.get(slot.id)
@@ -60,84 +82,158 @@ class SlotRates:
                 continue
             now = _Seen(at, slot.task, slot.n_decoded or 0, slot.n_prompt_tokens_processed or 0)
             self._seen[slot.id] = now
-            if before is None or before.task != now.task or at <= before.at:
+            if before is None or before.task != now.task:
                 continue
-            if now.decoded > before.decoded > 0:
-                rate = (now.decoded - before.decoded) / (at - before.at)
-                self.decode_by_slot[slot.id] = rate
-                decode = (decode or 0.0) + rate
-            if now.processed > before.processed and now.decoded == 0:
-                prefill = (prefill or 0.0) + (now.processed - before.processed) / (at - before.at)
+            spent = at - before.at
+            grown = now.decoded - before.decoded if before.decoded else 0
+            if grown > 0 and possible(grown / spent, DECODE) is not None:
+                self.decode_by_slot[slot.id] = grown / spent
+                decode = (decode or 0.0) + grown / spent
+            read = speed(now.processed - before.processed, spent * 1000.0, PREFILL) if now.decoded == 0 else None
+            if read is not None:
+                prefill = (prefill or 0.0) + read
         return prefill, decode
 
 
-def mean_busy_slots(first: Counters, last: Counters) -> float:
-    """Mean number of slots in a decode call between two scrapes; 1 where the server does not say."""
+def mean_busy_slots(first: Counters, last: Counters, slots: int | None = None) -> float | None:
+    """Mean number of slots in a decode call between two scrapes of a server that has `slots`; 1 where it does not say,
+    None where the rounding of what it prints leaves nothing to tell."""
     if first.decode_calls is None or last.decode_calls is None or last.busy_slots_per_decode is None:
         return 1.0
     calls = last.decode_calls - first.decode_calls
     if calls <= 0:
         return 1.0
-    busy = last.busy_slots_per_decode * last.decode_calls - (first.busy_slots_per_decode or 0.0) * first.decode_calls
-    return max(1.0, busy / calls)
+    mean = last.busy_slots_per_decode
+    busy = mean * last.decode_calls - (first.busy_slots_per_decode or 0.0) * first.decode_calls
+    if rounding(mean) * last.decode_calls + mean * rounding(last.decode_calls) > MOST_ERROR * calls:
+        return None
+    return min(max(1.0, busy / calls), slots or inf)
 
 
-def counter_rates(first: Scrape, last: Scrape) -> tuple[float | None, float | None]:
-    """The (prefill, decode) rates of requests that ended between two scrapes; None where none did."""
+def counter_rates(first: Scrape, last: Scrape, busy: float | None) -> tuple[float | None, float | None]:
+    """The (prefill, decode) rates of requests that ended between two scrapes, with a mean of `busy` slots at work; None
+    where none did, or too little to tell."""
     a, b = first.counters, last.counters
-    busy = mean_busy_slots(a, b)
-    prefill = _ratio(delta(a.prompt_tokens, b.prompt_tokens), delta(a.prompt_seconds, b.prompt_seconds))
-    decode = _ratio(delta(a.predicted_tokens, b.predicted_tokens), delta(a.predicted_seconds, b.predicted_seconds))
-    return prefill, decode * busy if decode is not None else None
+    prefill = _rate((a.prompt_tokens, b.prompt_tokens), (a.prompt_seconds, b.prompt_seconds), PREFILL)
+    decode = _rate((a.predicted_tokens, b.predicted_tokens), (a.predicted_seconds, b.predicted_seconds), DECODE)
+    return prefill, decode * busy if decode is not None and busy is not None else None
 
 
 def lifetime_rates(counters: Counters) -> tuple[float | None, float | None]:
     """The (prefill, decode) rates per request since the server's start."""
     return (
-        _ratio(counters.prompt_tokens, counters.prompt_seconds),
-        _ratio(counters.predicted_tokens, counters.predicted_seconds),
+        _rate((0.0, counters.prompt_tokens), (0.0, counters.prompt_seconds), PREFILL),
+        _rate((0.0, counters.predicted_tokens), (0.0, counters.predicted_seconds), DECODE),
     )
-
-
-def tokens_per_decode(first: Scrape, last: Scrape, in_flight: float) -> float | None:
-    """Generated tokens per slot and target decode call between two scrapes: the live gain of speculation.
-
-    `in_flight` is the growth of tokens generated by requests that have not ended. Prompt batches and checkpoint replays
-    cost decode calls too and lower it, which is what they do to the user.
-    """
-    a, b = first.counters, last.counters
-    generated = delta(a.predicted_tokens, b.predicted_tokens)
-    if generated is None or a.decode_calls is None or b.decode_calls is None:
-        return None
-    calls = (b.decode_calls - a.decode_calls) * mean_busy_slots(a, b)
-    return (generated + in_flight) / calls if calls > 0 and generated + in_flight > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class GainPoint:
-    """A scrape with the tokens of the requests that ran then. Idle ones are exact: nothing was in flight."""
+    """A scrape with the tokens that requests under way had generated then, and by how many that may be off."""
 
     scrape: Scrape
-    in_flight: int
-    idle: bool
+    in_flight: float
+    error: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether everything that was generated is in the totals: the server rested."""
+        return self.error == 0
 
 
-def gain_bounds(points: Sequence[GainPoint]) -> tuple[GainPoint, GainPoint] | None:
-    """The two points to take tokens per decode between: idle ones where there are, because /slots and /metrics are
-    never of the same moment and a request that ends in between would count twice or not at all.
+def gain_point(
+    scrape: Scrape, before: Scrape | None, slots: tuple[float, Slots] | None, rates: Mapping[int, float]
+) -> GainPoint:
+    """The point of a scrape. `before` is the scrape before it, `slots` the last look at the slots with its time, and
+    `rates` the tokens per second of each."""
+    totals = scrape.counters
+    if totals.requests_processing == 0:
+        # While a request ends its totals move one after the other: rest is what two scrapes agree on.
+        return GainPoint(scrape, 0, 0 if before is not None and _work(before.counters) == _work(totals) else inf)
+    if slots is None or before is None or not 0 <= scrape.at - slots[0] < SLOTS_FRESH_S:
+        return GainPoint(scrape, 0, inf)
+    at_work = [slot for slot in slots[1].slots if slot.is_processing]
+    if any(slot.n_decoded and slot.id not in rates for slot in at_work):
+        return GainPoint(scrape, 0, inf)
+    known = sum(slot.n_decoded or 0 for slot in at_work)
+    since = sum(rates.get(slot.id, 0.0) for slot in at_work) * (scrape.at - slots[0])
+    error = max(1.0, SPEED_ERROR * since)
+    if totals.predicted_tokens != before.counters.predicted_tokens or before.at > slots[0]:
+        # Some of these requests may have ended since: then the totals have their tokens already.
+        error += known
+    return GainPoint(scrape, known + since, error)
+
+
+def _work(counters: Counters) -> tuple[float | None, ...]:
+    return counters.predicted_tokens, counters.decode_calls, counters.requests_processing
+
+
+def tokens_per_decode(points: Sequence[GainPoint], longest_draft: int | None, slots: int | None = None) -> float | None:
+    """Generated tokens per slot and target decode call over some time: the live gain of speculation; None where the
+    points do not tell.
+
+    The server drafts at most `longest_draft` tokens in `slots` slots, None where that is not known. Prompt batches and
+    checkpoint replays cost decode calls too and lower the figure, which is what they do to the user.
     """
-    idle = [point for point in points if point.idle]
-    chosen: Sequence[GainPoint] = points
-    if len(idle) >= 2 and idle[-1].scrape.counters.decode_calls != idle[0].scrape.counters.decode_calls:
-        recent = points[-1].scrape.at - idle[-1].scrape.at
-        chosen = idle if recent <= IDLE_POINT_FRESH_S else points
-    return (chosen[0], chosen[-1]) if len(chosen) >= 2 else None
+    bounds = _gain_bounds(points)
+    if bounds is None:
+        return None
+    first, last = bounds
+    a, b = first.scrape.counters, last.scrape.counters
+    generated = (delta(a.predicted_tokens, b.predicted_tokens) or 0.0) + last.in_flight - first.in_flight
+    busy = mean_busy_slots(a, b, slots)
+    calls = (b.decode_calls or 0.0) - (a.decode_calls or 0.0)
+    error = first.error + last.error + rounding(b.predicted_tokens)
+    if busy is None or generated <= 0 or error > MOST_ERROR * generated:
+        return None
+    value, most = generated / (calls * busy), most_per_decode(bounds, longest_draft)
+    # A little more is the error that is allowed; much more is no measurement.
+    return min(value, most) if value <= most * (1 + 2 * MOST_ERROR) else None
 
 
-def in_flight_tokens(slots: tuple[Slot, ...]) -> int:
-    """Tokens generated so far by requests that still run."""
-    return sum(slot.n_decoded or 0 for slot in slots if slot.is_processing)
+def most_per_decode(bounds: tuple[GainPoint, GainPoint], longest_draft: int | None) -> float:
+    """What a slot can gain by a decode call at most: one token, and what of its draft was accepted."""
+    first, last = bounds
+    most = 1.0 + longest_draft if longest_draft is not None else inf
+    drafted = between(first.scrape, last.scrape)
+    if drafted is not None and drafted.steps is not None and first.is_exact and last.is_exact:
+        most = min(most, drafted.mean_accepted_length or 1.0)
+    return most
 
 
-def _ratio(tokens: float | None, seconds: float | None) -> float | None:
-    return tokens / seconds if tokens is not None and seconds is not None and tokens > 0 and seconds > 0 else None
+def _gain_bounds(points: Sequence[GainPoint]) -> tuple[GainPoint, GainPoint] | None:
+    """The two points to take tokens per decode between: exact ones where there are, else those that are off by the
+    least, the farther apart the better."""
+    exact = [point for point in points if point.is_exact]
+    if _reach(exact, points[-1]) and _tell(exact[0], exact[-1]):
+        return exact[0], exact[-1]
+    known = [point for point in points if point.error < inf]
+    if not _reach(known, points[-1]):
+        return None
+    half = len(known) // 2
+    first = min(known[:half], key=lambda point: (point.error, point.scrape.at))
+    last = min(known[half:], key=lambda point: (point.error, -point.scrape.at))
+    return (first, last) if _tell(first, last) else None
+
+
+def _reach(chosen: Sequence[GainPoint], newest: GainPoint) -> bool:
+    """Whether there are two, and the last of them is fresh."""
+    return len(chosen) >= 2 and newest.scrape.at - chosen[-1].scrape.at <= IDLE_POINT_FRESH_S
+
+
+def _tell(first: GainPoint, last: GainPoint) -> bool:
+    before, after = first.scrape.counters.decode_calls, last.scrape.counters.decode_calls
+    if before is None or after is None or last.scrape.counters.predicted_tokens is None:
+        return False
+    return after - before >= max(LEAST_CALLS, rounding(after) / MOST_ERROR)
+
+
+def _rate(
+    tokens: tuple[float | None, float | None], seconds: tuple[float | None, float | None], limits: SpeedLimits
+) -> float | None:
+    """Tokens per second between two pairs of totals, where their growth is more than the digits that are printed."""
+    grown = delta(*tokens), delta(*seconds)
+    for growth, pair in zip(grown, (tokens, seconds), strict=True):
+        if growth is None or growth * MOST_ERROR < rounding(pair[1]):
+            return None
+    return speed(grown[0], (grown[1] or 0.0) * 1000.0, limits)

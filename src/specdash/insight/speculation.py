@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source, Status
+from specdash.core.speculation import spec_type
 from specdash.insight import acceptance
 from specdash.insight.drafting import PROBLEM_CLASSES
 from specdash.insight.picture import Acceptance, Measured, SpeculationPicture
 
 if TYPE_CHECKING:
     from specdash.core.observations import Slots
+    from specdash.core.speculation import SpecType
     from specdash.insight.acceptance import DraftWindow
     from specdash.insight.counter_log import Scrape
     from specdash.insight.state import TargetState
@@ -22,15 +25,12 @@ TYPE_PARAMETER = "spec-type"
 
 
 def derive(state: TargetState, now: float, window_s: float) -> SpeculationPicture:
-    """The speculation part of the picture. The caller holds the state's lock."""
+    """The speculation part of the picture. The caller holds the state's lock; nothing in it is changed."""
     scrape = state.counters.last
     counters = scrape.counters if scrape else None
-    bounds = state.counters.window(now, window_s)
-    drafted = _window(state, bounds, now, window_s)
+    drafted = _window(state, now, window_s)
     lifetime = acceptance.since_start(counters) if counters else None
-    if drafted is not None and drafted.rate is not None:
-        state.held_window = (now, drafted)
-    lengths = drafted if drafted is not None and drafted.steps else lifetime
+    lengths = drafted.window if drafted is not None and drafted.window.steps else lifetime
     active = is_active(state)
     return SpeculationPicture(
         active=active,
@@ -41,7 +41,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         verification_steps_total=counters.verification_steps if counters else None,
         mean_accepted_length=lengths.mean_accepted_length if lengths else None,
         accepted_per_position=counters.accepted_per_position if counters else None,
-        acceptance_per_position_window=_positions(bounds),
+        acceptance_per_position_window=_positions(state.counters.window(now, window_s)),
         acceptance_per_position_lifetime=(
             acceptance.per_position(None, counters.accepted_per_position, counters.verification_steps)
             if counters
@@ -49,7 +49,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         ),
         acceptance=Acceptance(
             window=_windowed(state, drafted, now, window_s),
-            lifetime=_measured(lifetime, Source.METRICS, None, "lifetime"),
+            lifetime=_dated(_measured(lifetime, Source.METRICS, None, "lifetime"), state.totals_stale_s(now)),
             live=_live(state, now),
         ),
         tokens_per_decode=_gain(state, now),
@@ -57,27 +57,52 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     )
 
 
-def _window(
-    state: TargetState, bounds: tuple[Scrape, Scrape] | None, now: float, window_s: float
-) -> DraftWindow | None:
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """What was drafted in a window, and who tells it."""
+
+    window: DraftWindow
+    source: Source
+
+
+def _window(state: TargetState, now: float, window_s: float, last: Scrape | None = None) -> _Drafted | None:
+    """The window before `now`: of the counters up to `last`, else, and where those are rounded or not of now, of the
+    log's exact figures."""
     exact = state.log.requests_exact.window(now, window_s)
-    if bounds is None:
-        return exact
-    counted = acceptance.between(*bounds)
-    if counted is None:
-        return exact
+    logged = _Drafted(exact, Source.LOG) if exact is not None else None
+    bounds = state.counters.window(now, window_s, last=last)
+    counted = acceptance.between(*bounds) if bounds is not None else None
+    if bounds is None or counted is None:
+        return logged
     error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.generated, 1.0)
     rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
-    return exact if rounded and exact is not None else counted
+    stale = last is None and state.totals_stale_s(now) is not None
+    return logged if logged is not None and (rounded or stale) else _Drafted(counted, Source.METRICS)
 
 
-def _windowed(state: TargetState, drafted: DraftWindow | None, now: float, window_s: float) -> Measured:
-    if drafted is not None and drafted.rate is not None:
-        return Measured(drafted.rate, Status.KNOWN, Source.METRICS, window_s, 0.0, "window")
-    if state.held_window is not None:
-        at, held = state.held_window
-        return Measured(held.rate, Status.STALE, Source.METRICS, window_s, now - at, "held")
-    return Measured()
+def _windowed(state: TargetState, drafted: _Drafted | None, now: float, window_s: float) -> Measured:
+    if drafted is not None and drafted.window.rate is not None:
+        known = _measured(drafted.window, drafted.source, window_s, "window")
+        return known if drafted.source is Source.LOG else _dated(known, state.totals_stale_s(now))
+    return _held(state, now, window_s)
+
+
+def _held(state: TargetState, now: float, window_s: float) -> Measured:
+    """The window that ended with the newest drafts there were: dimmed while the server is idle."""
+    last = state.counters.drafted
+    moments = [at for at in (last.at if last is not None else None, state.log.requests_exact.newest) if at is not None]
+    if not moments:
+        return Measured()
+    at = min(now, max(moments))
+    held = _window(state, at, window_s, last)
+    return _dated(_measured(held.window, held.source, window_s, "held"), now - at) if held is not None else Measured()
+
+
+def _dated(measured: Measured, age_s: float | None) -> Measured:
+    """The figure as it was so long ago; that of now where `age_s` is None."""
+    if age_s is None or measured.value is None:
+        return measured
+    return replace(measured, status=Status.STALE, age_s=age_s, basis="held" if measured.window_s else measured.basis)
 
 
 def _measured(drafted: DraftWindow | None, source: Source, window_s: float | None, basis: str) -> Measured:
@@ -94,7 +119,7 @@ def _gain(state: TargetState, now: float) -> Measured:
     if state.gain is None:
         return Measured()
     age = now - state.gain.at
-    known = age <= LIVE_SPAN_S
+    known = age <= LIVE_SPAN_S and state.totals_stale_s(now) is None
     status, basis = (Status.KNOWN, "live") if known else (Status.STALE, "held")
     return Measured(state.gain.value, status, state.gain.source, LIVE_SPAN_S, age, basis)
 
@@ -131,6 +156,32 @@ def types_of(state: TargetState) -> tuple[str, ...] | None:
         if name == TYPE_PARAMETER:
             return tuple(part for part in value.split(",") if part)
     return None
+
+
+def longest_draft(state: TargetState) -> int | None:
+    """How many tokens are drafted at a time at most; None where nothing tells."""
+    if is_active(state) is False:
+        return 0
+    names = types_of(state) or tuple(state.log.implementations)
+    lengths = [asked_length(state, one) for name in names if (one := spec_type(name)) is not None]
+    known = [one for one in lengths if one is not None]
+    if known and len(known) == len(names):
+        return max(known)
+    scrape = state.counters.last
+    positions = scrape.counters.accepted_per_position if scrape is not None else None
+    return len(positions) if positions else None
+
+
+def asked_length(state: TargetState, kind: SpecType) -> int | None:
+    """The longest draft that a type was started with, or has by nature; None where nothing tells."""
+    given = dict(state.target.parameters).get(kind.max_parameter or "")
+    said = state.log.implementations.get(kind.name, {}).get("n_max")
+    return whole(given) or whole(said) or kind.fixed_draft_length
+
+
+def whole(text: str | None) -> int | None:
+    """The whole number that a parameter or the log says; None where it is none."""
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _problem(state: TargetState, now: float) -> str:

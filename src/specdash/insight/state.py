@@ -23,11 +23,12 @@ from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.series import Series
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight import derive
-from specdash.insight.acceptance import DraftWindow, between
+from specdash.insight.acceptance import between
 from specdash.insight.alerting import JUDGED_WINDOW_S, Alerts
 from specdash.insight.charts import Metric
 from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.experiments import Experiments
+from specdash.insight.liveness import STALE_AFTER_S
 from specdash.insight.log_view import LogView
 from specdash.insight.picture import BackendState
 from specdash.insight.proxy import ProxyState
@@ -36,12 +37,12 @@ from specdash.insight.rates import (
     RateSample,
     SlotRates,
     counter_rates,
-    gain_bounds,
-    in_flight_tokens,
+    gain_point,
     mean_busy_slots,
     tokens_per_decode,
 )
 from specdash.insight.samples import Samples
+from specdash.insight.speculation import longest_draft
 from specdash.insight.speedup import SpeedUps
 
 if TYPE_CHECKING:
@@ -106,15 +107,13 @@ class TargetState:
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
         self.gain: RateSample | None = None
-        self.held_window: tuple[float, DraftWindow] | None = None
-        """The last window that saw drafts, and when: shown dimmed while the server is idle."""
         self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
         self._absent_since: float | None = None
         self.recovered_at: float | None = None
         """When /health turned good after it was not."""
         self.refused_since: dict[Source, float] = {}
         """Since when an endpoint has refused the key without a break."""
-        self._gain_scrapes: deque[GainPoint] = deque()
+        self._gain_points: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._lock = threading.Lock()
@@ -237,6 +236,18 @@ class TargetState:
             return self.log.newest_s + now - self.log.newest_at
         return None
 
+    def totals_stale_s(self, now: float) -> float | None:
+        """How old the server's totals are, in seconds, where they are not those of now: /metrics fails, or has not
+        answered for long. None where they are, and before there are any."""
+        scrape = self.counters.last
+        if scrape is None:
+            return None
+        age = now - scrape.at
+        failure = self.latest[Source.METRICS].failure if Source.METRICS in self.latest else None
+        # Builds that answer between batches only are late now and then: what they told is a moment old.
+        fails = failure is not None and failure.kind is not FailureKind.TIMEOUT
+        return age if fails or self.counters.is_of_the_record or age > STALE_AFTER_S else None
+
     def _forget(self, source: Source) -> None:
         self.latest.pop(source, None)
         self.last_known.pop(source, None)
@@ -297,8 +308,10 @@ class TargetState:
         self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
 
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
-        self._busy_slots = mean_busy_slots(first.counters, last.counters)
-        prefill, decode = counter_rates(first, last)
+        slots: Slots | None = self.value(Source.SLOTS)
+        busy = mean_busy_slots(first.counters, last.counters, len(slots.slots) if slots is not None else None)
+        self._busy_slots = busy if busy is not None else self._busy_slots
+        prefill, decode = counter_rates(first, last, busy)
         if prefill is not None:
             self._rate(RateSample(at, prefill, Source.METRICS), Metric.PREFILL)
         if decode is not None:
@@ -310,25 +323,16 @@ class TargetState:
 
     def _gain(self, at: float, counters: Counters) -> None:
         slots: Slots | None = self.value(Source.SLOTS)
-        fresh = slots is not None and at - self.last_known[Source.SLOTS].at < 3.0
-        in_flight = in_flight_tokens(slots.slots) if slots is not None and fresh else 0
-        idle = counters.requests_processing == 0
-        scrapes = self._gain_scrapes
-        scrapes.append(GainPoint(Scrape(at, counters), 0 if idle else in_flight, idle))
-        while len(scrapes) > 2 and scrapes[1].scrape.at <= at - GAIN_SPAN_S:
-            scrapes.popleft()
-        bounds = gain_bounds(scrapes)
-        if bounds is None:
-            return
-        first, last = bounds
-        value = tokens_per_decode(first.scrape, last.scrape, last.in_flight - first.in_flight)
-        if value is None or first.scrape.counters.decode_calls == last.scrape.counters.decode_calls:
-            return
-        if slots is not None and slots.slots and all(slot.speculative is False for slot in slots.slots):
-            # Without speculation a slot gains one token a decode call; more is the two endpoints' difference in time.
-            value = min(value, 1.0)
-        self.gain = RateSample(at, value, Source.METRICS)
-        self._point(Metric.TOKENS_PER_DECODE, at, value)
+        looked = (self.last_known[Source.SLOTS].at, slots) if slots is not None else None
+        points = self._gain_points
+        scrape = Scrape(at, counters)
+        points.append(gain_point(scrape, points[-1].scrape if points else None, looked, self.slot_rates.decode_by_slot))
+        while len(points) > 2 and points[1].scrape.at <= at - GAIN_SPAN_S:
+            points.popleft()
+        value = tokens_per_decode(points, longest_draft(self), len(slots.slots) if slots is not None else None)
+        if value is not None:
+            self.gain = RateSample(at, value, Source.METRICS)
+            self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
         self.speedups.note_slots(at, slots)
@@ -377,8 +381,7 @@ class TargetState:
         self.prefill.clear()
         self.decode.clear()
         self.gain = None
-        self.held_window = None
-        self._gain_scrapes.clear()
+        self._gain_points.clear()
         self.log.requests_exact.clear()
         self.log.steps_exact.clear()
 
