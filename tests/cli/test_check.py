@@ -140,6 +140,34 @@ def test_what_answers_an_error_of_its_health_for_a_moment_is_unknown() -> None:
     assert told["status"] in ("UNKNOWN", "WARNING", "CRITICAL")
 
 
+COUNTED = "llamacpp:prompt_tokens_total 9\nllamacpp:tokens_predicted_total 9\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metrics", "named"),
+    [
+        (says(200, "<html>It works!</html>"), "not understood"),
+        (says(200, COUNTED + "llamacpp:n_decode_total NaN\n"), "not understood"),
+        (says(200, COUNTED, "Content-Type: application/json"), "not understood"),
+        (says(200, COUNTED + "# x\n" * 1_200_000), "too large"),
+        (says(200, "llamacpp:n_decode_total 5\n"), "lacks prompt_tokens"),
+    ],
+    ids=["html", "no number", "another type", "too large", "incomplete"],
+)
+def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_listed(metrics: Any, named: str) -> None:
+    healthy = {"/health": says(200, '{"status":"ok"}'), "/props": says(200, '{"total_slots":1}')}
+    slots = says(200, '[{"id":0,"n_ctx":4096,"speculative":true,"is_processing":false}]')
+    with FaultServer({**healthy, "/slots": slots, "/metrics": metrics}) as server:
+        done = check("--url", server.url, "-v")
+    words = first_line(done, WARNING, "WARNING")
+    assert "Metrics are not understood" in words
+    assert named in words
+    unjudged = done.stdout.partition("not judged:")[2]
+    assert "zero_acceptance" in unjudged
+    assert "drafts_never_made" in unjudged
+
+
 @pytest.mark.slow
 @pytest.mark.llama_server
 def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:

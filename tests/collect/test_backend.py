@@ -105,6 +105,11 @@ FAULTS = {
     "garbage": (writes(b"\x00\x01\x02garbage\r\n\r\n"), FailureKind.GARBAGE),
     "another service": (says(200, "<html>welcome</html>"), FailureKind.GARBAGE),
     "50 MB": (floods(b"HTTP/1.1 200 OK\r\n\r\n", b"llamacpp:x 1\n" * 5000, 800), FailureKind.TOO_LARGE),
+    "no number": (says(200, "llamacpp:n_decode_total NaN\n"), FailureKind.GARBAGE),
+    "below zero": (says(200, "llamacpp:n_decode_total -5\n"), FailureKind.GARBAGE),
+    "half a line": (says(200, "llamacpp:n_decode_total 5\nllamacpp:requests_proc"), FailureKind.GARBAGE),
+    "another type": (says(200, "llamacpp:n_decode_total 5\n", "Content-Type: text/html"), FailureKind.GARBAGE),
+    "nothing": (says(200, ""), FailureKind.GARBAGE),
     "a close within the body": (writes(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"), FailureKind.RESET),
     "a reset": (resets(), FailureKind.RESET),
     "401": (DENIED, FailureKind.UNAUTHORIZED),
@@ -112,6 +117,18 @@ FAULTS = {
     "loading": (LOADING, FailureKind.LOADING),
     "404": (says(404, ""), FailureKind.NOT_FOUND),
 }
+
+
+async def test_totals_that_vanish_from_a_server_that_goes_on_are_no_metrics(server: FaultServer) -> None:
+    async with watching(server) as watched:
+        await until(lambda: watched.known(Source.METRICS))
+        server.routes["/metrics"] = says(200, "llamacpp:requests_processing 0\n", "Content-Type: text/plain")
+        await until(lambda: watched.kind(Source.METRICS) is FailureKind.GARBAGE)
+        last = watched.last(Source.METRICS)
+        assert last is not None
+        assert "decode_calls were there before" in str(last.failure)
+        server.routes["/metrics"] = metrics(decodes=7)
+        await until(lambda: watched.known(Source.METRICS))
 
 
 class TestFaults:

@@ -69,6 +69,14 @@ def test_a_few_requests_give_a_value_and_no_verdict() -> None:
     assert f"{ENOUGH} are needed" in picture.why
 
 
+@pytest.mark.parametrize(("requests", "verdict"), [(ENOUGH - 2, Paying.UNKNOWN), (ENOUGH, Paying.HURTING)])
+def test_an_estimate_of_a_few_requests_has_no_verdict_either(requests: int, verdict: Paying) -> None:
+    made = state(row_of(requests, accepted=10, drafted=600))
+    statistics = SpeculativeStatistics("draft-simple", 100, 5, 1000, 10, durations_ms=(0, 2000.0, 0))
+    made.log.drafting.note(NOW - 5, statistics)
+    assert told(made).verdict is verdict
+
+
 def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -> None:
     old = [replace(one, began=one.began - 600, ended=one.ended - 600) for one in row_of(10)]
     picture = told(state([*old, *row_of(2)], BASE), 60.0)

@@ -173,6 +173,24 @@ def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
     assert (source.status, source.reason) == (Status.STALE, "no answer in time: no answer within 3.0 s")
 
 
+@pytest.mark.parametrize("kind", [FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.ERROR])
+def test_figures_of_metrics_that_are_not_understood_are_stale_at_once_and_dated(kind: FailureKind) -> None:
+    told = state(health=(1.0, OK), metrics=(1.0, Counters(draft_tokens=0, accepted_tokens=0)))
+    counters = Counters(draft_tokens=10, accepted_tokens=5, requests_processing=2)
+    told.apply(Reading.known(Source.METRICS, 2.0, counters))
+    told.apply(Reading.unknown(Source.METRICS, 5.0, kind))
+    backend = told.picture(5.0, 0.0).backend
+    shown = backend.speculation.acceptance
+    for measured in (shown.window, shown.lifetime):
+        assert (measured.value, measured.status, measured.age_s) == (0.5, Status.STALE, 3.0)
+    assert backend.requests_processing is None
+    assert backend.speculation.acceptance_per_position_window is None
+    document = to_json(told.picture(5.0, 0.0))["backend"]["speculation"]["acceptance"]
+    assert (document["window"], document["held"]) == (None, 0.5)
+    told.apply(Reading.known(Source.METRICS, 6.0, counters))
+    assert told.picture(6.0, 0.0).backend.speculation.acceptance.window.status is Status.KNOWN
+
+
 def test_charts_have_gaps_where_nothing_was_measured() -> None:
     told = state(metrics=(0.0, Counters(predicted_tokens=0, predicted_seconds=0)))
     told.apply(Reading.known(Source.METRICS, 30.0, Counters(predicted_tokens=100, predicted_seconds=2)))

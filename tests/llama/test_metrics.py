@@ -95,9 +95,35 @@ def test_labels_and_timestamps_are_tolerated() -> None:
     assert counters == Counters(decode_calls=5, accepted_per_position=(2,))
 
 
-@pytest.mark.parametrize("written", ["NaN", "nan", "+Inf", "-Inf", "inf", "oops"])
-def test_what_is_no_number_is_unknown(written: str) -> None:
-    assert parse_metrics(f"llamacpp:n_decode_total {written}\n").decode_calls is None
+IMPOSSIBLE = ["NaN", "nan", "+Inf", "-Inf", "inf", "oops", "-1", "1e300", "1_000"]
+
+
+@pytest.mark.parametrize("written", IMPOSSIBLE)
+@pytest.mark.parametrize("name", ["n_decode_total", 'spec_decode_num_accepted_tokens_per_pos_total{position="0"}'])
+def test_one_number_that_cannot_be_makes_the_whole_scrape_an_error(name: str, written: str) -> None:
+    with pytest.raises(ParseError, match="no number from zero on") as error:
+        parse_metrics(f"llamacpp:prompt_tokens_total 5\nllamacpp:{name} {written}\n")
+    assert written not in str(error.value).split()
+
+
+def test_the_speeds_that_the_server_divides_by_no_time_are_unknown() -> None:
+    counters = parse_metrics("llamacpp:predicted_tokens_seconds inf\nllamacpp:n_decode_total 3\n")
+    assert counters == Counters(decode_calls=3)
+
+
+def test_a_metric_that_is_there_twice_must_say_the_same() -> None:
+    assert parse_metrics("llamacpp:n_decode_total 3\n" * 2) == Counters(decode_calls=3)
+    with pytest.raises(ParseError, match="n_decode_total is there twice"):
+        parse_metrics("llamacpp:n_decode_total 3\nllamacpp:n_decode_total 4\n")
+
+
+@given(st.integers(1, 10**6))
+def test_a_scrape_that_is_cut_off_within_a_line_is_an_error(place: int) -> None:
+    whole = (DATA / "metrics_after_1.txt").read_bytes()
+    part = whole[: place % len(whole)]
+    if not part.endswith(b"\n"):
+        with pytest.raises(ParseError):
+            parse_metrics(part)
 
 
 def test_windows_line_ends_are_tolerated() -> None:
@@ -152,7 +178,7 @@ def test_what_is_printed_is_what_is_read(values: dict[str, int], series: list[in
         for position, count in enumerate(series)
     ]
     order.shuffle(lines)
-    counters = parse_metrics("\n".join(lines))
+    counters = parse_metrics("\n".join(lines) + "\n")
     assert counters == Counters(
         **{field: float(value) for field, (_, value) in by_field.items()},  # type: ignore[arg-type]
         accepted_per_position=tuple(series) or None,

@@ -283,7 +283,12 @@ class BackendPoller:
     async def _metrics(self) -> Counters | Failure:
         known = self._known
         result = await self._metrics_or_doubt()
+        if isinstance(result, Counters) and (lost := _lost(known.counters, result)):
+            result = Failure(FailureKind.GARBAGE, f"{', '.join(lost)} were there before and are missing now")
         if isinstance(result, Failure):
+            if result.kind in (FailureKind.REFUSED, FailureKind.LOADING):
+                # What answers next may be another build.
+                known.counters = None
             if known.quiet is not None:
                 self._wake(Source.HEALTH)
             known.quiet = None
@@ -355,6 +360,13 @@ def _quiet(before: Counters | None, now: Counters) -> bool | None:
 def _without_gauges(counters: Counters) -> Counters:
     """The throughput gauges move without any work, because every scrape resets them."""
     return replace(counters, prompt_tokens_per_second=None, predicted_tokens_per_second=None)
+
+
+def _lost(before: Counters | None, now: Counters) -> list[str]:
+    """Totals that had grown and are not there any more, of a server that goes on: a part of an answer."""
+    if before is None or _went_back(before, now):
+        return []
+    return [name for name in _TOTALS if getattr(before, name) and getattr(now, name) is None]
 
 
 def _went_back(before: Counters, now: Counters) -> bool:

@@ -96,8 +96,8 @@ class Counters:
     scrape.
 
     llama.cpp prints six significant digits, so above a million small increments vanish, except in the per-position
-    series, which are exact integers. A value that is not finite, or is negative, is unknown. Speculative counters move
-    only when a request ends or is cancelled.
+    series, which are exact integers. Speculative counters move only when a request ends or is
+    cancelled.
     """
 
     prompt_tokens: float | None = None

@@ -201,6 +201,7 @@ def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
             "clear_after_s": spec.clear_after_s,
             "limits": dict(spec.limits),
             "needs": [str(source) for source in spec.needs],
+            "counters": list(spec.counters),
             "explains": list(spec.explains),
             "runbook": _runbook(spec),
         }

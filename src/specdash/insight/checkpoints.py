@@ -195,7 +195,7 @@ def _reckoned(
 
 
 def _window(state: TargetState, now: float, window_s: float) -> tuple[Counters, Counters] | None:
-    bounds = state.counters.window(now, window_s)
+    bounds = state.window(now, window_s)
     return (bounds[0].counters, bounds[1].counters) if bounds is not None else None
 
 

@@ -123,7 +123,7 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
         return _logged(state, now, window_s, of_chain=len(chain) > 1)
     last = scrape.counters
     length = len(last.accepted_per_position) if last.accepted_per_position else None
-    bounds = state.counters.window(now, window_s)
+    bounds = state.window(now, window_s)
     done = acceptance.between(*bounds) if bounds is not None else None
     before = bounds[0].counters.accepted_per_position if bounds is not None else None
     basis = "window"

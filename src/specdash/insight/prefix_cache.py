@@ -172,7 +172,7 @@ def _sums(state: TargetState, now: float, window_s: float, requests: Sequence[Pr
 
 def _counted(state: TargetState, now: float, window_s: float) -> tuple[_Sums, float] | None:
     """What the counters grew by, and by how much that may be off; None where the server does not count."""
-    bounds = state.counters.window(now, window_s)
+    bounds = state.window(now, window_s)
     if bounds is None or bounds[1].counters.prompt_tokens_cached is None or bounds[1].at < now - window_s:
         return None
     first, last = bounds[0].counters, bounds[1].counters
@@ -278,10 +278,9 @@ def _untold(state: TargetState) -> str:
     """Why nothing tells what is cached; empty where something does, once there are prompts."""
     if Source.LOG in state.last_known or Source.PROXY_EVENTS in state.last_known:
         return ""
-    last = state.counters.last
-    if last is not None:
+    last, latest = state.counters.last, state.latest.get(Source.METRICS)
+    if last is not None and (latest is None or latest.failure is None):
         return "" if last.counters.prompt_tokens_cached is not None else NO_COUNTERS
-    latest = state.latest.get(Source.METRICS)
     return f"/metrics: {latest.failure or 'no answer yet'}" if latest is not None else "/metrics was not asked yet"
 
 

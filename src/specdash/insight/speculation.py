@@ -41,7 +41,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         verification_steps_total=counters.verification_steps if counters else None,
         mean_accepted_length=lengths.mean_accepted_length if lengths else None,
         accepted_per_position=counters.accepted_per_position if counters else None,
-        acceptance_per_position_window=_positions(state.counters.window(now, window_s)),
+        acceptance_per_position_window=_positions(state.window(now, window_s)),
         acceptance_per_position_lifetime=(
             acceptance.per_position(None, counters.accepted_per_position, counters.verification_steps)
             if counters

@@ -209,7 +209,7 @@ def _measured(pairs: Sequence[_Pair], pool: _Pool, reference: Reference) -> Spee
     if len(pairs) < ENOUGH:
         return replace(picture, why=f"{words}; {ENOUGH} are needed for an interval")
     found = compared([(one.without, one.took, one.deviation) for one in pairs])
-    return replace(picture, low=found.low, high=found.high, verdict=_verdict(found), why=words)
+    return replace(picture, low=found.low, high=found.high, verdict=_verdict(found, len(pairs)), why=words)
 
 
 def _estimated(
@@ -224,7 +224,7 @@ def _estimated(
         how = "from tokens per step"
         how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
         how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
-    verdict = _verdict(found)
+    verdict = _verdict(found, effort.requests)
     if verdict is Paying.EVEN and found.high - found.low > NARROW:
         verdict = Paying.UNKNOWN
     return SpeedUpPicture(
@@ -240,7 +240,9 @@ def _estimated(
     )
 
 
-def _verdict(found: Range) -> Paying:
+def _verdict(found: Range, requests: int) -> Paying:
+    if requests < ENOUGH:
+        return Paying.UNKNOWN
     if found.low > 1 and found.value >= 1 + LEAST_GAIN:
         return Paying.PAYING
     if found.high < 1 and found.value <= 1 - LEAST_GAIN:
@@ -329,7 +331,7 @@ def verify_costs_of(state: TargetState) -> tuple[float, ...]:
 
 def _counted(state: TargetState, now: float, window_s: float) -> Effort | None:
     """What the counters tell of the window, for a server whose requests nobody logs."""
-    bounds = state.counters.window(now, window_s)
+    bounds = state.window(now, window_s)
     if bounds is None:
         return None
     first, last = bounds[0].counters, bounds[1].counters

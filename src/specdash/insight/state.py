@@ -236,6 +236,11 @@ class TargetState:
             return self.log.newest_s + now - self.log.newest_at
         return None
 
+    def window(self, now: float, window_s: float) -> tuple[Scrape, Scrape] | None:
+        """The scrapes that bound the last `window_s` seconds; None where there are none, or the totals are not of
+        now."""
+        return self.counters.window(now, window_s) if self.totals_stale_s(now) is None else None
+
     def totals_stale_s(self, now: float) -> float | None:
         """How old the server's totals are, in seconds, where they are not those of now: /metrics fails, or has not
         answered for long. None where they are, and before there are any."""

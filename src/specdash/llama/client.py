@@ -19,7 +19,7 @@ from specdash.llama.slots import parse_slots
 from specdash.llama.transport import CONNECT_DEADLINE_S, MAX_BODY_BYTES, Answer, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from specdash.core.observations import Counters, Health, Props, Slots
     from specdash.core.router import RouterModels
@@ -30,6 +30,9 @@ __all__ = ["MAX_BODY_BYTES", "Answer", "LlamaClient", "normalise_url"]
 T = TypeVar("T")
 
 DEFAULT_DEADLINE_S = 3.0
+
+METRICS_TYPES = ("text/plain", "application/openmetrics-text")
+"""What metrics are written in; a server that does not say is believed."""
 
 KIND_OF_STATUS: dict[int, FailureKind] = {
     HTTPStatus.UNAUTHORIZED: FailureKind.UNAUTHORIZED,
@@ -75,7 +78,7 @@ class LlamaClient:
 
     async def metrics(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Counters | Failure:
         """GET /metrics. It resets the server's throughput gauges, the only thing that looking changes."""
-        return await self._ask("/metrics" + self._query, parse_metrics, deadline_s)
+        return await self._ask("/metrics" + self._query, parse_metrics, deadline_s, METRICS_TYPES)
 
     async def slots(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Slots | Failure:
         """GET /slots. It wakes a sleeping server and keeps it awake: see that it is not asleep first."""
@@ -93,12 +96,16 @@ class LlamaClient:
         """Close all connections."""
         await self._transport.aclose()
 
-    async def _ask(self, path: str, parse: Callable[[bytes], T], deadline_s: float) -> T | Failure:
+    async def _ask(
+        self, path: str, parse: Callable[[bytes], T], deadline_s: float, types: Collection[str] = ()
+    ) -> T | Failure:
         answer = await self.get(path, deadline_s)
         if isinstance(answer, Failure):
             return answer
         if (refusal := self._refusal(answer)) is not None:
             return refusal
+        if types and answer.media_type and answer.media_type not in types:
+            return Failure(FailureKind.GARBAGE, f"it is {answer.media_type}, not {' or '.join(types)}")
         last = self._last.get(path)
         if last is None or last[0] != answer.body:
             last = self._last[path] = (answer.body, self._parsed(parse, answer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -43,32 +42,49 @@ MAX_POSITIONS = 4096
 
 MAX_UNRECOGNISED = 100
 
+MAX_VALUE = 2.0**63
+"""No total reaches what does not fit into llama-server's counters."""
+
+RATIOS = frozenset({"prompt_tokens_per_second", "predicted_tokens_per_second"})
+"""Fields that llama-server divides itself, by zero too; nothing rests on them."""
+
 _SAMPLE = re.compile(
     r'^llamacpp:([A-Za-z0-9_:]++)(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+)\})?[ \t]++([^\s]++)', re.MULTILINE
 )
+_LINE = re.compile(r"^llamacpp:", re.MULTILINE)
 _POSITION = re.compile(r'(?:^|[,\s])position\s*=\s*"(\d{1,6})"', re.ASCII)
 
 
 def parse_metrics(body: bytes | str) -> Counters:
-    """The counters of one scrape; what is not finite, or is negative, is unknown.
+    """The counters of one scrape, whole: one number in it that cannot be, and none of the others can be relied on.
 
-    Raises ParseError without any `llamacpp:` line.
+    Raises ParseError without any `llamacpp:` line; where one of a known metric is no finite number from zero on, or
+    contradicts another; and where the last line is cut off.
     """
     exposition = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    fields: dict[str, Any] = {}
+    fields: dict[str, float | None] = {}
     positions: dict[int, int] = {}
     unrecognised: set[str] = set()
     samples = _SAMPLE.findall(exposition)
     for name, labels, written in samples:
         if (field := FIELD_OF_METRIC.get(name)) is not None:
-            fields[field] = _number(written)
+            value = _number(written)
+            if value is None and field not in RATIOS:
+                raise ParseError(f"{name} is no number from zero on")
+            if fields.setdefault(field, value) != value:
+                raise ParseError(f"{name} is there twice, with different values")
         elif name in PER_POSITION_METRICS:
             _count_position(positions, labels, written)
         elif len(unrecognised) < MAX_UNRECOGNISED:
             unrecognised.add(name)
     if not samples:
         raise ParseError(f"no {PREFIX} metric in {len(body)} bytes")
-    return Counters(accepted_per_position=_series(positions), unrecognised=tuple(sorted(unrecognised)), **fields)
+    if len(samples) != len(_LINE.findall(exposition)):
+        raise ParseError(f"a {PREFIX} line without a value")
+    if not exposition.endswith("\n"):
+        raise ParseError("cut off within a line")
+    told: dict[str, Any] = fields
+    return Counters(accepted_per_position=_series(positions), unrecognised=tuple(sorted(unrecognised)), **told)
 
 
 def _number(written: str) -> float | None:
@@ -76,13 +92,15 @@ def _number(written: str) -> float | None:
         value = float(written)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= MAX_VALUE and "_" not in written else None
 
 
 def _count_position(positions: dict[int, int], labels: str, written: str) -> None:
     position = _POSITION.search(labels)
     count = _number(written)
-    if position and count is not None and count >= 0 and int(position[1]) < MAX_POSITIONS:
+    if count is None:
+        raise ParseError("a count of accepted tokens is no number from zero on")
+    if position and int(position[1]) < MAX_POSITIONS:
         # The series are exact integers, so a float may only stand in where the text is none.
         positions[int(position[1])] = int(written) if written.isdecimal() and len(written) < 20 else int(count)
 

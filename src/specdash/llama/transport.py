@@ -40,6 +40,8 @@ class Answer:
     latency_s: float
     server: str = ""
     """The Server header: `llama.cpp` for llama-server itself."""
+    media_type: str = ""
+    """What the answer says it is, in lower case without parameters: `text/plain`; empty where it does not say."""
 
 
 class Transport:
@@ -113,7 +115,9 @@ class Transport:
         if isinstance(body, Failure):
             return body
         server = headers.get(b"server", b"").decode("latin-1")
-        return Answer(response.status, body, time.monotonic() - started, one_line(server, 60))
+        media_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        latency_s = time.monotonic() - started
+        return Answer(response.status, body, latency_s, one_line(server, 60), one_line(media_type, 60))
 
     def _open(self) -> httpcore.AsyncConnectionPool:
         """Raises UnicodeError for a host that cannot be a name."""

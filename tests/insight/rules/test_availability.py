@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from insight.experiment_data import record
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, working
 from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.observations import Health, HealthStatus, ProcessTree, SchedulingDelay, Slot, Slots
+from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, SchedulingDelay, Slot, Slots
 from specdash.core.readings import FailureKind, Source
 from specdash.insight.rules.catalogue import shipped
 from specdash.insight.rules.cause import likely_cause
@@ -428,6 +428,46 @@ def test_a_disabled_endpoint_is_told_with_its_fix(source: str, rule: str, key: s
     assert alert.fix == ((key, "1"),)
     watch.look(2, **seen)
     assert watch.raised() == set()
+
+
+COUNTED = Counters(prompt_tokens=9, predicted_tokens=9, draft_tokens=4, accepted_tokens=2, verification_steps=1)
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.ERROR, FailureKind.RESET], ids=str
+)
+@pytest.mark.parametrize("source", ["metrics", "slots"])
+def test_an_endpoint_that_is_not_understood_is_told_and_what_rests_on_it_is_unjudged(
+    source: str, kind: FailureKind
+) -> None:
+    watch = Watch()
+    seen = {"health": OK, "metrics": COUNTED, "slots": IDLE}
+    watch.look(20, **seen)
+    assert watch.raised() == set()
+    watch.look(3, **{**seen, source: kind})
+    assert watch.raised() == {f"{source}_unreadable"}
+    unjudged = dict(watch.state.alerts.picture().unjudged)
+    resting = {"metrics": {"zero_acceptance", "drafts_never_made", "counters_reset"}, "slots": {"speculation_off"}}
+    assert resting[source] <= {rule for rule, why in unjudged.items() if why == f"nothing fresh from {source}"}
+    watch.look(12, **seen)
+    assert watch.raised() == set()
+
+
+def test_one_answer_that_is_no_metrics_is_not_overlooked() -> None:
+    watch = Watch()
+    watch.look(5, health=OK, metrics=COUNTED, slots=IDLE)
+    watch.look(1, metrics=FailureKind.GARBAGE)
+    watch.look(2, health=OK, slots=IDLE)
+    assert watch.raised() == {"metrics_unreadable"}
+
+
+def test_metrics_without_what_every_server_counts_are_told_and_rules_without_their_totals_are_unjudged() -> None:
+    watch = Watch()
+    watch.look(5, health=OK, metrics=Counters(decode_calls=5, draft_tokens=0), slots=IDLE)
+    alert = watch.alert("metrics_unreadable")
+    assert alert is not None
+    assert "prompt_tokens and predicted_tokens" in alert.summary
+    assert dict(watch.state.alerts.picture().unjudged)["drafts_never_made"] == "/metrics has no predicted_tokens"
 
 
 def test_totals_that_begin_anew_in_the_same_process_are_no_restart() -> None:

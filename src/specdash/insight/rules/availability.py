@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _FOREIGN = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND})
 """Answers that no llama-server gives to these questions."""
 _ASKED = (Source.HEALTH, Source.METRICS, Source.SLOTS)
+_UNREADABLE = {
+    FailureKind.GARBAGE: "is not understood",
+    FailureKind.TOO_LARGE: "is too large",
+    FailureKind.ERROR: "answers an error",
+    FailureKind.RESET: "breaks off",
+}
+_SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
+_ALWAYS_COUNTED = ("prompt_tokens", "predicted_tokens")
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
@@ -262,6 +270,25 @@ def metrics_disabled(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     yield from _disabled(scene, Source.METRICS, "LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals are unknown")
 
 
+def metrics_unreadable(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The server answers /metrics with what cannot be its metrics."""
+    del limits
+    yield from _unreadable(scene, Source.METRICS, "acceptance and totals are those of before")
+    counters = dict(scene.picture.backend.counters)
+    missing = [name for name in _ALWAYS_COUNTED if name not in counters]
+    if scene.is_fresh(Source.METRICS) and missing:
+        yield Symptom(
+            f"/metrics lacks {' and '.join(missing)}, which every llama-server counts",
+            (("metrics understood", ", ".join(counters) or "none"),),
+        )
+
+
+def slots_unreadable(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The server answers /slots with what cannot be its slots."""
+    del limits
+    yield from _unreadable(scene, Source.SLOTS, "running requests are those of before")
+
+
 def slots_disabled(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     """The server has no /slots."""
     del limits
@@ -304,6 +331,15 @@ def _disabled(scene: Scene, source: Source, key: str, lost: str) -> Iterable[Sym
         return
     if one.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
         yield Symptom(f"the server does not serve /{source}: {lost}", ((f"/{source}", one.reason),), fix=((key, "1"),))
+
+
+def _unreadable(scene: Scene, source: Source, lost: str) -> Iterable[Symptom]:
+    one = _source(scene, source)
+    what = _UNREADABLE.get(one.failure) if one is not None and one.failure is not None else None
+    if one is None or what is None or scene.picture.backend.state not in _SERVING:
+        return
+    last = f"{duration(one.age_s)} ago" if one.age_s is not None else "never"
+    yield Symptom(f"/{source} {what}: {lost}", ((f"/{source}", one.reason), ("last understood", last)))
 
 
 def _source(scene: Scene, source: Source) -> SourcePicture | None:

@@ -105,6 +105,9 @@ class AlertBook:
         missing = [source for source in spec.needs if not scene.is_fresh(source)]
         if missing:
             return f"nothing fresh from {', '.join(missing)}"
+        uncounted = [name for name in spec.counters if name not in dict(scene.picture.backend.counters)]
+        if uncounted:
+            return f"/metrics has no {', '.join(uncounted)}"
         settled = self._settled_at
         if spec.hold_back and (scene.is_settling or (settled is not None and scene.now - settled < SETTLE_S)):
             return "the server has just begun"

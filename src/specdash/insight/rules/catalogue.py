@@ -64,6 +64,8 @@ class RuleSpec:
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()
     """Sources that must be fresh for it to be judged."""
+    counters: tuple[str, ...] = ()
+    """Totals of /metrics, by field name of `core.observations.Counters`, that there must be for it to be judged."""
     explains: tuple[str, ...] = ()
     """Rules whose alerts follow from this one's."""
     chart: str | None = None
@@ -98,7 +100,7 @@ def _spec(name: str, family: str, table: Mapping[str, Any]) -> RuleSpec:
     values = dict(table)
     values["severity"] = AlertSeverity(values["severity"])
     values["needs"] = tuple(Source(one) for one in values.get("needs", ()))
-    for many in ("checks", "explains"):
+    for many in ("checks", "explains", "counters"):
         values[many] = tuple(values.get(many, ()))
     return RuleSpec(id=name, family=family, **values)
 

@@ -136,6 +136,8 @@ def _when(spec: RuleSpec) -> str:
         )
     if spec.needs:
         words.append(f"needs {', '.join(spec.needs)}")
+    if spec.counters:
+        words.append(f"counts {', '.join(spec.counters)}")
     return "".join(f"; {one}" for one in words)
 
 
