@@ -151,7 +151,7 @@ COUNTED = "llamacpp:prompt_tokens_total 9\nllamacpp:tokens_predicted_total 9\n"
         (says(200, COUNTED + "llamacpp:n_decode_total NaN\n"), "not understood"),
         (says(200, COUNTED, "Content-Type: application/json"), "not understood"),
         (says(200, COUNTED + "# x\n" * 1_200_000), "too large"),
-        (says(200, "llamacpp:n_decode_total 5\n"), "lacks prompt_tokens"),
+        (says(200, "llamacpp:n_decode_total 5\n"), "lacks predicted_tokens"),
     ],
     ids=["html", "no number", "another type", "too large", "incomplete"],
 )

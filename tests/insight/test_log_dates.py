@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from insight.experiment_data import T, record
 from specdash.collect.logs import LogCollector
+from specdash.core.applies import Outcome
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
 from specdash.insight.experiment_picture import MeasureName
@@ -17,7 +22,7 @@ from specdash.llama.log_parser import LogParser
 from specdash.llama.log_prefix import own_seconds
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from specdash.core.applies import ApplyRecord
 
 START = b"%s I srv  llama_server: initializing ...\n"
 REQUEST = b"""%(at)s I slot launch_slot_: id  0 | task %(task)d | processing task, is_child = 0
@@ -94,25 +99,117 @@ def test_a_line_that_comes_is_of_now(watched: Watched) -> None:
     assert watched.look() == [0.1]
 
 
-def test_the_servers_of_one_file_follow_one_another(watched: Watched) -> None:
-    old = START % stamp(0.1) + request(10, 1) + request(500, 2)
-    new = START % stamp(0.1) + request(20, 1)
-    watched.write(old + new + request(29, 2), ago=5)
-    # The new server ran for 30 s; the old one ended before that, 490 s after its first request.
-    assert watched.look() == [525, 35, 14, 5]
+STOPPING = b"%s I srv    operator(): operator(): cleaning up before exit...\n"
+ENDED = START % stamp(0.1) + request(10, 1) + request(500, 2)
+RUNNING = START % stamp(0.1) + request(20, 1) + request(29, 2)
 
 
-def test_however_long_the_log_is_the_servers_follow_one_another(watched: Watched) -> None:
-    old = START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(400))
+def test_how_long_nobody_served_between_two_servers_of_a_file_is_not_guessed(watched: Watched) -> None:
+    watched.write(ENDED + RUNNING, ago=5)
+    assert watched.look() == [14, 5]
+
+
+@pytest.mark.parametrize("records_first", [True, False])
+def test_a_server_that_an_apply_ended_is_dated_by_it(watched: Watched, records_first: bool) -> None:
+    # It idled for 100 s after its last request; the one after it began 35 s ago.
+    watched.write(ENDED + STOPPING % stamp(601) + RUNNING, ago=5)
+    restart = record(at=watched.wall - 40.0, url=None)
+    if not records_first:
+        watched.look()
+    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (restart,)))
+    assert watched.look() == [pytest.approx(36 + 590, abs=2), pytest.approx(36 + 100, abs=2), 14, 5]
+
+
+def test_one_that_did_not_say_that_it_was_stopped_is_not_dated(watched: Watched) -> None:
+    watched.write(ENDED + RUNNING, ago=5)
+    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (record(at=watched.wall - 40.0, url=None),)))
+    assert watched.look() == [14, 5]
+
+
+def test_what_an_apply_tried_and_took_back_does_not_hide_the_server_before_it(watched: Watched) -> None:
+    tried = START % stamp(0.1) + stamp(1.5) + b" I srv  llama_server: model loaded\n"
+    watched.write(ENDED + STOPPING % stamp(601) + tried + RUNNING, ago=5)
+    undone = record(at=watched.wall - 43.0, outcome=Outcome.ROLLED_BACK, url=None)
+    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (undone,)))
+    assert watched.look() == [pytest.approx(39 + 590, abs=2), pytest.approx(39 + 100, abs=2), 14, 5]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 16), st.integers(0, 900), st.booleans()), min_size=1, max_size=4), st.data())
+def test_a_log_that_is_read_afterwards_never_counts_what_watching_it_did_not(
+    lives: list[tuple[int, int, bool]], data: st.DataObject
+) -> None:
+    """Servers that applies replaced, or that crashed and were started again some time later."""
+    with TemporaryDirectory() as folder:
+        live = Watched(Path(folder) / "server.log")
+        applies: list[ApplyRecord] = []
+        began = live.now
+        live.write(START % stamp(0.1))
+        live.look()
+        for number, (requests, idle, crashes) in enumerate(lives):
+            for task in range(requests):
+                live.now += 2
+                live.write(request(live.now - began - 1, task))
+                live.look()
+            if number == len(lives) - 1:
+                break
+            live.now += idle
+            if crashes:
+                live.now += data.draw(st.integers(0, 600), label="seconds until it was started again")
+            else:
+                applies.append(record(len(applies) + 1, at=live.wall - 4.0, url=None))
+                live.write(STOPPING % stamp(live.now - began))
+                live.look()
+                live.now += 1
+            began = live.now
+            live.now += 0.1
+            live.write(START % stamp(0.1))
+            live.look()
+            live.now += 10
+        cold = Watched(live.path)
+        cold.now = live.now
+        for watching in (live, cold):
+            watching.look()
+            watching.state.apply(Reading.known(Source.APPLIES, watching.now, tuple(applies)))
+        cards = [one.state.picture(one.now, one.wall).experiment for one in (live, cold)]
+        counts = [
+            [(one.before.count, one.after.count) for one in card.measures] if card is not None else [] for card in cards
+        ]
+        if not any(crashes for _, _, crashes in lives[:-1]):
+            assert counts[1] == counts[0]
+        for seen, read in zip(*counts, strict=True):
+            assert read[0] <= seen[0]
+            assert read[1] <= seen[1]
+
+
+def test_a_long_log_is_read_in_several_parts_and_each_request_dated_once(watched: Watched) -> None:
+    old = START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(400)) + STOPPING % stamp(900)
     assert len(old) > 4 * 64 * 1024, "several reads"
     new = START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(200))
     watched.write(old + new, ago=0)
-    ages = watched.look()
     newest = 10 + 2 * 199 + 1
-    assert ages[-1] == 0
-    assert ages[400] == newest - 11
-    assert ages[399] == pytest.approx(newest, abs=0.3)
-    assert ages[0] == pytest.approx(newest + 2 * 399, abs=0.3)
+    watched.state.apply(Reading.known(Source.APPLIES, watched.now, (record(at=watched.wall - newest - 4, url=None),)))
+    ages = watched.look()
+    assert (len(ages), ages[-1], ages[400]) == (600, 0, newest - 11)
+    assert ages[399] == pytest.approx(newest + 900 - 809, abs=2)
+    assert ages[0] == pytest.approx(newest + 900 - 11, abs=2)
+
+
+def test_a_backlog_that_takes_long_is_dated_when_it_is_read_to_its_end(watched: Watched) -> None:
+    watched.write(START % stamp(0.1) + b"".join(request(10 + 2 * task, task) for task in range(400)), ago=5)
+    ticks = iter(range(10_000))
+    # Time enough for one part of the file at a time.
+    slow = LogCollector(
+        str(watched.path), watched.take, clock=lambda: 5000.0 + 2.0 * next(ticks), wall=lambda: watched.wall
+    )
+    slow.step()
+    assert watched.state.picture(5000.0, watched.wall).log.lines > 0
+    assert not watched.state.experiments.samples.logged
+    assert dict(watched.state.picture(5000.0, watched.wall).log.live) == {}
+    while slow.step() == 0.2:
+        pass
+    watched.state.picture(5000.0, watched.wall)
+    assert len({round(one.ended, 1) for one in watched.state.experiments.samples.logged}) == 400
 
 
 def test_a_rotated_log_is_read_to_its_end_and_the_new_servers_requests_are_of_now(watched: Watched) -> None:

@@ -64,7 +64,9 @@ def look(target: Target, wait_s: float, window_s: float, rules: Sequence[Rule]) 
     with Hub(target, [state.apply], on_target=state.retarget):
         while time.monotonic() - started < wait_s:
             time.sleep(min(0.1, max(0.0, wait_s - (time.monotonic() - started))))
-        while not awaited <= state.latest.keys() and time.monotonic() - started < wait_s + FIRST_LOOK_S:
+        while not (awaited <= state.latest.keys() and state.has_caught_up) and (
+            time.monotonic() - started < wait_s + FIRST_LOOK_S
+        ):
             time.sleep(0.005)
         return state.picture(time.monotonic(), time.time(), window_s)
 

@@ -58,6 +58,7 @@ class LogCollector:
         self._parser: Parser | None = None
         self._failure: Failure | None = None
         self._told = False
+        self._caught_up = False
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
@@ -71,7 +72,7 @@ class LogCollector:
             if not chunk.more or self._clock() >= deadline:
                 break
             chunk = self._tail.read(SLICE_BYTES)
-        self._tell(batches, chunk.failure)
+        self._tell(batches, chunk.failure, more=chunk.more)
         spent = self._clock() - started
         # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
         return min(spent, PERIOD_S) if chunk.more else max(0.01, PERIOD_S - spent)
@@ -94,12 +95,15 @@ class LogCollector:
         batch = self._parser.feed(data)
         into.append(replace(batch, restarted=True) if replaced else batch)
 
-    def _tell(self, batches: Sequence[LogBatch], failure: Failure | None) -> None:
+    def _tell(self, batches: Sequence[LogBatch], failure: Failure | None, *, more: bool) -> None:
         now = self._clock()
         recovered = self._failure is not None and failure is None
         if batches or recovered or (failure is None and not self._told):
-            for batch in dated(merged(batches), self._age_s()) or (LogBatch(),):
-                self._publish(Reading.known(Source.LOG, now, batch))
+            *earlier, last = dated(merged(batches), self._age_s()) or (LogBatch(),)
+            for batch, ends in (*((one, False) for one in earlier), (last, not more)):
+                told = batch if self._caught_up or ends else replace(batch, more_follows=True)
+                self._publish(Reading.known(Source.LOG, now, told))
+            self._caught_up = self._caught_up or not more
         if failure is not None and (failure != self._failure or batches):
             self._publish(Reading.unknown(Source.LOG, now, failure.kind, failure.detail))
         self._failure = failure

@@ -21,11 +21,13 @@ from specdash.insight.experiment_picture import (
     Verdict,
 )
 from specdash.insight.fairness import caveats
+from specdash.insight.log_dates import begins
 from specdash.insight.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from specdash.insight.log_dates import FormerServer
     from specdash.insight.samples import RequestSample
 
 BACK_S = 1800.0
@@ -253,6 +255,12 @@ class Experiments:
         """When each apply was, on the monotonic clock: fixed at first sight, so that a chart's marker stands still."""
         self._kept: _Kept | None = None
         self._version = 0
+        self._former: list[FormerServer] = []
+        """Servers of the log whose times are not known yet, oldest first."""
+        self._former_until = 0.0
+        """When the server after the last of them began, on the monotonic clock."""
+        self._former_dated = True
+        """Whether all was made of them that the records there are can tell."""
 
     @property
     def records(self) -> tuple[ApplyRecord, ...]:
@@ -264,8 +272,31 @@ class Experiments:
         self._records = records
         self._static = tuple((one, restarted_at(one), short_text(one)) for one in records)
         known = {(one.number, one.at) for one in records}
+        self._former_dated = False
         self._moments = {key: at for key, at in self._moments.items() if key in known}
         self._version += 1
+
+    def add_former(self, former: Sequence[FormerServer], until: float) -> None:
+        """Servers that ended before anybody looked, oldest first; the one after them began at monotonic `until`."""
+        self._former, self._former_until, self._former_dated = list(former), until, False
+
+    def _date_former(self, offset: float) -> None:
+        """Give the requests of former servers their Unix times, where applies tell; `offset` is Unix less monotonic
+        time."""
+        self._former_dated = True
+        restarts = [
+            (restarted_at(one), max(one.ended_at, restarted_at(one)))
+            for one in self._records
+            if str(Step.RESTART) in one.step_seconds
+        ]
+        for began, one in begins(self._former, self._former_until + offset, restarts):
+            self._former.pop()
+            self._former_until = began - offset
+            self.samples.add_former(
+                (began + request.at_s, request)
+                for request in one.requests
+                if request.at_s is not None and request.origin is None
+            )
 
     def marks(self, now: float, wall: float) -> tuple[ApplyMark, ...]:
         """All applies, oldest first; `now` and `wall` are one moment."""
@@ -285,6 +316,8 @@ class Experiments:
     def card(self, marks: Sequence[ApplyMark], now: float, wall: float) -> ExperimentCard | None:
         """The comparison for the newest apply that changed something; `marks` are those of this moment."""
         self.samples.date(now, wall)
+        if self._former and not self._former_dated:
+            self._date_former(wall - now)
         index = subject(self._records)
         if index is None:
             return None

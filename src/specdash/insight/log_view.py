@@ -26,7 +26,7 @@ from specdash.insight.answer_progress import AnswerProgress
 from specdash.insight.checkpoint_tally import CheckpointTally
 from specdash.insight.counter_log import KEEP_S
 from specdash.insight.draft_statistics import DraftStatistics
-from specdash.insight.log_dates import at_reading, lives, newest
+from specdash.insight.log_dates import FormerServer, at_reading, lives, newest
 from specdash.insight.prompt_cache_book import PromptCacheBook
 from specdash.insight.requests import LoggedRequest, RequestAssembler
 from specdash.insight.step_totals import StepTotals
@@ -69,7 +69,8 @@ class Fresh:
     were long enough to have a speed.
 
     `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
-    cannot be dated.
+    cannot be dated, such as those of `former` servers, whose ends nobody saw. The one that writes now `began` at this
+    monotonic time; None where that is not known, or was told.
     """
 
     generated: int = 0
@@ -79,6 +80,8 @@ class Fresh:
     decode_tokens: int = 0
     decode_ms: float = 0.0
     ended: list[tuple[float, LoggedRequest]] = field(default_factory=list)
+    former: Sequence[FormerServer] = ()
+    began: float | None = None
 
 
 class LogView:
@@ -117,6 +120,9 @@ class LogView:
         self.answers = AnswerProgress()
         self.prompt_cache = PromptCacheBook()
         self.prefill: dict[int, PrefillProgress] = {}
+        self._former: list[FormerServer] = []
+        self._unwatched: FormerServer | None = FormerServer()
+        """The server whose lines are read, until all is read that the file had before anybody looked."""
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
         self._assembler = RequestAssembler()
@@ -146,7 +152,11 @@ class LogView:
         for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
             if index:
                 self._new_server()
-            self._life(at, facts, clock, fresh, dates_all=not is_first)
+            if self._unwatched is not None:
+                self._unwatched.newest_s = max(self._unwatched.newest_s, stamps[index].get(None, 0.0))
+            self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
+        if self._unwatched is not None and not batch.more_follows:
+            self._caught_up(at, clocks[-1], self._unwatched, fresh)
         if None in stamps[-1]:
             self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
@@ -155,20 +165,32 @@ class LogView:
             self.storms.add(at, tally, clock.get(None, None if tally.lives_ago else uptime_s))
         return fresh
 
-    def _life(self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: Fresh, *, dates_all: bool) -> None:
+    def _caught_up(self, at: float, clock: Clock, last: FormerServer, fresh: Fresh) -> None:
+        """The log is read to its end: the server that writes now is known by its clock, those before it are not."""
+        for request in last.requests:
+            now_s = clock.get(request.origin)
+            if now_s is not None and request.at_s is not None:
+                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
+        fresh.former, self._former = self._former, []
+        fresh.began = at - clock[None] if None in clock else None
+        self._unwatched = None
+
+    def _life(self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: Fresh, *, may_be_live: bool) -> None:
         """Take in what one server wrote. `clock` has its time stamps of the moment `at`, per origin."""
         for fact in facts:
             age = _age(clock.get(fact.origin), fact.at_s)
             self._fact(at - age, fact)
-            if age == 0.0:
+            if age == 0.0 and may_be_live:
                 _note(fresh, fact)
                 self._note_live(fact)
         for request in self._assembler.feed(facts):
             now_s = clock.get(request.origin)
             self._finish(at - _age(now_s, request.at_s), request)
-            if now_s is not None and request.at_s is not None:
+            if self._unwatched is not None:
+                self._unwatched.requests.append(request)
+            elif now_s is not None and request.at_s is not None:
                 fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
-            elif dates_all:
+            else:
                 fresh.ended.append((at, request))
 
     def whole(self, count: int) -> int | None:
@@ -197,6 +219,9 @@ class LogView:
 
     def _new_server(self) -> None:
         self.lives += 1
+        if self._unwatched is not None:
+            self._former.append(self._unwatched)
+            self._unwatched = FormerServer()
         self._of_this_life.clear()
         self._assembler = RequestAssembler()
         self.newest_s = None
@@ -249,6 +274,8 @@ class LogView:
 
     def _event(self, event: ServerEvent) -> None:
         self.events[event.name] = event
+        if event.name == "stopping" and event.origin is None and self._unwatched is not None:
+            self._unwatched.stopped_s = event.at_s
         if event.name == "spec_implementation":
             self.implementations.setdefault(event.get("type") or "", {})
         elif event.name == "spec_parameters" and self.implementations:

@@ -12,6 +12,8 @@ from specdash.core.proxy_events import Outcome
 from specdash.core.token_speed import DECODE, PREFILL, speed, told_speed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from specdash.core.proxy_events import RequestEvent
     from specdash.insight.requests import LoggedRequest
 
@@ -72,6 +74,12 @@ class Samples:
         """Take in a request of the log that ended at monotonic `ended`."""
         if request.cancelled or (request.completed and request.timed):
             self._undated.append((ended, request))
+
+    def add_former(self, ended: Iterable[tuple[float, LoggedRequest]]) -> None:
+        """Take in requests of a server before all that are there, with the Unix times of their ends, in that order."""
+        found = [_of_log(at, one) for at, one in ended if one.completed and one.timed]
+        self.logged = deque([*found, *self.logged], maxlen=KEPT)
+        self.version += 1
 
     def add_event(self, event: RequestEvent) -> None:
         """Take in a request of the proxy's events."""

@@ -222,6 +222,12 @@ class TargetState:
         with self._lock:
             return self.log.lines_after(after, limit)
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether nothing of what the log had before anybody looked is still to be read."""
+        latest = self.latest.get(Source.LOG)
+        return latest is None or latest.value is None or not latest.value.more_follows
+
     def value(self, source: Source) -> Any:
         """The last known value of a source, whatever its age; None when there never was one."""
         reading = self.last_known.get(source)
@@ -354,6 +360,8 @@ class TargetState:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()
         self.log.leave_out(self._probes)
+        if fresh.former and fresh.began is not None:
+            self.experiments.add_former(fresh.former, fresh.began)
         for ended_at, request in fresh.ended:
             if request.task not in self._probes:
                 self.experiments.samples.add_logged(ended_at, request)

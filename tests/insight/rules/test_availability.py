@@ -466,7 +466,7 @@ def test_metrics_without_what_every_server_counts_are_told_and_rules_without_the
     watch.look(5, health=OK, metrics=Counters(decode_calls=5, draft_tokens=0), slots=IDLE)
     alert = watch.alert("metrics_unreadable")
     assert alert is not None
-    assert "prompt_tokens and predicted_tokens" in alert.summary
+    assert "lacks predicted_tokens" in alert.summary
     assert dict(watch.state.alerts.picture().unjudged)["drafts_never_made"] == "/metrics has no predicted_tokens"
 
 

@@ -32,7 +32,7 @@ _UNREADABLE = {
     FailureKind.RESET: "breaks off",
 }
 _SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
-_ALWAYS_COUNTED = ("prompt_tokens", "predicted_tokens")
+_ALWAYS_COUNTED = "predicted_tokens"
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
@@ -275,10 +275,9 @@ def metrics_unreadable(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     del limits
     yield from _unreadable(scene, Source.METRICS, "acceptance and totals are those of before")
     counters = dict(scene.picture.backend.counters)
-    missing = [name for name in _ALWAYS_COUNTED if name not in counters]
-    if scene.is_fresh(Source.METRICS) and missing:
+    if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(
-            f"/metrics lacks {' and '.join(missing)}, which every llama-server counts",
+            f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts",
             (("metrics understood", ", ".join(counters) or "none"),),
         )
 
