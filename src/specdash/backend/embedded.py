@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ _INSTEAD = {
 }
 """What to do where the package lacks a parameter, by its name, if not `_USE_THE_BINARY`."""
 _STOP_SECONDS = 2
+STOPPING = "I srv    operator(): operator(): cleaning up before exit..."
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
 
@@ -219,12 +221,15 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
             return 1
     if os.environ.get(API_KEY_VARIABLE):
         params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
+    began = time.monotonic()
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
     _wait_for_stop()
+    # The library says so as it ends, where it gets that far: the last words tell by its clock when it was told to.
+    print(f"{_stamp(time.monotonic() - began)} {STOPPING}", file=sys.stderr, flush=True)
     # A client that stays connected keeps the destructor waiting, holding the interpreter lock; the kernel's alarm ends
     # the process then, and so does a second signal.
     for number in (*_STOP_SIGNALS, signal.SIGALRM):
@@ -232,6 +237,12 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
     signal.alarm(_STOP_SECONDS)
     del server
     return 0
+
+
+def _stamp(seconds: float) -> str:
+    """As the library prints the time since its start: `1.02.345.678`."""
+    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
+    return f"{whole // 60}.{whole % 60:02}.{micro // 1000:03}.{micro % 1000:03}"
 
 
 def _wait_for_stop() -> None:
