@@ -7,7 +7,7 @@ utilisation.
 
 /metrics and /slots are never of one moment, nor are the totals within one scrape: a request may be over in one of them
 and not in the other, and totals are printed with six digits. So a figure is given only where that cannot change it by
-more than `MOST_ERROR`, and never one that no server can reach (`core.token_speed`, `most_per_decode`).
+more than `MOST_ERROR` and `MOST_SKEW`, and never one that no server can reach (`core.token_speed`, `most_per_decode`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ LEAST_APART_S = 0.2
 LEAST_CALLS = 10
 """Decode calls below which tokens per decode are not told."""
 MOST_ERROR = 0.1
-"""Share of a figure by which skew and rounding may change it."""
+"""Share of a figure by which rounding may change it."""
+MOST_SKEW = 0.5
+"""The same of tokens under way, at worst: mostly it is far less, and a busy server has no better moments."""
 SPEED_ERROR = 0.25
 """By how much a slot may have been faster or slower since the last look at it."""
 SLOTS_FRESH_S = 3.0
@@ -147,25 +149,26 @@ def gain_point(
     """The point of a scrape. `before` is the scrape before it, `slots` the last look at the slots with its time, and
     `rates` the tokens per second of each."""
     totals = scrape.counters
+    if before is None:
+        return GainPoint(scrape, 0, inf)
+    earlier = before.counters
     if totals.requests_processing == 0:
-        # While a request ends its totals move one after the other: rest is what two scrapes agree on.
-        return GainPoint(scrape, 0, 0 if before is not None and _work(before.counters) == _work(totals) else inf)
-    if slots is None or before is None or not 0 <= scrape.at - slots[0] < SLOTS_FRESH_S:
+        # While a request ends its totals move one after the other: rest is what two scrapes agree on, and what came
+        # since the one before may be in one of them only.
+        ended = delta(earlier.predicted_tokens, totals.predicted_tokens) or 0.0
+        called = delta(earlier.decode_calls, totals.decode_calls) or 0.0
+        return GainPoint(scrape, 0, max(ended, called, float(earlier.requests_processing != 0)))
+    if slots is None or not 0 <= scrape.at - slots[0] < SLOTS_FRESH_S:
         return GainPoint(scrape, 0, inf)
     at_work = [slot for slot in slots[1].slots if slot.is_processing]
-    if any(slot.n_decoded and slot.id not in rates for slot in at_work):
-        return GainPoint(scrape, 0, inf)
     known = sum(slot.n_decoded or 0 for slot in at_work)
     since = sum(rates.get(slot.id, 0.0) for slot in at_work) * (scrape.at - slots[0])
-    error = max(1.0, SPEED_ERROR * since)
-    if totals.predicted_tokens != before.counters.predicted_tokens or before.at > slots[0]:
+    # Of a slot that was seen once only it is not known how fast it is: what came since may be as much again.
+    error = max(1.0, SPEED_ERROR * since) + sum(slot.n_decoded or 0 for slot in at_work if slot.id not in rates)
+    if totals.predicted_tokens != earlier.predicted_tokens or before.at > slots[0]:
         # Some of these requests may have ended since: then the totals have their tokens already.
         error += known
     return GainPoint(scrape, known + since, error)
-
-
-def _work(counters: Counters) -> tuple[float | None, ...]:
-    return counters.predicted_tokens, counters.decode_calls, counters.requests_processing
 
 
 def tokens_per_decode(points: Sequence[GainPoint], longest_draft: int | None, slots: int | None = None) -> float | None:
@@ -184,11 +187,11 @@ def tokens_per_decode(points: Sequence[GainPoint], longest_draft: int | None, sl
     busy = mean_busy_slots(a, b, slots)
     calls = (b.decode_calls or 0.0) - (a.decode_calls or 0.0)
     error = first.error + last.error + rounding(b.predicted_tokens)
-    if busy is None or generated <= 0 or error > MOST_ERROR * generated:
+    if busy is None or generated <= 0 or error > MOST_SKEW * generated:
         return None
     value, most = generated / (calls * busy), most_per_decode(bounds, longest_draft)
     # A little more is the error that is allowed; much more is no measurement.
-    return min(value, most) if value <= most * (1 + 2 * MOST_ERROR) else None
+    return min(value, most) if value <= most * (1 + MOST_ERROR) + error / (calls * busy) else None
 
 
 def most_per_decode(bounds: tuple[GainPoint, GainPoint], longest_draft: int | None) -> float:
