@@ -192,6 +192,15 @@ class TestBody:
             (b"gzip", gzip.compress(b"") * 40_000, 400),
             (b"gzip", gzip.compress(b"a" * (40 << 20)), 413),
         ],
+        ids=[
+            "another coding",
+            "two codings",
+            "not packed",
+            "cut off",
+            "something behind",
+            "too many members",
+            "too large",
+        ],
     )
     def test_what_cannot_be_unpacked_is_refused(
         self, bounded: ProxyProcess, path: str, coding: bytes, body: bytes, status: int
