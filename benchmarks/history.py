@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import os
 import pickle
 import statistics
@@ -33,7 +32,7 @@ from specdash.control.supervisor import Supervisor
 from specdash.core.readings import Reading, Source
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history import block
-from specdash.history.columns import FILTERS
+from specdash.history.columns import Columns, Packed
 from specdash.history.keep import to_keep
 from specdash.history.pruning import Bounds
 from specdash.history.recorder import Recorder
@@ -207,9 +206,8 @@ def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
     for start in range(0, len(seconds) - int(BLOCK_S) + 1, int(BLOCK_S)):
         readings = [one for second, _ in seconds[start : start + int(BLOCK_S)] for one in second]
         kept = [one for one in map(to_keep, readings) if one.source not in block.STILL_SOURCES]
-        packed = block.pack(kept, {}, {})
-        plain = lzma.decompress(packed, lzma.FORMAT_RAW, filters=FILTERS)
-        blocks.append((kept[0].at, kept[-1].at, len(kept), plain))
+        columns = Packed(block.pack(kept, {}, {}))._columns  # noqa: SLF001 - to pack them again with another time
+        blocks.append((kept[0].at, kept[-1].at, len(kept), columns))
     writer = Writer(path, target_name(seen.target), UNBOUNDED)
     writer.begin(TimelineEvent(START, EventKind.RECORDER, "recording began", ref="began"), set())
     connection = writer._connection  # noqa: SLF001 - seven days second by second would take an hour
@@ -217,14 +215,14 @@ def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
     span = len(seconds)
     with writer._transaction():  # noqa: SLF001
         for number in range(int(days * DAY_S / BLOCK_S)):
-            first, last, count, plain = blocks[number % len(blocks)]
+            first, last, count, columns = blocks[number % len(blocks)]
             shift = START + number * BLOCK_S - int(first)
-            old, new = round(first * block.TICKS), round((first + shift) * block.TICKS)
-            moved = plain.replace(b'"base":[1,0,"=",%d]' % old, b'"base":[1,0,"=",%d]' % new, 1)
-            assert moved != plain
+            moved = Columns()
+            for name, values in {**columns, "base": [round((first + shift) * block.TICKS)]}.items():
+                moved.put(name, values)
             connection.execute(
                 "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (1, 1, ?, ?, ?, ?)",
-                (first + shift, last + shift, count, lzma.compress(moved, lzma.FORMAT_RAW, filters=FILTERS)),
+                (first + shift, last + shift, count, moved.pack()),
             )
         for number in range(0, int(days * DAY_S), span):
             shift = START + number - int(seen.readings[0].at)

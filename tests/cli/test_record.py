@@ -111,7 +111,7 @@ def test_it_says_why_nothing_is_recorded_and_goes_on_when_that_is_mended(server:
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("not a directory")
     with recorder("--url", server.url) as process:
-        assert str(in_the_way) in said(process, "recording stopped")
+        assert str(in_the_way) in said(process, "not recording")
         in_the_way.unlink()
         said(process, "recording http")
         process.terminate()

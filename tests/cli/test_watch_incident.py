@@ -30,4 +30,4 @@ def test_the_bundle_is_of_the_server_that_is_watched(tmp_path: Path, monkeypatch
         manifest = bundle.extractfile(names[0])
         assert manifest is not None
         assert "127.0.0.1:9" in json.dumps(json.load(manifest))
-    assert collecting.record_problem == ""
+    assert collecting.recording_trouble == ""

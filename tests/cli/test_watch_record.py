@@ -38,7 +38,7 @@ def test_what_is_seen_is_recorded_with_charts_and_changes_of_state(server: Fault
         until(lambda: file_of(tmp_path).exists() and live._recorder is not None and live._recorder.is_recording)
         with Store(file_of(tmp_path)) as store:
             until(lambda: any(one.source is Source.HEALTH for _, one in store.readings(server.url, 0, 4e9)))
-        assert live.record_problem == ""
+        assert live.recording_trouble == ""
     finally:
         live.stop()
     with Store(file_of(tmp_path)) as store:
@@ -50,7 +50,7 @@ def test_without_the_setting_nothing_is_written(server: FaultServer, tmp_path: P
     live.start()
     try:
         until(lambda: live.picture(0.0, 0.0).backend.url and server.count("/health") > 1)
-        assert live.record_problem == ""
+        assert live.recording_trouble == ""
     finally:
         live.stop()
     assert not file_of(tmp_path).exists()
@@ -64,8 +64,8 @@ def test_why_nothing_is_recorded_is_there_for_the_screen(
     live = collecting(server, tmp_path)
     live.start()
     try:
-        until(lambda: live.record_problem)
-        assert str(tmp_path / "specdash") in live.record_problem
+        until(lambda: live.recording_trouble)
+        assert str(tmp_path / "specdash") in live.recording_trouble
         until(lambda: server.count("/health") > 0)
     finally:
         live.stop()

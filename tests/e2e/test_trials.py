@@ -33,6 +33,8 @@ TUNE = ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--ttft",
 class Heard:
     """What was raised and ended."""
 
+    trouble = ""
+
     def __init__(self) -> None:
         self.alerts: list[AlertEvent] = []
 

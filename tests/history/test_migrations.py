@@ -49,6 +49,18 @@ def test_a_record_of_the_first_version_is_read_by_this_one(old: Path) -> None:
         assert not store.check()
 
 
+def test_a_record_of_the_first_version_goes_on_with_blocks_of_this_one(old: Path) -> None:
+    writer = Writer(old, URL, Bounds(3650.0, 10**9))
+    writer.begin(TimelineEvent(1.9e9, EventKind.RECORDER, "goes on"), set())
+    writer.write(Batch([counters(1.0, 1.9e9)]))
+    writer.end(TimelineEvent(1.9e9 + 1, EventKind.RECORDER, "ended"))
+    writer.close()
+    assert version(old) == len(MIGRATIONS)
+    with Store(old) as store:
+        assert len(list(store.readings(URL, 0, 4e9))) == 91
+        assert not store.damaged
+
+
 @pytest.mark.usefixtures("_next_version")
 def test_a_record_of_version_1_is_brought_to_the_next_and_keeps_all_it_has(old: Path) -> None:
     with Store(old) as store:
@@ -66,10 +78,11 @@ def test_a_migration_that_fails_half_way_leaves_the_old_version(old: Path, monke
     broken = "CREATE TABLE half (id INTEGER); CREATE TABLE half (id INTEGER)"
     monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, broken))
     monkeypatch.setattr(module, "VERSION", len(MIGRATIONS) + 1)
+    before = version(old)
     with pytest.raises(sqlite3.OperationalError):
         connect(old, read_only=False)
     monkeypatch.undo()
-    assert version(old) == len(MIGRATIONS)
+    assert version(old) == before
     with Store(old) as store:
         assert len(list(store.readings(URL, 0, 4e9))) == 90
         assert store._rows("SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [(0,)]

@@ -15,9 +15,12 @@ from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
 from specdash.core.observations import Props
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.history.keep import to_keep
 from specdash.history.recorder import Recorder
 from specdash.history.store import LOOK_BACK_S, Store
 from specdash.insight.charts import Metric
+from specdash.insight.state import TargetState
+from support.busy_proxy import BusyServer
 from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, until, value
 
 if TYPE_CHECKING:
@@ -298,15 +301,114 @@ def test_a_record_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
     assert not recorder.problem
 
 
-def test_a_bug_in_storing_one_reading_costs_those_with_it_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", [Source.HEALTH, Source.PROXY_EVENTS, Source.PROPS])
+def test_a_reading_that_cannot_be_stored_costs_itself_and_nothing_else(tmp_path: Path, source: Source) -> None:
+    with recording(tmp_path) as recorder:
+        recorder.on_reading(counters(4.0))
+        recorder.on_reading(Reading.known(source, time.monotonic(), object()))
+        recorder.on_reading(counters(5.0))
+        until(lambda: recorder.fault)
+        assert f"a reading of {source} was left out: AttributeError" in recorder.trouble
+        assert not recorder.problem
+    assert numbers(tmp_path) == [4.0, 5.0]
+    (unread,) = (one for one in everything(tmp_path) if one.source is source)
+    assert unread.failure is not None
+    assert unread.failure.detail == "not recorded: AttributeError"
+    assert titles(tmp_path).count("recording has a fault") == 1
+
+
+def test_what_is_wrong_with_the_recording_is_an_alert_until_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    in_the_way = tmp_path / "specdash"
+    in_the_way.write_text("in the way")
+    recorder = Recorder(TARGET, env=env_of(tmp_path))
+    state = TargetState(TARGET, observer=recorder)
+
+    def go(begin: int, end: int) -> list[str]:
+        for second in range(begin, end):
+            recorder._guarded(recorder._work)
+            state.apply(health(1000.0 + second))
+        active = state.picture(1000.0 + end, 0.0).alerts.active
+        return [alert.summary for alert in active if alert.rule == "recording_fault"]
+
+    (told,) = go(0, 10)
+    assert told.startswith("not recording: ")
+    assert str(in_the_way) in told
+    in_the_way.unlink()
+    assert not go(10, 20)
+
+
+def never_ends(*_: object) -> bytes:
+    return never_ends()
+
+
+@pytest.mark.parametrize("where", ["specdash.history.block.pack", "specdash.history.tiers.Chunk.pack"])
+def test_a_fault_in_packing_ends_no_record_and_is_not_met_again(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specdash.history.writer.BLOCK_VALUES", 5)
+    monkeypatch.setattr(where, never_ends)
+    with recording(tmp_path) as recorder:
+        for number in range(40):
+            recorder.on_reading(counters(float(number)))
+            recorder.on_reading(Reading.known(Source.PROPS, time.monotonic(), Props(model_alias=f"m{number}")))
+            recorder.on_point(Metric.DECODE, time.monotonic(), float(number))
+            time.sleep(0.005)
+        until(lambda: recorder.fault)
+        assert "RecursionError" in recorder.trouble
+        assert not recorder.problem
+        assert not recorder.lost
+        monkeypatch.undo()
+        hurry(monkeypatch)
+        monkeypatch.setattr("specdash.history.writer.BLOCK_VALUES", 5)
+        for number in range(40, 60):
+            recorder.on_reading(counters(float(number)))
+            time.sleep(0.005)
+        until(lambda: not recorder.trouble)
+    assert numbers(tmp_path) == [float(number) for number in range(60)]
+    assert titles(tmp_path).count("recording has a fault") == 1
+    with Store(file_of(tmp_path)) as store:
+        assert not store.check()
+        assert not store.damaged
+        found = {one.source: one for _, one in store.latest(URL, time.time() + 1)}
+        assert found[Source.PROPS].value == Props(model_alias="m39")
+
+
+def test_what_a_killed_recorder_left_is_kept_plain_where_it_cannot_be_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = Recorder(TARGET, env=env_of(tmp_path))
+    for number in range(9):
+        dead.on_reading(counters(float(number)))
+    dead._work()
+    dead._discard()
+    dead._leadership.give_back()
+    monkeypatch.setattr("specdash.history.block.pack", never_ends)
     with recording(tmp_path) as recorder:
         until(lambda: recorder.is_recording)
-        recorder.on_reading(Reading.known(Source.HEALTH, time.monotonic(), object()))
-        until(lambda: recorder.lost)
-        assert recorder.problem
-        recorder.on_reading(counters(5.0))
-        until(lambda: not recorder.problem)
-    assert 5.0 in numbers(tmp_path)
+        recorder.on_reading(counters(9.0))
+        until(lambda: recorder.fault)
+    assert numbers(tmp_path) == [float(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(("sessions", "seconds"), [(3, 40), (65, 40), (100, 20)])
+def test_a_busy_proxy_is_recorded_without_loss(tmp_path: Path, sessions: int, seconds: int) -> None:
+    server = BusyServer(sessions, requests=5)
+    wall, mono = [server.wall], [server.at]
+    recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
+    went_in: list[Reading[Any]] = []
+    for readings in server.seconds(seconds):
+        for one in readings:
+            recorder.on_reading(one)
+            went_in.append(to_keep(one))
+        wall[0], mono[0] = server.wall + 1, server.at + 1
+        recorder._work()
+    recorder._end()
+    assert not recorder.trouble
+    assert not recorder.lost
+    assert [(one.source, one.value) for one in everything(tmp_path)] == [(one.source, one.value) for one in went_in]
 
 
 def test_two_targets_share_a_record(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class ListRecord:
     """Keeps readings, points, events and alerts of one target. An observer: `wall_of` makes Unix times of a live
     state's moments."""
 
+    trouble = ""
+
     def __init__(self, wall_of: Callable[[float], float] = lambda at: at) -> None:
         self._wall_of = wall_of
         self.kept: list[tuple[float, Reading[Any]]] = []

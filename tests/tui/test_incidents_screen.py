@@ -292,10 +292,13 @@ async def test_a_frozen_screen_keeps_its_alerts_when_it_is_opened_and_left() -> 
 
 
 async def test_why_nothing_is_recorded_is_told_on_every_screen() -> None:
-    app = dashboard(recording=lambda: "history.db: the disk is full")
+    app = dashboard(recording=lambda: "not recording: history.db: the disk is full")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert "not recording" in block(app.overview.header.lines)
+        await pilot.resize_terminal(120, 36)
+        await pilot.pause()
+        assert "not recording: history.db: the disk is full" in block(app.overview.header.lines)
         await press(pilot, "i")
         assert "the disk is full" in shown(app)
 

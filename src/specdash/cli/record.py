@@ -103,7 +103,7 @@ def _watch(target: Target, recorder: Recorder, stop: Flag, ends: float | None) -
     told = ""
     lost = 0
     while not stop.wait(WATCH_S) and not _is_over(ends):
-        now = recorder.problem and f"recording stopped: {recorder.problem}"
+        now = recorder.trouble
         if not now:
             now = (
                 f"recording {target.url} in {recorder.path}"

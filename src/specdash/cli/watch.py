@@ -147,7 +147,7 @@ def open_dashboard(
         console=console,
         arming=Arming(settings["disarm_after"].value, settings["read_only"].value),
         incident=collecting.write_incident,
-        recording=lambda: collecting.record_problem,
+        recording=lambda: collecting.recording_trouble,
         record=collecting.open_record,
         slots=SlotConsole(lambda: collecting.target, env),
         tuner=tuner or TunerConsole(_for_children(settings, env)),
@@ -231,9 +231,9 @@ class Collecting:
         return self._state.target if self._state is not None else self._target
 
     @property
-    def record_problem(self) -> str:
-        """Why nothing is recorded although it should be, "" when all is well."""
-        return self._recorder.problem if self._recorder is not None else ""
+    def recording_trouble(self) -> str:
+        """What is wrong with the recording, "" when nothing is."""
+        return self._recorder.trouble if self._recorder is not None else ""
 
     def write_incident(self) -> Path:
         """Write an incident bundle about the last minutes, and say where it is. Takes seconds; raises

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from specdash.history.codec import UnreadableError, decode, encode
+from specdash.history.codec import UnreadableError, decode
 from specdash.history.columns import DamagedError
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class Fresh:
     points: tuple[Point, ...]
 
 
-def pack(readings: Sequence[Reading[Any]], points: Sequence[Point]) -> bytes:
-    """As bytes."""
-    return deflate(json.dumps({"readings": list(map(encode, readings)), "points": points}, separators=(",", ":")))
+def pack(readings: Sequence[str], points: Sequence[Point]) -> bytes:
+    """As bytes. Readings are JSON of what `codec.encode` gives."""
+    return deflate(f'{{"readings":[{",".join(readings)}],"points":{json.dumps(points, separators=(",", ":"))}}}')
 
 
 def unpack(data: bytes) -> Fresh:
@@ -45,7 +45,7 @@ def unpack(data: bytes) -> Fresh:
             except UnreadableError:
                 continue
         points = tuple((float(at), str(name), float(value)) for at, name, value in found["points"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedError(str(error)) from error
     return Fresh(tuple(readings), points)
 

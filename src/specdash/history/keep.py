@@ -16,7 +16,7 @@ from specdash.core.masking import without_secrets
 from specdash.core.observations import Health
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
-from specdash.core.readings import Failure, Reading
+from specdash.core.readings import Failure, FailureKind, Reading
 from specdash.llama.log_grammar import DROPPED
 from specdash.llama.log_safe import (
     LIFE_CYCLE_CLASSES,
@@ -57,6 +57,26 @@ def lighter(reading: Reading[Any]) -> Reading[Any]:
     if isinstance(value, LogBatch) and (len(value.tail) > LINES_LOOKED_AT or value.unrecognised_samples):
         return replace(reading, value=replace(value, tail=value.tail[-LINES_LOOKED_AT:], unrecognised_samples=()))
     return reading
+
+
+def weight(reading: Reading[Any]) -> int:
+    """How many values it holds, itself and what it lists: what it costs to keep and to pack."""
+    value = reading.value
+    if isinstance(value, LogBatch):
+        return 1 + len(value.facts)
+    if isinstance(value, ProxyStatus):
+        return 1 + len(value.sessions) + len(value.active)
+    return 1 + len(value.events) if isinstance(value, ProxyEvents) else 1
+
+
+def fault_words(error: Exception) -> str:
+    """A fault of our own in words that may be shown."""
+    return f"{type(error).__name__}: {_text(str(error))}"
+
+
+def unkept(reading: Reading[Any], error: Exception) -> Reading[Any]:
+    """What is kept of a reading that could not be: that there was one, and the kind of the fault."""
+    return Reading.unknown(reading.source, reading.at, FailureKind.ERROR, f"not recorded: {type(error).__name__}")
 
 
 def to_keep(reading: Reading[Any]) -> Reading[Any]:

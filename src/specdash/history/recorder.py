@@ -22,7 +22,7 @@ from specdash.core.alerts import AlertEvent
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Reading
 from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.keep import lighter, to_keep
+from specdash.history.keep import fault_words, lighter, to_keep, unkept, weight
 from specdash.history.leader import Leadership
 from specdash.history.pruning import Bounds
 from specdash.history.safekeeping import is_damage, move_aside
@@ -30,7 +30,7 @@ from specdash.history.store import target_name
 from specdash.history.writer import Batch, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from specdash.core.alerts import Alert
@@ -41,8 +41,9 @@ _log = logging.getLogger(__name__)
 
 COMMIT_S: Final = 1.0
 """Seconds between two writes: what a kill costs at most, and as much again for what is on its way."""
-QUEUE_MOST: Final = 4000
-"""Readings, points and alerts that wait to be written; older ones are dropped and counted."""
+QUEUE_MOST: Final = 20_000
+"""Values of readings (see `keep.weight`), points and alerts that wait to be written; older ones are dropped and
+counted."""
 WRITTEN_S: Final = 30.0
 """What waited for long is written in pieces of so many seconds, so that blocks stay short."""
 RETRY_S: Final = 5.0
@@ -55,13 +56,60 @@ CLOSE_S: Final = 2.0
 """How long `close` waits."""
 BEGAN: Final = "began"
 """The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
-WENT_ON, ENDED, LOST, CLOCK, MOVED = "went on", "ended", "lost", "clock", "moved"
+WENT_ON, ENDED, LOST, CLOCK, MOVED, FAULT = "went on", "ended", "lost", "clock", "moved", "fault"
+FAULTY: Final = "recording has a fault"
 _SAME_S: Final = 1e-3
 """Moments of the record are rounded by less."""
 _MEGABYTE: Final = 1_000_000
 
 Entry = tuple[float, Any]
 """When it arrived (Unix time minus monotonic time then), and what: a reading, a point or an event."""
+
+
+class Backlog:
+    """Entries that wait to be written, oldest first; beyond `QUEUE_MOST` the oldest are dropped. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._values = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __getitem__(self, index: int) -> Entry:
+        return self._entries[index]
+
+    def append(self, entry: Entry) -> int:
+        """Add an entry; how many were dropped for it."""
+        dropped = 0
+        with self._lock:
+            self._entries.append(entry)
+            self._values += _values(entry)
+            while self._values > QUEUE_MOST and len(self._entries) > 1:
+                self._values -= _values(self._entries.popleft())
+                dropped += 1
+        return dropped
+
+    def popleft(self) -> Entry:
+        """Take the oldest. Raises IndexError when there is none."""
+        with self._lock:
+            entry = self._entries.popleft()
+            self._values -= _values(entry)
+            return entry
+
+    def take(self) -> deque[Entry]:
+        """Take all."""
+        with self._lock:
+            taken, self._entries, self._values = self._entries, deque(), 0
+            return taken
+
+
+def _values(entry: Entry) -> int:
+    return weight(entry[1]) if isinstance(entry[1], Reading) else 1
 
 
 class Recorder:
@@ -84,13 +132,15 @@ class Recorder:
         self.path: Path = paths.history_file(env)
         self.problem = ""
         """Why nothing is recorded at the moment, "" when all is well."""
+        self.fault = ""
+        """What of the last minutes was not recorded as it should be though recording goes on, "" when all was."""
         self.lost = 0
         """Readings that could not be recorded so far."""
         self._target = target_name(target)
         self._bounds = Bounds(days, int(megabytes * _MEGABYTE))
         self._clock, self._wall = clock, wall
-        self._queue: deque[Entry] = deque()
-        self._pending: deque[Entry] = deque()
+        self._queue = Backlog()
+        self._pending = Backlog()
         self._lost_noted = 0
         self._leadership = Leadership(self.path, self._target)
         self._writer: Writer | None = None
@@ -108,6 +158,13 @@ class Recorder:
     def is_recording(self) -> bool:
         """Whether this process records the target; False too while another one does."""
         return self._writer is not None
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the recording, "" when nothing is."""
+        if self.problem:
+            return f"not recording: {self.problem}"
+        return f"{FAULTY}: {self.fault}" if self.fault else ""
 
     def on_reading(self, reading: Reading[Any]) -> None:
         """Take a reading, of monotonic time."""
@@ -137,16 +194,7 @@ class Recorder:
             self._thread.join(CLOSE_S)
 
     def _put(self, what: Any) -> None:
-        if len(self._queue) >= QUEUE_MOST:
-            self._drop(self._queue)
-        self._queue.append((self._wall() - self._clock(), what))
-
-    def _drop(self, entries: deque[Entry]) -> None:
-        try:
-            entries.popleft()
-        except IndexError:
-            return
-        self.lost += 1
+        self.lost += self._queue.append((self._wall() - self._clock(), what))
 
     def _run(self) -> None:
         due = self._clock()
@@ -167,15 +215,12 @@ class Recorder:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 - a bug here must not end the recording of what follows
             _log.exception("recording failed")
-            self.lost += len(self._pending)
-            self._pending.clear()
+            self.lost += len(self._pending.take())
             self._failed(error)
 
     def _work(self) -> None:
-        while self._queue:
-            self._pending.append(self._queue.popleft())
-        while len(self._pending) > QUEUE_MOST:
-            self._drop(self._pending)
+        for entry in self._queue.take():
+            self.lost += self._pending.append(entry)
         if self._clock() < self._retry_at:
             return
         if self._writer is not None and self._writer.is_moved:
@@ -252,12 +297,23 @@ class Recorder:
         while self._pending or self._notes:
             count, offset = self._run_of_one_clock()
             entries = list(islice(self._pending, count))
-            if writer.write(self._batch(entries, offset)):
+            became_block = writer.write(self._batch(entries, offset))
+            if became_block:
                 self._offset = next((own for own, _ in reversed(entries) if own), offset)
             self._lost_noted = self.lost
             self._notes.clear()
             for _ in range(count):
                 self._pending.popleft()
+            if writer.fault:
+                self._note_fault(writer.fault)
+            elif became_block:
+                self.fault = ""
+
+    def _note_fault(self, fault: str) -> None:
+        """It is shown until a further block was packed well, and is in the record once."""
+        if fault != self.fault:
+            self.fault = fault
+            self._notes.append(TimelineEvent(self._wall(), EventKind.RECORDER, FAULTY, detail=fault, ref=FAULT))
 
     def _run_of_one_clock(self) -> tuple[int, float]:
         """How many pending entries to write at once, and what makes their times Unix times: those of one run of the
@@ -293,17 +349,24 @@ class Recorder:
         readings: list[Reading[Any]] = []
         points: list[tuple[float, str, float]] = []
         alerts: list[Alert] = []
-        events = list(self._notes)
+        events: list[TimelineEvent] = []
         for _, what in entries:
             if isinstance(what, Reading):
-                readings.append(to_keep(replace(what, at=what.at + offset)))
+                readings.append(self._kept(replace(what, at=what.at + offset)))
             elif isinstance(what, tuple):
                 points.append((what[0] + offset, what[1], what[2]))
             elif isinstance(what, TimelineEvent):
                 events.append(what)
             else:
                 alerts.append(self._as_stored(self._note_alert(what) or what))
-        return Batch(sorted(readings, key=lambda one: one.at), points, alerts, events)
+        return Batch(sorted(readings, key=lambda one: one.at), points, alerts, (*self._notes, *events))
+
+    def _kept(self, reading: Reading[Any]) -> Reading[Any]:
+        try:
+            return to_keep(reading)
+        except Exception as error:  # noqa: BLE001 - a bug may cost a reading, never the record
+            self._note_fault(f"a reading of {reading.source} was left out: {fault_words(error)}")
+            return unkept(reading, error)
 
     def _note_alert(self, what: Any) -> Alert | None:
         """Know which alerts are active, also of those that another recorder records."""

@@ -54,6 +54,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         PRIMARY KEY (target, at, kind, ref, title)
     );
     """,
+    "-- blocks and tiers may hold columns as JSON (see `history.columns`)",
 )
 """What makes version N of the schema out of version N - 1; an entry that was released never changes."""
 VERSION: Final = len(MIGRATIONS)

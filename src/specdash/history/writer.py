@@ -6,6 +6,8 @@ error the instance is to be closed: what it holds of the last minute is in the r
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sqlite3
 import time
@@ -18,22 +20,26 @@ from specdash.core.readings import Reading, Source
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history import block, fresh
 from specdash.history.block import Carried
+from specdash.history.codec import encode
 from specdash.history.columns import DamagedError
+from specdash.history.keep import fault_words, unkept, weight
 from specdash.history.pruning import Bounds, give_back, prune_by_age, prune_by_size
 from specdash.history.schema import PAGE_BYTES, connect
 from specdash.history.tiers import TIERS, Chunk, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from specdash.history.fresh import Point
 
+_log = logging.getLogger(__name__)
+
 BLOCK_S: Final = 120.0
 """How much time a block holds."""
-BLOCK_READINGS: Final = 6000
-"""Readings that a block holds at most."""
+BLOCK_VALUES: Final = 12_000
+"""Values that a block holds at most (see `keep.weight`): what is held of it in memory, and packed in one go."""
 TRUSTED_AFTER_S: Final = 600.0
 """So long must the clock have run evenly before anything is deleted because of its age."""
 
@@ -68,7 +74,10 @@ class Writer:
             raise
         self._era = 0
         self._began = time.monotonic()
+        self.fault = ""
+        """What of the last block could not be recorded as it should be, "" when all was."""
         self._readings: list[Reading[Any]] = []
+        self._values = 0
         self._points: list[Point] = []
         self._carried: dict[Source, Carried] = {}
         self._latest: dict[Source, tuple[Any, block.Still]] = {}
@@ -112,19 +121,21 @@ class Writer:
 
     def write(self, batch: Batch) -> bool:
         """Write what is new. True when the readings that were held became a block, and the bounds were kept."""
-        readings = batch.readings
         held = self._readings
-        is_full = bool(held and readings) and (
-            len(held) + len(readings) > BLOCK_READINGS or readings[-1].at - held[0].at > BLOCK_S
+        values = sum(map(weight, batch.readings))
+        is_full = bool(held and batch.readings) and (
+            self._values + values > BLOCK_VALUES or batch.readings[-1].at - held[0].at > BLOCK_S
         )
         with self._transaction():
             if is_full:
+                self.fault = ""
                 self._close_block()
+            readings, encoded = self._encoded(batch.readings)
             if readings or batch.points:
                 moments = [one.at for one in readings] or [at for at, _, _ in batch.points]
                 self._execute(
                     "INSERT INTO fresh (target, era, first, last, data) VALUES (?, ?, ?, ?, ?)",
-                    self._target, self._era, min(moments), max(moments), fresh.pack(readings, batch.points),
+                    self._target, self._era, min(moments), max(moments), fresh.pack(encoded, batch.points),
                 )  # fmt: skip
             for alert in batch.alerts:
                 self._store_alert(alert)
@@ -135,8 +146,30 @@ class Writer:
         if is_full:
             self._forget()
         held += readings
+        self._values += values
         self._points += batch.points
         return is_full
+
+    def _encoded(self, readings: Sequence[Reading[Any]]) -> tuple[list[Reading[Any]], list[str]]:
+        """The readings as far as they can be recorded, and each as JSON."""
+        kept: list[Reading[Any]] = []
+        encoded: list[str] = []
+        for reading in readings:
+            try:
+                text = _as_json(reading)
+            except Exception as error:  # noqa: BLE001 - a bug may cost a reading, never the record
+                self._found_fault(f"a reading of {reading.source} was left out", error)
+                reading = unkept(reading, error)
+                text = _as_json(reading)
+            kept.append(reading)
+            encoded.append(text)
+        return kept, encoded
+
+    def _found_fault(self, what: str, error: Exception) -> None:
+        fault = f"{what}: {fault_words(error)}"
+        if fault != self.fault:
+            self.fault = fault
+            _log.error("%s", fault, exc_info=error)
 
     def last_reading(self) -> float | None:
         """Unix time of the last reading of any recorder."""
@@ -165,18 +198,35 @@ class Writer:
         """The readings of this era that are in no block yet become one, and their points cells of the tiers."""
         if self._readings:
             self._store_block(self._era, sorted(self._readings, key=lambda one: one.at))
-        self._store_cells(self._points)
+        self._try_cells(self._points)
         self._execute("DELETE FROM fresh WHERE target = ? AND era = ?", self._target, self._era)
 
     def _forget(self) -> None:
         """What was held is in a block by now."""
         self._readings.clear()
+        self._values = 0
         self._points.clear()
         with suppress(sqlite3.Error):
             give_back(self._connection)
 
     def _store_block(self, era: int, readings: Sequence[Reading[Any]]) -> None:
         before = dict(self._carried)
+        try:
+            data = self._packed(readings, before)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever cannot be packed is kept plain, and not tried again
+            self._found_fault("readings were kept plain", error)
+            data = block.pack_plain(readings, before)
+        last = readings[-1].at
+        for one in before.values():
+            self._execute("UPDATE stills SET last = ? WHERE target = ? AND digest = ?", last, self._target, one.digest)
+        self._execute(
+            "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (?, ?, ?, ?, ?, ?)",
+            self._target, era, readings[0].at, last, len(readings), data,
+        )  # fmt: skip
+
+    def _packed(self, readings: Sequence[Reading[Any]], before: Mapping[Source, Carried]) -> bytes:
         stills: dict[int, str] = {}
         for index, reading in enumerate(readings):
             digest = None
@@ -186,13 +236,7 @@ class Writer:
                 self._carried[reading.source] = Carried(reading.at, digest, reading.failure)
             else:
                 self._carried.pop(reading.source, None)
-        last = readings[-1].at
-        for one in before.values():
-            self._execute("UPDATE stills SET last = ? WHERE target = ? AND digest = ?", last, self._target, one.digest)
-        self._execute(
-            "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (?, ?, ?, ?, ?, ?)",
-            self._target, era, readings[0].at, last, len(readings), block.pack(readings, stills, before),
-        )  # fmt: skip
+        return block.pack(readings, stills, before)
 
     def _store_still(self, reading: Reading[Any]) -> str:
         value, still = self._latest.get(reading.source, (None, None))
@@ -254,7 +298,7 @@ class Writer:
             readings = sorted((one for each in found for one in each.readings), key=lambda one: one.at)
             if readings:
                 self._store_block(era, readings)
-            self._store_cells([point for each in found for point in each.points])
+            self._try_cells([point for each in found for point in each.points])
         self._execute("DELETE FROM fresh WHERE target = ?", self._target)
 
     def _end_alerts(self, holding: AbstractSet[tuple[str, str]]) -> dict[tuple[str, str], Alert]:
@@ -270,6 +314,14 @@ class Writer:
                 ended = max(alert.last, last or 0.0)
                 self._store_alert(replace(alert, ended=ended, last=ended))
         return going_on
+
+    def _try_cells(self, points: Sequence[Point]) -> None:
+        try:
+            self._store_cells(points)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - charts of days are not worth the record
+            self._found_fault("series were left out", error)
 
     def _store_cells(self, points: Sequence[Point]) -> None:
         for tier in TIERS:
@@ -317,6 +369,10 @@ class _Transaction:
             if self._connection.in_transaction:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
+
+
+def _as_json(reading: Reading[Any]) -> str:
+    return json.dumps(encode(reading), separators=(",", ":"))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

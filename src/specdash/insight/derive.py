@@ -71,6 +71,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
             views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
         ),
         delay=state.value(Source.SCHEDULING),
+        recording_trouble=state.recording_trouble,
         trial=trial,
         alerts=alerts,
         timeline=timeline.events(state.timeline, alerts, applies),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Hears of every alert, of every change of the server's state, and of every point of every charted series."""
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the recording of it, "" when nothing is."""
+
     def on_alert(self, event: AlertEvent) -> None:
         """An alert was raised, changed or is over."""
 

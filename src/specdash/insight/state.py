@@ -118,6 +118,11 @@ class TargetState:
         self._busy_slots = 1.0
         self._lock = threading.Lock()
 
+    @property
+    def recording_trouble(self) -> str:
+        """See `Picture.recording_trouble`."""
+        return self._observer.trouble if self._observer is not None else ""
+
     def apply(self, reading: Reading[Any]) -> None:
         """Take in one reading; times must not decrease per source."""
         with self._lock:

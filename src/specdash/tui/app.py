@@ -67,7 +67,7 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     monotonic, `wall` Unix time. With a `console` the dashboard may be armed (see `arming`) to change the services;
     without one it only looks. `incident` writes an incident bundle and says where, `record` opens what was recorded at
     a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows nothing else.
-    `recording` says at once why nothing is recorded, "" when all is well. `slots` saves, restores
+    `recording` says at once what is wrong with the recording, "" when nothing is. `slots` saves, restores
     and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
     thread, and change something only while armed.
     """

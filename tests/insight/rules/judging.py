@@ -29,6 +29,8 @@ WALL = 1_800_000_000.0
 class Heard:
     """An observer that keeps what it hears."""
 
+    trouble = ""
+
     def __init__(self) -> None:
         self.events: list[AlertEvent] = []
 

@@ -319,3 +319,10 @@ def _room(disk: Disk, uses: str, *, no_files: bool) -> str:
     if no_files:
         return f"only {disk.files_left} files can still be made on the disk of {disk.path} ({uses})"
     return f"{disk.free_bytes / MIB:.1f} MiB are left on the disk of {disk.path} ({uses})"
+
+
+def recording_fault(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    """The record is not written, or not as it should be."""
+    del limits
+    if scene.picture.recording_trouble:
+        yield Symptom(scene.picture.recording_trouble)

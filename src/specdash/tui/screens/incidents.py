@@ -82,7 +82,7 @@ class IncidentsScreen(BoardScreen[IncidentsBoard]):
 
     def show_body(self, view: View) -> None:
         """Draw this view."""
-        self.board.strip.problem = self._situation.not_recording
+        self.board.strip.problem = self._situation.recording_trouble
         super().show_body(view)
 
     def on_mount(self) -> None:

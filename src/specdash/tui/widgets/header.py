@@ -49,6 +49,8 @@ _BANNER_LINES = 3
 _QUIET_LINES = 2
 _WIDE = 100
 _LEAST_ENGINE = 12
+_TROUBLE = 60
+"""So much of why nothing is recorded; the alert and the incidents screen have all of it."""
 _SILENT = (BackendState.DOWN, BackendState.STALE, BackendState.RESTARTED)
 _LAST_WORDS_S = 600.0
 
@@ -65,8 +67,8 @@ class Situation:
     locked: bool = False
     cut_short: bool = False
     """An apply was cut short, and waits to be finished or rolled back."""
-    not_recording: str = ""
-    """Why nothing is recorded, empty when all is well."""
+    recording_trouble: str = ""
+    """What is wrong with the recording, empty when nothing is."""
     on_incidents: bool = False
     """The incidents screen is what is looked at: its key needs no hint."""
     on_speculation: bool = False
@@ -95,7 +97,7 @@ class Header(LinesWidget):
 def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     """The whole header."""
     backend = view.picture.backend
-    tags, how = _tags(view, situation), _how(view, situation)
+    tags, how = _tags(view, situation, width), _how(view, situation)
     lines = [
         spread(_what_runs(view, situation, width - line_width(tags) - 1), tags, width),
         spread(_where(backend, width - line_width(how) - 1, wide=width >= _WIDE), how, width),
@@ -233,7 +235,7 @@ def _short(key: str) -> str:
     return clean(key, 40).removeprefix("spec-").removeprefix("draft-")
 
 
-def _tags(view: View, situation: Situation) -> list[Span]:
+def _tags(view: View, situation: Situation, width: int) -> list[Span]:
     spans: list[Span] = []
     if situation.cut_short:
         spans += [(" APPLY CUT SHORT: e ", "banner.bad"), ("  ", "text")]
@@ -241,8 +243,9 @@ def _tags(view: View, situation: Situation) -> list[Span]:
         spans += [(f" ARMED {situation.armed_left_s:.0f}s ", "banner.bad"), ("  ", "text")]
     if situation.demo:
         spans.append(("demo  ", "accent"))
-    if situation.not_recording:
-        spans.append(("not recording  ", "warn"))
+    if situation.recording_trouble:
+        what, _, why = clean(situation.recording_trouble, _TROUBLE).partition(": ")
+        spans.append((f"{what}: {why}  " if why and width >= _WIDE else f"{what}  ", "warn"))
     speedup = view.picture.speedup
     if speedup.verdict is Paying.HURTING and not is_tried(view):
         spans += [(f" HURTING x{decimal(speedup.value)} ", "banner.bad"), ("  ", "text")]

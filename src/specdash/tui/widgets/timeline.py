@@ -147,7 +147,7 @@ def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
     """`Timeline  last 3h ──── ◆ critical alert  ▲ warning …`, as much of the key as fits."""
     left: list[Span] = [("Timeline", "text"), (f"  last {name}", "dim")]
     if problem:
-        told = f"  not recording: {clean(problem, 200)}"
+        told = f"  {clean(problem, 200)}"
         return (*left, (fit(told, max(width - line_width(left), 0)), "warn"))
     key: list[Span] = []
     for look in _KEY:
