@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend import auto_context, binary, capabilities, devices, embedded, model_files
 from specdash.backend.auto import read_settings, slowed_down
 from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.listening import family
+from specdash.backend.listening import free_port as free_port  # noqa: PLC0414 - others take it from here
 from specdash.backend.room import room_of, used_devices
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings
 from specdash.core.envfile import read_values
@@ -254,18 +256,12 @@ def backend_service(settings: BackendSettings, *, log_path: str) -> ChildCommand
     return ChildCommand(f"backend:{settings.port}", plan.argv, plan.environment(), log_path)
 
 
-def free_port(host: str) -> int:
-    """A port nobody listens on now."""
-    with socket.create_server((host, 0), family=_family(host)) as server:
-        return int(server.getsockname()[1])
-
-
 def check_port(settings: BackendSettings) -> None:
     """Raise `PortInUseError` when somebody listens there already, naming them where the system tells."""
     if settings.host.endswith(".sock"):
         return
     try:
-        with socket.create_server((settings.host, settings.port), family=_family(settings.host)):
+        with socket.create_server((settings.host, settings.port), family=family(settings.host)):
             return
     except PermissionError:
         raise InputError(f"port {settings.port}: not permitted for this user; set LLAMA_PORT above 1023") from None
@@ -276,10 +272,6 @@ def check_port(settings: BackendSettings) -> None:
     owner = _listener(settings.port)
     by = f" by {owner}" if owner else ""
     raise PortInUseError(f"port {settings.port} is in use{by}; stop it, or set another LLAMA_PORT")
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _listener(port: int) -> str | None:

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 _CONNECT_S = 0.1
 
 
+def free_port(host: str) -> int:
+    """A port nobody listens on now."""
+    with socket.create_server((host, 0), family=family(host)) as server:
+        return int(server.getsockname()[1])
+
+
+def family(host: str) -> socket.AddressFamily:
+    """Of an address or a name."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def is_listening(settings: BackendSettings) -> bool:
     """Whether a connection can be made now."""
     with contextlib.suppress(OSError):

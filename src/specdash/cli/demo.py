@@ -142,7 +142,8 @@ def private_directory(prefix: str = "specdash-demo-") -> Iterator[Path]:
 
 def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str, ...], engine: str) -> Target:
     """Start the bundled models under the supervisor and wait until they answer; raises `SpecdashError`."""
-    from specdash.backend.launch import free_port, plan_from_file
+    from specdash.backend.listening import free_port
+    from specdash.collect.discover import recorded_target
     from specdash.control.supervisor import Restart, Service
     from specdash.core.target import Target
 
@@ -152,8 +153,8 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
     slots.mkdir(exist_ok=True)
     text = demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine, slots=slots)
     env_file.write_text(text, encoding="utf-8")
-    plan = plan_from_file(str(env_file))
-    print(f"specdash demo: starting {plan.engine.words} on {plan.settings.url}", file=sys.stderr)
+    url = f"http://127.0.0.1:{port}"
+    print(f"specdash demo: starting llama.cpp on {url}", file=sys.stderr)
     argv = (sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file))
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     output = directory / "backend.out"
@@ -172,22 +173,21 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
     supervisor.start(BACKEND)
     status = supervisor.wait_ready(BACKEND, START_DEADLINE_S)
     if status.state != "ready":
+        # Planning says why in its own words. Otherwise it is left to `backend run`: what it takes to validate settings
+        # and to read models is 15 MB that the dashboard has no other use for.
+        from specdash.backend.launch import plan_from_file
+
+        plan_from_file(str(env_file))
         raise SpecdashError(f"the demo's backend did not start: {status.detail or status.state}")
-    return Target(
-        plan.settings.url,
-        log=str(log),
-        pid=status.pid,
-        engine=plan.engine.words,
-        parameters=plan.speculation,
-        origin="demo",
-    )
+    target = recorded_target(url, env) or Target(url)
+    return replace(target, log=str(log), pid=status.pid, origin="demo")
 
 
 def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Target:
     """Start the proxy in front of `target`, and return the target with it; as it was where no proxy is installed."""
     from importlib.util import find_spec
 
-    from specdash.backend.launch import free_port
+    from specdash.backend.listening import free_port
     from specdash.control.supervisor import Restart, Service
 
     if any(find_spec(name) is None for name in _PROXY_PACKAGES):

@@ -201,12 +201,19 @@ class Console:
 
     def unfinished(self) -> str | None:
         """In words, the apply or the trial that was cut short by the death of its specdash; None when there is none."""
-        from specdash.control.recover import unfinished
-        from specdash.control.trial import abandoned
+        from specdash.control.journal import unfinished
+        from specdash.core.paths import trial_file
 
         with contextlib.suppress(SpecdashError):
-            found = unfinished(self._env) or abandoned(self._env)
-            return None if found is None else found.words
+            journal = unfinished(self._env)
+            if journal is not None:
+                return journal.words
+            if trial_file(self._env).exists():
+                # Every dashboard asks; what reads a trial takes 15 MB to import, and hardly ever is there one.
+                from specdash.control.trial import abandoned
+
+                trial = abandoned(self._env)
+                return None if trial is None else trial.words
         return None
 
     def _last_good(self, role: Role) -> Mapping[str, str] | None:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from specdash.collect.processes import same_process
 from specdash.control import safe_file
 from specdash.core.applies import ApplyKind, Step, StoredChange
 from specdash.core.changes import KeyChange, Role
@@ -237,3 +238,11 @@ def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:
     from specdash.core.paths import apply_journal_file
 
     return JournalFile(apply_journal_file(env))
+
+
+def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
+    """The apply that was cut short; None when there is none, or the one there is still runs. Raises `InputError`."""
+    journal = journal_file(env).read()
+    if journal is None or same_process(journal.pid, journal.pid_started):
+        return None
+    return journal

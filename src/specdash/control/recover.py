@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from specdash.collect.processes import same_process
 from specdash.control import faults
 from specdash.control.apply_end import applied, as_recovery, conclude, roll_back
 from specdash.control.apply_forward import forward
 from specdash.control.apply_lock import ApplyLock
 from specdash.control.apply_steps import StepFailedError, Steps
 from specdash.control.apply_work import Work
-from specdash.control.journal import Journal, Phase, journal_file
+from specdash.control.journal import Journal, Phase, journal_file, unfinished
 from specdash.control.proxy_gate import resume_all
 from specdash.control.records import read_records
 from specdash.core.applies import ApplyRecord, Outcome, Step
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
     from specdash.core.applies import Progress
 
 __all__ = ["Journal", "recover", "unfinished"]
-
-
-def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
-    """The apply that was cut short; None when there is none, or the one there is still runs. Raises `InputError`."""
-    journal = journal_file(env).read()
-    if journal is None or same_process(journal.pid, journal.pid_started):
-        return None
-    return journal
 
 
 def recover(

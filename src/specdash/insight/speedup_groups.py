@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from specdash.insight.speedup_model import effort_of
 from specdash.insight.speedup_picture import GroupFigures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Reversible, Sequence
 
     from specdash.insight.samples import RequestSample
 
@@ -23,6 +24,8 @@ FOLLOW_UP = 0.5
 LONG, NEXT, FRESH = "long prompt", "follow-up", "new prompt"
 PHASES = (*(str(one) for one in Work), LONG, NEXT, FRESH)
 _LATE_S = 2.0
+_DISORDER_S = 60.0
+"""Requests that were told of later may have ended earlier by so much."""
 
 
 def context_of(sample: RequestSample) -> str | None:
@@ -45,17 +48,23 @@ def phase_of(sample: RequestSample, work: Work | None) -> str | None:
     return NEXT if cached >= FOLLOW_UP * sample.prompt_tokens and cached else FRESH
 
 
-def works(samples: Sequence[RequestSample], told: Iterable[RequestSample]) -> dict[int, Work]:
-    """What the proxy told of requests of the log, by their index: same tokens, and ended at the same time."""
+def works(samples: Sequence[RequestSample], told: Reversible[RequestSample]) -> dict[int, Work]:
+    """What the proxy told of requests of the log, by their index: same tokens, and ended at the same time.
+
+    Both are in the order in which they ended: of what was told only as much is looked at as the samples span.
+    """
     known: dict[tuple[int | None, int | None], list[RequestSample]] = {}
-    for one in told:
+    first = min((one.ended for one in samples if one.work is None), default=math.inf) - _LATE_S
+    for one in reversed(told):
+        if one.ended < first - _DISORDER_S:
+            break
         if one.work is not None:
             known.setdefault((one.prompt_tokens, one.decode_tokens), []).append(one)
     found: dict[int, Work] = {}
     for index, sample in enumerate(samples):
         for one in known.get((sample.prompt_tokens, sample.decode_tokens), ()):
             if abs(one.ended - sample.ended) <= _LATE_S and one.work is not None:
-                found[index] = one.work
+                found.setdefault(index, one.work)
     return found
 
 

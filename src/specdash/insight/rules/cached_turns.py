@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Guardrail, Outcome
@@ -11,7 +12,7 @@ from specdash.insight.proxy_picture import ended_at
 from specdash.insight.rules.turns import turns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from specdash.core.proxy_events import RequestEvent
     from specdash.insight.picture import RequestPicture
@@ -65,6 +66,7 @@ def lost_by_sessions(scene: Scene, seconds: float, least: float, *, crowded: boo
     """By session: turns that went on from the turn before and found less than half of it cached. `crowded` asks for
     those between which as many other conversations as there are slots had their turn, else for the others."""
     ended = [one for one in reversed(turns_of(scene, seconds).ended) if one.outcome is Outcome.OK and one.session]
+    ended.sort(key=ended_at)
     slots = len(scene.picture.backend.slots or ()) or 1
     uptime = scene.picture.backend.uptime_s
     started = scene.picture.wall - uptime if uptime is not None else 0.0
@@ -96,13 +98,15 @@ def _goes_on(before: RequestEvent, after: RequestEvent) -> bool:
     return before.messages is None or after.messages is None or after.messages > before.messages
 
 
-def _is_crowded(ended: Iterable[RequestEvent], before: RequestEvent, after: RequestEvent, slots: int) -> bool:
-    between = {
-        one.session
-        for one in ended
-        if one.session != after.session and ended_at(one) > ended_at(before) and one.at < after.at
-    }
-    return len(between) >= slots
+def _is_crowded(ended: Sequence[RequestEvent], before: RequestEvent, after: RequestEvent, slots: int) -> bool:
+    """Whether so many others had a turn in between. `ended` is in the order of their ends."""
+    between = set()
+    for one in islice(ended, bisect_right(ended, ended_at(before), key=ended_at), None):
+        if one.session != after.session and one.at < after.at:
+            between.add(one.session)
+            if len(between) >= slots:
+                return True
+    return False
 
 
 def _finished(scene: Scene, seconds: float) -> Sequence[RequestPicture]:
