@@ -16,6 +16,7 @@ from specdash.core import paths
 from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.pruning import Bounds
+from specdash.history.schema import VERSION
 from specdash.history.writer import Batch, Writer
 from support.recording import URL, counters
 
@@ -107,7 +108,7 @@ def test_stats_tell_what_is_recorded_and_that_the_file_is_sound(capsys: pytest.C
     assert "9m59s" in text
     assert text.endswith("sound\n")
     found = told(capsys, "stats", "--json")
-    assert found["schema"] == 1
+    assert found["schema"] == VERSION
     assert found["targets"][0]["target"] == URL
 
 

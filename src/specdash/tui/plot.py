@@ -30,7 +30,13 @@ def load() -> None:
     """Import plotext and keep one figure of our own."""
     if _figures:
         return
-    import plotext
+    # Where Pillow is installed, plotext imports it to draw pictures: 3 MB for what no chart here is.
+    is_unused = sys.modules.setdefault("PIL", None) is None  # type: ignore[arg-type]  # None: cannot be imported
+    try:
+        import plotext
+    finally:
+        if is_unused:
+            del sys.modules["PIL"]
 
     # The library draws on a figure that is global to the process and capped to the terminal's size; ours is neither.
     plotext.terminal.limit(False, False)
