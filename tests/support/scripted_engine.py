@@ -26,9 +26,9 @@ behaviour = arguments.get("--alias", "")
 if behaviour == "dies":
     sys.exit("error: it was told to die")
 def told_to_end(*_):
-    print("it was told to end", flush=True)
     if behaviour != "stubborn":
         sys.exit("it ends")
+    print("it was told to end", flush=True)
 
 signal.signal(signal.SIGTERM, told_to_end)
 

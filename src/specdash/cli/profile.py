@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings
@@ -11,7 +13,6 @@ from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from specdash.control.profiles import Profile
@@ -56,14 +57,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _take_words_anywhere(parser: argparse.ArgumentParser) -> None:
     """Let keys stand before, between and after options: argparse by itself takes them only in one row."""
-    plain = parser.parse_known_args
+    # argparse reads the options first, and the words are unknown until then: no complaint before the end.
+    plain = partial(argparse.ArgumentParser.parse_known_args, parser)
 
     def parse(args: Any = None, namespace: Any = None) -> Any:
         parser.parse_known_args = plain  # type: ignore[method-assign]
         try:
-            return parser.parse_known_intermixed_args(args, namespace)
+            given, unknown = parser.parse_known_intermixed_args(args, namespace)
         finally:
             parser.parse_known_args = parse  # type: ignore[method-assign]
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return given, unknown
 
     parser.parse_known_args = parse  # type: ignore[method-assign]
 
