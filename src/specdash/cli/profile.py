@@ -61,7 +61,7 @@ def _take_words_anywhere(parser: argparse.ArgumentParser) -> None:
     plain = partial(argparse.ArgumentParser.parse_known_args, parser)
 
     def parse(args: Any = None, namespace: Any = None) -> Any:
-        parser.parse_known_args = plain  # type: ignore[method-assign]
+        parser.parse_known_args = plain  # type: ignore[method-assign, assignment]
         try:
             given, unknown = parser.parse_known_intermixed_args(args, namespace)
         finally:
