@@ -118,7 +118,7 @@ def read_object(text: str, at: int, offered: Mapping[str, Tool]) -> Markup | Non
         opened = reader.at
         fenced = text.startswith("`", at)
         found.opened = True
-        end = _json_end(text, opened)
+        end = _bracket_end(text, opened, _JSON_TOKEN)
         try:
             calls = _calls_of(_DECODER.decode(text[opened:end]), offered)
         except (ValueError, RecursionError):
@@ -181,26 +181,13 @@ def _fits_loosely(call: WrittenCall, offered: Mapping[str, Tool]) -> bool:
     return not isinstance(properties, dict) or not properties or properties.keys() >= call.arguments.keys()
 
 
-def _json_end(text: str, at: int) -> int:
-    """Where the JSON value that begins with a bracket at `at` ends. Raises when the text ends before."""
-    depth = 0
-    for found in _JSON_TOKEN.finditer(text, at):
-        mark = found[0]
-        if mark in "{[":
-            depth += 1
-        elif mark in "}]":
-            depth -= 1
-            if depth <= 0:
-                return found.end()
-        elif len(mark) == 1:
-            break
-    raise _UnfinishedError
+def _bracket_end(text: str, at: int, token: re.Pattern[str]) -> int:
+    """Where the value that begins with a bracket at, or after, `at` ends. Raises when the text ends before.
 
-
-def _python_end(text: str, at: int) -> int:
-    """Where the bracketed expression that begins at or after `at` ends. Raises when the text ends before."""
+    `token` finds brackets and whole strings; a lone quote is a string that does not end.
+    """
     depth = 0
-    for found in _PYTHON_TOKEN.finditer(text, at):
+    for found in token.finditer(text, at):
         mark = found[0]
         if mark in "([{":
             depth += 1
@@ -543,7 +530,7 @@ class _Reader:
         if not text.startswith(("{", "["), at) or _PYTHON_START.match(text, at):
             return False
         try:
-            end = _json_end(text, at)
+            end = _bracket_end(text, at, _JSON_TOKEN)
             value = _DECODER.decode(text[at:end])
         except _UnfinishedError:
             return self._unreadable(at, -1)
@@ -581,7 +568,7 @@ class _Reader:
     def _json_arguments(self, *closers: str) -> dict[str, Any] | None:
         """The JSON object here; None for one that cannot be read, up to what closes the call."""
         text, at = self.text, self.at
-        end = _json_end(text, at)
+        end = _bracket_end(text, at, _JSON_TOKEN)
         try:
             value = _DECODER.decode(text[at:end])
         except (ValueError, RecursionError):
@@ -709,7 +696,7 @@ class _Reader:
         named = _PYTHON_CALL.search(text, at)
         name = _plain(named[1].removesuffix(".call"), self._offered) if named else None
         try:
-            end = _python_end(text, at)
+            end = _bracket_end(text, at, _PYTHON_TOKEN)
         except _UnfinishedError:
             self.found.calls.append(WrittenCall(name, None))
             raise
