@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.cli.signals import stopped_by_signals
-from specdash.cli.terminal_app import need_terminal
+from specdash.cli.terminal_app import need_terminal, return_memory
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
@@ -85,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
+        # Before the supervisor's threads: each that there is already keeps its heap.
+        return_memory()
     with stopped_by_signals(), private_directory() as directory, Supervisor() as supervisor:
         target = start_backend(supervisor, directory, spec_types, args.engine)
         if args.timings is None:

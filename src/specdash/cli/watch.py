@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
 from specdash.cli.recording import own_rules, recorder_for
 from specdash.cli.signals import stopped_by_signals
-from specdash.cli.terminal_app import need_terminal, run_app
+from specdash.cli.terminal_app import need_terminal, return_memory, run_app
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 
 ROLLBACK_S = 300.0
 """How long leaving waits for the rollback of an apply that was running."""
-_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
-"""As glibc's malloc.h numbers them."""
-_LARGE = 256 * 1024
-"""Bytes from which memory is the kernel's again as soon as it is free."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +128,7 @@ def open_dashboard(
     if theme.value is not None and theme.value not in THEME_NAMES:
         raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(THEME_NAMES)}")
 
-    _return_memory()
+    return_memory()
     collecting = Collecting(target, complete, settings, env)
     console = Console(
         deployment or (lambda: _services(settings)),
@@ -165,21 +161,6 @@ def open_dashboard(
         collecting.stop()
         _end_apply(console)
     return app.return_code or ExitCode.OK
-
-
-def _return_memory() -> None:
-    """Have the C library give large buffers back, and keep one heap for all threads.
-
-    Left to itself it gives each of a dozen threads a heap, and once it has seen a large buffer come and go (a block of
-    the record, its compressor) it keeps room for the next one in each: about 5 MB that nobody uses. No Python object
-    lies there, so there is no nearer place to mend it. Other C libraries have no such call.
-    """
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        change = ctypes.CDLL(None).mallopt
-        for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE)):
-            change(option, value)
 
 
 def _for_children(settings: Mapping[str, Resolved], env: Mapping[str, str]) -> dict[str, str]:
