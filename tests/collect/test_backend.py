@@ -260,7 +260,7 @@ class TestFaults:
     async def test_a_loading_server_is_known_to_be_loading(self, server: FaultServer) -> None:
         server.routes = dict.fromkeys(server.routes, LOADING)
         async with watching(server) as watched:
-            await until(lambda: watched.last(Source.METRICS) is not None)
+            await until(lambda: None not in (watched.last(Source.METRICS), watched.last(Source.HEALTH)))
             last = watched.last(Source.HEALTH)
             assert last is not None
             assert last.value is not None

@@ -73,6 +73,8 @@ def test_how_the_upstream_is_cut_makes_no_difference(
 
     assert isinstance(unhurried, ProxyProcess)
     script = with_(one.script, timings=False, progress=())
+    # A session's first turn says how long its tokens are, and so what the next message_start estimates.
+    unhurried.messages({**one.body, "stream": True})
     bodies = []
     for split in (0, 1, size):
         upstream.forget()

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from specdash.bench.plausible import CACHED
+from specdash.core.token_speed import DECODE, possible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,10 +62,13 @@ class Answer:
         if self.tokens is None or self.tokens < 2 or one.failed:
             return None
         if one.predicted_ms:
-            return self.tokens - 1.0, one.predicted_ms / 1000.0
-        if one.first_s is None or one.done_s is None or one.done_s <= one.first_s:
+            seconds = one.predicted_ms / 1000.0
+        elif one.first_s is None or one.done_s is None:
             return None
-        return self.tokens - 1.0, one.done_s - one.first_s
+        else:
+            seconds = one.done_s - one.first_s
+        tokens = self.tokens - 1.0
+        return (tokens, seconds) if seconds > 0 and possible(tokens / seconds, DECODE) is not None else None
 
     @property
     def decode_rate(self) -> float | None:

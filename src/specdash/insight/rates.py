@@ -87,6 +87,8 @@ class SlotRates:
             if before is None or before.task != now.task:
                 continue
             spent = at - before.at
+            if spent <= 0:  # one slot twice in one answer
+                continue
             grown = now.decoded - before.decoded if before.decoded else 0
             if grown > 0 and possible(grown / spent, DECODE) is not None:
                 self.decode_by_slot[slot.id] = grown / spent

@@ -55,7 +55,7 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("journald iso", r"T::[.,]?:?[^\[\]{}|:]{1,200}\[\]:", _STAMPED_BY_ISO + r"[^\[\]{}|]{1,200}\[\d*\]:\s*"),
     Foreign("kubernetes", r"T::\.(?:Z|:)std(?:out|err)[FP]", _STAMPED_BY_ISO + r"std(?:out|err)\s[FP]\s"),
     Foreign("docker", r"T::\.(?:Z|:)", _STAMPED_BY_ISO),
-    Foreign("compose", r"[\w.]{1,64}\|", r"[\w.+\- \t]{1,80}\|\s{0,40}"),
+    Foreign("compose", r"[\w.]{1,64}\|", r"[\w.+\-\s\0]{1,80}\|[\s\0]{0,40}"),
     Foreign("docker json", r'\{"log":"', r'\{"log":"\s*'),
 )
 """Tried in order; the first whose shape fits, and that leaves a prefix of the server's own or a known line, wins."""
