@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdash.control.preflight.synthetic import longest_draft
-from specdash.core.speculation import spec_type
 from specdash.llama.memory import AUTOMATIC_SLOTS, CACHE_TYPES
 from specdash.llama.model_shape import shape_of
 
@@ -71,7 +70,7 @@ def _batch(subject: Subject, out: Findings) -> None:
     server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
     tokens"). With several slots it happens only when they draft at once, with all clients connected.
     """
-    types = [found for name in subject.settings.spec_types if (found := spec_type(name)) is not None]
+    types = subject.spec_types
     if not types:
         return
     longest, slots, batch = longest_draft(subject, types), subject.slots.sequences, subject.number("batch-size")

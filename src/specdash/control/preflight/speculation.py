@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.settings import DEFAULT
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.core.speculation import KNOBS, SpecType, readers_of, spec_type
+from specdash.core.speculation import KNOBS, SpecType, readers_of
 from specdash.llama.memory import snapshots_of
 from specdash.llama.model_shape import shape_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def check(subject: Subject, out: Findings) -> None:
     """Add what is to be said of the spec types and their knobs."""
-    types = [found for name in subject.settings.spec_types if (found := spec_type(name)) is not None]
+    types = subject.spec_types
     if subject.readable("llama_spec_type"):
         _deaf_knobs(subject, types, out)
         _foreign_parameters(subject, types, out)

@@ -10,6 +10,7 @@ from specdash.backend.extra_args import change, setting
 from specdash.backend.loads import cells_asked, slots_asked
 from specdash.backend.settings import DEFAULT
 from specdash.core.parameter_catalogue import BY_NAME
+from specdash.core.speculation import SpecType, spec_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,11 @@ class Subject:
         lost = self.values.get(EXTRA_ARGS, "") if EXTRA_ARGS in self.dropped else ""
         words = lost.replace("=", " ").split()
         return not any(flag in words for one in parameters for flag in (*one.flags, *one.off_flags))
+
+    @property
+    def spec_types(self) -> list[SpecType]:
+        """The chain, of types that the catalogue knows."""
+        return [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
 
     @property
     def spec_key(self) -> str:

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.core.speculation import SpecType, spec_type
 
 if TYPE_CHECKING:
     from specdash.control.preflight.context import Findings
     from specdash.control.preflight.subject import Subject
+    from specdash.core.speculation import SpecType
 
 RATES, LENGTH = "spec-synth-rates", "spec-synth-len"
 _DROP = f"remove --{RATES} and --{LENGTH}"
@@ -22,7 +22,7 @@ def check(subject: Subject, out: Findings) -> None:
     rates, length = subject.settings.text(RATES), subject.settings.value(LENGTH)
     if rates is None and length is None:
         return
-    types = [found for name in subject.settings.spec_types if (found := spec_type(name)) is not None]
+    types = subject.spec_types
     if rates is not None and length is not None:
         said, key = f"{subject.named(RATES)} and {subject.named(LENGTH)} exclude each other", subject.source(RATES)
         fix = "remove one of them"
