@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q
 RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 
-.PHONY: help demo test test-all lint format bench screenshots lock clean
+.PHONY: help demo test test-all lint format bench mutation screenshots lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all      all tests: engines, llama-server binary, tmux (what CI runs)"
 	@echo "make lint          ruff, mypy, import contracts"
 	@echo "make bench         the figures of docs/performance.md"
+	@echo "make mutation      how many small faults the tests notice (half an hour or more)"
 	@echo "make screenshots   redraw screenshots/ from the real demo"
 
 $(VENV)/bin/python:
@@ -33,13 +34,19 @@ $(DEV_STAMP): requirements/dev.txt $(RUN_STAMP)
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@touch $@
 
+# Where PYTHONDONTWRITEBYTECODE is set, each of the many processes of the demo and the tests would compile all again.
+COMPILED := $(BIN)/python -m compileall -q src
+
 demo: $(RUN_STAMP)
+	@$(COMPILED)
 	@$(BIN)/specdash demo
 
 test: $(DEV_STAMP)
+	@$(COMPILED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(DEV_STAMP)
+	@$(COMPILED)
 	$(BIN)/python -m pytest -m ""
 
 lint: $(DEV_STAMP)
@@ -47,6 +54,8 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_house.py
+	$(BIN)/python tools/make_docs.py --check
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix
@@ -54,6 +63,12 @@ format: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks
+
+mutation: $(DEV_STAMP)
+	@$(PIP) install 'coverage>=7.10,<8'
+	$(BIN)/python tools/mutation.py insight
+	$(BIN)/python tools/mutation.py control/apply
+	$(BIN)/python tools/mutation.py proxy/guardrails
 
 screenshots: $(DEV_STAMP)
 	$(BIN)/python tools/make_screenshots.py

@@ -1,35 +1,96 @@
-"""`make bench`: runs every benchmark in turn, each in a process of its own, and prints what it prints."""
+"""`make bench`: runs every benchmark in turn, each in a process of its own, prints what it prints, and at the end one
+table of the goals, each figure beside its peer of the same run: what docs/performance.md keeps.
+
+    python -m benchmarks [NAME …]
+
+None may take longer than `LIMIT_S`. The exit code is the worst of theirs; a goal that is missed is no failure.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from benchmarks.goals import table
 
 HERE = Path(__file__).parent
-BENCHMARKS = (
-    "live",
-    "ui_cost",
-    "ui_lag",
-    "collect_cost",
-    "parse_log",
-    "proxy_cost",
-    "swap",
-    "start_check",
-    "preflight",
-    "alert_latency",
-    "judging_cost",
-    "incident",
-)
+BENCHMARKS: dict[str, tuple[str, ...]] = {
+    "live": (),
+    "ui_cost": (),
+    "ui_lag": (),
+    "keys": (),
+    "log_soak": ("8",),
+    "collect_cost": (),
+    "fleet": (),
+    "parse_log": ("--json",),
+    "status_start": (),
+    "proxy_cost": ("--json", "--rounds", "2"),
+    "swap": (),
+    "start_check": (),
+    "preflight": (),
+    "alert_latency": ("3",),
+    "judging_cost": (),
+    "incident": (),
+}
+"""Each with its arguments."""
+
+LIMIT_S, ENDING_S = 600.0, 30.0
+TOO_LONG = 124
+"""The exit code of a benchmark that took longer, as of timeout(1)."""
+
+
+def run(name: str) -> tuple[int, str]:
+    """One benchmark; its exit code and what it printed."""
+    command = [sys.executable, str(HERE / f"{name}.py"), *BENCHMARKS[name]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            printed = process.communicate(timeout=LIMIT_S)[0]
+        except subprocess.TimeoutExpired:
+            # Its servers and terminals end with it when it is interrupted, and not when it is killed.
+            process.send_signal(signal.SIGINT)
+        else:
+            return process.returncode, printed
+        try:
+            printed = process.communicate(timeout=ENDING_S)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            printed = process.communicate()[0]
+    print(f"{name}: ended after {LIMIT_S:.0f} s", file=sys.stderr)
+    return TOO_LONG, printed
 
 
 def main() -> int:
     """Run them; the exit code is that of the worst."""
-    worst = 0
-    for name in BENCHMARKS:
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    worst, printed, loads = 0, {}, []
+    for name in names:
         print(f"== {name}", flush=True)
-        worst = max(worst, subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=False).returncode)
+        code, output = run(name)
+        worst = max(worst, code)
+        loads.append(os.getloadavg()[0])
+        print(output, end="", flush=True)
+        if (figures := parsed(output)) is not None:
+            printed[name] = figures
+    print(f"\n{table(printed)}\n\nLoad average {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores.")
     return worst
+
+
+def parsed(output: str) -> Any:
+    """What a benchmark printed: a JSON document, or a document a line; None where it is neither."""
+    with contextlib.suppress(ValueError):
+        return json.loads(output)
+    with contextlib.suppress(ValueError):
+        return [json.loads(line) for line in output.splitlines()] or None
+    return None
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def main() -> None:
                     figures[name] = {"median_s": round(statistics.median(took), 2), "worst_s": round(max(took), 2)}
     json.dump(figures, sys.stdout, indent=1)
     print()
-    sys.exit(any(one["worst_s"] >= BOUND_S for one in figures.values()))
+    sys.exit(any(figure["worst_s"] >= BOUND_S for figure in figures.values()))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """No rule fires in a healthy demo: its server, proxy, traffic and agents, watched as the dashboard does.
 
+The traffic is without the phase in which drafts do not pay.
+
 `python benchmarks/healthy.py [--minutes M] [--spec-type T] [--engine E]` prints JSON and exits 1 when any alert was
 raised, a notice included. Alerts that are over count: what a rule saw for a moment is in `raised`.
 """
@@ -19,6 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]
 
 from specdash.backend.demo import DRAFT_TYPE, parse_spec_types  # noqa: E402
+from specdash.backend.workload import PAYING  # noqa: E402
 from specdash.cli.demo import (  # noqa: E402
     demo_environment,
     private_directory,
@@ -27,12 +30,12 @@ from specdash.cli.demo import (  # noqa: E402
     start_traffic,
 )
 from specdash.collect.hub import Hub  # noqa: E402
-from specdash.control.supervisor import Supervisor  # noqa: E402
+from specdash.control.services.supervisor import Supervisor  # noqa: E402
 from specdash.insight.rules.catalogue import shipped  # noqa: E402
 from specdash.insight.state import TargetState  # noqa: E402
 
 if TYPE_CHECKING:
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
 
 
 def main() -> int:
@@ -49,7 +52,7 @@ def main() -> int:
         judged: set[str] = set()
         longest = 0.0
         with Hub(target, [state.apply], on_target=state.retarget, env=demo_environment(directory)):
-            start_traffic(supervisor, target, None)
+            start_traffic(supervisor, target, None, PAYING)
             ends = time.monotonic() + args.minutes * 60.0
             while (left := ends - time.monotonic()) > 0:
                 began = time.monotonic()

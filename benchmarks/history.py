@@ -28,17 +28,14 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend import demo as demo_models
 from specdash.cli import demo
 from specdash.collect.hub import Hub
-from specdash.control.supervisor import Supervisor
+from specdash.control.services.supervisor import Supervisor
 from specdash.core.readings import Reading, Source
-from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.core.records import EventKind, TimelineEvent
+from specdash.core.sources import SOURCES, encode
 from specdash.history import block
-from specdash.history.columns import Columns, Packed
-from specdash.history.keep import to_keep
-from specdash.history.pruning import Bounds
 from specdash.history.recorder import Recorder
-from specdash.history.stats import file_bytes
-from specdash.history.store import Store, target_name
-from specdash.history.writer import BLOCK_S, Batch, Writer
+from specdash.history.store import Store, file_bytes, target_name
+from specdash.history.writer import BLOCK_S, Batch, Bounds, Writer, to_keep
 from specdash.insight.state import TargetState
 
 if TYPE_CHECKING:
@@ -140,7 +137,9 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         assert stats.last is not None
         span = stats.last - stats.first
         requests = sum(
-            len(one.value.events) for one in seen.readings if one.source is Source.PROXY_EVENTS and one.value
+            len(reading.value.events)
+            for reading in seen.readings
+            if reading.source is Source.PROXY_EVENTS and reading.value
         )
         return seen, {
             "seconds": round(elapsed, 1),
@@ -168,9 +167,12 @@ def write_hour(seen: Seen, path: Path) -> dict[str, Any]:
         readings, points = seconds[number % len(seconds)]
         at = START + number
         shift = at - int(readings[0].at) if readings else 0.0
-        kept = [to_keep(replace(one, at=one.at + shift)) for one in readings]
+        kept = [to_keep(replace(reading, at=reading.at + shift)) for reading in readings]
         writer.write(
-            Batch(sorted(kept, key=lambda one: one.at), [(when + shift, name, value) for when, name, value in points])
+            Batch(
+                sorted(kept, key=lambda reading: reading.at),
+                [(when + shift, name, value) for when, name, value in points],
+            )
         )
     cpu = time.process_time() - cpu
     writer.end(TimelineEvent(START + 3600, EventKind.RECORDER, "recording ended", ref="ended"))
@@ -190,9 +192,9 @@ def _by_second(seen: Seen) -> list[tuple[list[Reading[Any]], list[tuple[float, s
     first = int(seen.readings[0].at) + 10
     last = int(seen.readings[-1].at)
     found: list[tuple[list[Reading[Any]], list[tuple[float, str, float]]]] = [([], []) for _ in range(last - first)]
-    for one in seen.readings:
-        if first <= one.at < last:
-            found[int(one.at) - first][0].append(one)
+    for reading in seen.readings:
+        if first <= reading.at < last:
+            found[int(reading.at) - first][0].append(reading)
     for point in seen.points:
         if first <= point[0] < last:
             found[int(point[0]) - first][1].append(point)
@@ -204,10 +206,9 @@ def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
     seconds = _by_second(seen)
     blocks = []
     for start in range(0, len(seconds) - int(BLOCK_S) + 1, int(BLOCK_S)):
-        readings = [one for second, _ in seconds[start : start + int(BLOCK_S)] for one in second]
-        kept = [one for one in map(to_keep, readings) if one.source not in block.STILL_SOURCES]
-        columns = Packed(block.pack(kept, {}, {}))._columns  # noqa: SLF001 - to pack them again with another time
-        blocks.append((kept[0].at, kept[-1].at, len(kept), columns))
+        readings = [reading for second, _ in seconds[start : start + int(BLOCK_S)] for reading in second]
+        kept = [reading for reading in map(to_keep, readings) if not SOURCES[reading.source].is_still]
+        blocks.append((kept[0].at, kept[-1].at, [encode(reading) for reading in kept]))
     writer = Writer(path, target_name(seen.target), UNBOUNDED)
     writer.begin(TimelineEvent(START, EventKind.RECORDER, "recording began", ref="began"), set())
     connection = writer._connection  # noqa: SLF001 - seven days second by second would take an hour
@@ -215,14 +216,12 @@ def write_days(seen: Seen, path: Path, days: int) -> dict[str, Any]:
     span = len(seconds)
     with writer._transaction():  # noqa: SLF001
         for number in range(int(days * DAY_S / BLOCK_S)):
-            first, last, count, columns = blocks[number % len(blocks)]
+            first, last, rows = blocks[number % len(blocks)]
             shift = START + number * BLOCK_S - int(first)
-            moved = Columns()
-            for name, values in {**columns, "base": [round((first + shift) * block.TICKS)]}.items():
-                moved.put(name, values)
+            moved = [{**row, "at": round(row["at"] + shift, 4)} for row in rows]
             connection.execute(
                 "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (1, 1, ?, ?, ?, ?)",
-                (first + shift, last + shift, count, moved.pack()),
+                (first + shift, last + shift, len(rows), block.pack({"carried": [], "readings": moved})),
             )
         for number in range(0, int(days * DAY_S), span):
             shift = START + number - int(seen.readings[0].at)
@@ -241,9 +240,9 @@ def search(path: Path, target: str) -> dict[str, Any]:
             capture_output=True, text=True, check=True, timeout=120, env=os.environ,
         )  # fmt: skip
         runs.append(json.loads(done.stdout))
-    seeks = [one for run in runs for one in run["seek_ms"]]
-    spent = [one for run in runs for one in run["seek_cpu_ms"]]
-    readings = [one for run in runs for one in run["readings_ms"]]
+    seeks = [entry for run in runs for entry in run["seek_ms"]]
+    spent = [entry for run in runs for entry in run["seek_cpu_ms"]]
+    readings = [entry for run in runs for entry in run["readings_ms"]]
     opens = [run["open_ms"] + run["first_picture_ms"] for run in runs]
     return {
         "import_ms_median": round(statistics.median(run["import_ms"] for run in runs), 1),

@@ -17,12 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.log_facts import DecodeTiming, LogBatch, TaskReleased, VerificationSteps, WarningTally
-from specdash.core.observations import Counters, Health, HealthStatus, Host, ProcessTree, Props, Slot, Slots
-from specdash.core.proxy_status import ActiveView, ProxyStatus, SessionView
-from specdash.core.readings import Reading, Source
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
-from specdash.history.writer import Batch, Writer
+from specdash.core.proxy_events import ActiveView, ProxyStatus, SessionView
+from specdash.core.readings import (
+    Counters,
+    Health,
+    HealthStatus,
+    Host,
+    ProcessTree,
+    Props,
+    Reading,
+    Slot,
+    Slots,
+    Source,
+)
+from specdash.core.records import EventKind, TimelineEvent
+from specdash.history.writer import Batch, Bounds, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from specdash.insight import derive  # noqa: E402
-from specdash.insight.alerting import JUDGED_WINDOW_S  # noqa: E402
 from specdash.insight.rules.catalogue import shipped  # noqa: E402
-from specdash.insight.rules.scene import Past, Scene  # noqa: E402
+from specdash.insight.rules.scene import PictureHistory, RuleScene  # noqa: E402
+from specdash.insight.state import JUDGED_WINDOW_S  # noqa: E402
 from support.faults import DRAFTING, BreakableServer, watched  # noqa: E402
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def age(state: TargetState) -> None:
     """Give the state an hour of past that looks like its last moment."""
     last = state.alerts.past.last
     assert last is not None
-    past = Past()
+    past = PictureHistory()
     for back in range(PAST_S, 0, -1):
         totals = {name: max(0.0, value - back) for name, value in last.totals.items()}
         live = {name: max(0, count - back) for name, count in last.live.items()}
@@ -62,7 +62,7 @@ def age(state: TargetState) -> None:
     state.alerts.past = past
 
 
-def _judged(rule: Rule, scene: Scene) -> None:
+def _judged(rule: Rule, scene: RuleScene) -> None:
     list(rule.judge(scene, rule.spec.limits))
 
 
@@ -72,9 +72,9 @@ def figures(state: TargetState) -> dict[str, float]:
     assert past.last is not None
     now = past.last.at
     picture = derive.picture(state, now, wall, JUDGED_WINDOW_S)
-    scene = Scene(picture, past, state.experiments.samples)
+    scene = RuleScene(picture, past, state.experiments.samples)
     each = {rule.spec.id: cpu_ms(partial(_judged, rule, scene)) for rule in shipped()}
-    dearest = sorted(each.items(), key=lambda one: -one[1])[:6]
+    dearest = sorted(each.items(), key=lambda pair: -pair[1])[:6]
     return {
         "judgement_ms": round(cpu_ms(lambda: state._judge(now)), 3),  # noqa: SLF001 - what `apply` does at every look
         "picture_ms": round(cpu_ms(lambda: derive.picture(state, now, wall, JUDGED_WINDOW_S)), 3),

@@ -20,7 +20,7 @@ from benchmarks.tmux import pane  # noqa: E402
 from benchmarks.ui_cost import BARE  # noqa: E402
 from specdash.backend.demo import DRAFT_TYPE  # noqa: E402
 from specdash.cli.demo import TRAFFIC, private_directory, start_backend, start_traffic  # noqa: E402
-from specdash.control.supervisor import Supervisor  # noqa: E402
+from specdash.control.services.supervisor import Supervisor  # noqa: E402
 
 SIZE = (120, 36)
 RUNS = 7

@@ -54,15 +54,15 @@ class Load:
     @property
     def events_per_s(self) -> float:
         """SSE events a second over all streams."""
-        return sum(one.events for one in self.streams) / self.wall_s
+        return sum(stream.events for stream in self.streams) / self.wall_s
 
     def ttft_ms(self, share: float) -> float:
         """Quantile of the time to the first text, in milliseconds."""
-        return quantile([one.ttft_s for one in self.streams], share) * 1e3
+        return quantile([stream.ttft_s for stream in self.streams], share) * 1e3
 
     def total_s(self, share: float) -> float:
         """Quantile of the time to the end."""
-        return quantile([one.total_s for one in self.streams], share)
+        return quantile([stream.total_s for stream in self.streams], share)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -91,7 +91,7 @@ async def _load(endpoint: Endpoint, streams: int, concurrency: int, tokens: int)
     started = time.perf_counter()
     await asyncio.gather(*(work(left) for _ in range(concurrency)))
     wall = time.perf_counter() - started
-    good = tuple(one for one in done if one is not None)
+    good = tuple(stream for stream in done if stream is not None)
     return Load(good, len(done) - len(good), wall)
 
 

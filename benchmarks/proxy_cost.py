@@ -4,7 +4,7 @@
 
 Figures, each the median of the rounds: time to the first text of one stream at a time; events a second with 8 streams
 at once, as fast as they go; memory after that; how long the last of 64 paced streams (512 tokens, 100 a second) takes;
-and the time to the refusal of a body that is not JSON.
+the time to the refusal of a body that is not JSON; and the memory of ours after 500 clients and bodies of 30 MB.
 Ours asks the upstream for `timings` on every token, as it does with llama.cpp, and is measured once more without them.
 """
 
@@ -42,6 +42,9 @@ PACED = {"streams": 64, "concurrency": 64, "tokens": 512}
 SLOW = {"streams": 16, "concurrency": 8, "tokens": 200}
 """In place of `FAST` for a proxy that would take minutes."""
 SLOW_PEERS = frozenset({f"litellm {LITELLM}"})
+CROWD = {"streams": 500, "concurrency": 500, "tokens": 32}
+LARGE_BODIES = 4
+LARGE_WORDS = 6_000_000
 PACE_S = 0.01
 BAD_BODIES = 100
 
@@ -57,7 +60,12 @@ class Figures:
     rss_mb: float | None = None
     paced_p50_s: float | None = None
     paced_last_s: float | None = None
+    together_ttft_p50_ms: float | None = None
+    """Of the paced streams, which all begin at the same instant."""
     bad_body_p99_ms: float | None = None
+    crowd_mb: float | None = None
+    """Resident after 500 clients at once and bodies of 30 MB, and at most until then."""
+    peak_mb: float | None = None
     failed: int = 0
     missing: str | None = None
 
@@ -77,19 +85,40 @@ def measured(name: str, folder: Path) -> Figures:
     options = ("--bare",) if name == BARE else ()
     try:
         with upstream(folder, *options) as url, _way(name, url, folder) as (endpoint, rss):
-            one = load(endpoint, **ONE_STREAM)
+            item = load(endpoint, **ONE_STREAM)
             fast = load(endpoint, **(SLOW if name in SLOW_PEERS else FAST))
             figures.rss_mb = rss()
             figures.bad_body_p99_ms = None if name == DIRECT else bad_body_ms(endpoint)
-            figures.ttft_p50_ms, figures.ttft_p99_ms = one.ttft_ms(0.5), one.ttft_ms(0.99)
+            figures.ttft_p50_ms, figures.ttft_p99_ms = item.ttft_ms(0.5), item.ttft_ms(0.99)
             figures.events_per_s = fast.events_per_s
         with upstream(folder, "--pace", str(PACE_S), *options) as url, _way(name, url, folder) as (endpoint, _):
             paced = load(endpoint, **PACED)
             figures.paced_p50_s, figures.paced_last_s = paced.total_s(0.5), paced.total_s(1.0)
-        figures.failed = _failed(one, fast, paced)
+            figures.together_ttft_p50_ms = paced.ttft_ms(0.5)
+        if name == OURS:
+            figures.crowd_mb, figures.peak_mb = memory(folder)
+        figures.failed = _failed(item, fast, paced)
     except MissingError as error:
         figures.missing = str(error)
     return figures
+
+
+def memory(folder: Path) -> tuple[float, float]:
+    """Megabytes of ours after a crowd of clients and large bodies, and the most it ever had."""
+    words = "word " * LARGE_WORDS
+    message = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": words}]}
+    body = json.dumps(message).encode()
+    with upstream(folder, "--pace", str(PACE_S)) as url, running(OURS, url, folder) as proxy:
+        load(Endpoint(OURS, proxy.url), **CROWD)
+        address = urlsplit(proxy.url)
+        for _ in range(LARGE_BODIES):
+            connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v1/messages", body, {"content-type": "application/json"})
+                connection.getresponse().read()
+        lines = Path(f"/proc/{proxy.pid}/status").read_text(encoding="utf-8").splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        return proxy.rss_mb(), peak * 1024 / 1e6
 
 
 @contextlib.contextmanager
@@ -116,7 +145,7 @@ def bad_body_ms(endpoint: Endpoint) -> float:
 
 
 def _failed(*loads: Load) -> int:
-    return sum(one.failed for one in loads)
+    return sum(item.failed for item in loads)
 
 
 def median(rounds: list[Figures]) -> Figures:
@@ -129,11 +158,14 @@ def median(rounds: list[Figures]) -> Figures:
         "rss_mb",
         "paced_p50_s",
         "paced_last_s",
+        "together_ttft_p50_ms",
         "bad_body_p99_ms",
+        "crowd_mb",
+        "peak_mb",
     ):
-        values = [value for one in rounds if (value := getattr(one, name)) is not None]
+        values = [value for figures in rounds if (value := getattr(figures, name)) is not None]
         setattr(found, name, statistics.median(values) if values else None)
-    found.failed = sum(one.failed for one in rounds)
+    found.failed = sum(figures.failed for figures in rounds)
     return found
 
 
@@ -147,6 +179,8 @@ COLUMNS = (
     "64 paced s",
     "slower %",
     "bad p99",
+    "crowd MB",
+    "peak MB",
     "failed",
 )
 
@@ -172,14 +206,16 @@ def shown(rows: list[Figures]) -> str:
             _number(row.paced_last_s, 3),
             _number(slower, 1),
             _number(row.bad_body_p99_ms, 1),
+            _number(row.crowd_mb, 0),
+            _number(row.peak_mb, 0),
             str(row.failed),
         )
         lines.append(f"{row.name:<22}" + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join(lines)
 
 
-def _less(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+def _less(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
 
 
 def _number(value: float | None, digits: int) -> str:

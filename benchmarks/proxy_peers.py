@@ -45,7 +45,7 @@ class Running:
     def rss_mb(self) -> float:
         """Resident memory of the process and its children, in MB."""
         process = psutil.Process(self.pid)
-        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True))) / 1e6
+        return sum(child.memory_info().rss for child in (process, *process.children(recursive=True))) / 1e6
 
 
 def _python(name: str, *packages: str) -> str:
@@ -77,7 +77,7 @@ def _uap(upstream: str, port: int, folder: Path) -> tuple[list[str], dict[str, s
     script = package / "tools" / "agents" / "scripts" / "anthropic_proxy.py"
     if not script.exists():
         _fetch(["npm", "pack", f"@miller-tech/uap@{UAP}"], cwd=CACHE)
-        _fetch(["tar", "xzf", next(str(one) for one in CACHE.glob("*.tgz"))], cwd=CACHE)
+        _fetch(["tar", "xzf", next(str(path) for path in CACHE.glob("*.tgz"))], cwd=CACHE)
     python = _python("uap-venv", "fastapi", "httpx", "uvicorn")
     env = {"LLAMA_CPP_BASE": f"{upstream}/v1", "PROXY_HOST": "127.0.0.1", "PROXY_PORT": str(port)}
     del folder

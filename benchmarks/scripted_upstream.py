@@ -76,9 +76,9 @@ async def stream(writer: asyncio.StreamWriter, asked: dict[str, Any], pace: floa
     if pace:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        for number, one in enumerate(made):
+        for number, data in enumerate(made):
             await asyncio.sleep(max(0.0, started + number * pace - loop.time()))
-            writer.write(one)
+            writer.write(data)
     else:
         for at in range(0, len(made), BURST):
             writer.write(b"".join(made[at : at + BURST]))

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdash.core.errors import SpecdashError
-from specdash.tune.simulation.exact import Exact, accepted_at, follow
-from specdash.tune.simulation.fit import fit_acceptance, fit_costs
-from specdash.tune.simulation.grid import DEEPEST
-from specdash.tune.simulation.published import (
+sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+from benchmarks.tuner_lab.exact import Exact, accepted_at, follow  # noqa: E402
+from benchmarks.tuner_lab.fit import fit_acceptance, fit_costs  # noqa: E402
+from benchmarks.tuner_lab.grid import DEEPEST  # noqa: E402
+from benchmarks.tuner_lab.published import (  # noqa: E402
     CPU_STEP_MS,
     FIRST_ALONE,
     POWER_STUDY,
     POWER_STUDY_ACCEPTANCE,
     TRACES,
 )
-from specdash.tune.simulation.rig import BATCHES
-from specdash.tune.simulator import Environment
+from benchmarks.tuner_lab.rig import BATCHES  # noqa: E402
+from benchmarks.tuner_lab.simulator import Environment  # noqa: E402
+from specdash.core.errors import SpecdashError  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +55,7 @@ def main(words: Sequence[str]) -> int:
         print(f"{words[0]}: {error}", file=sys.stderr)
         return 2
     _costs("llama-server b11434, CPU, synthetic acceptance", CPU_STEP_MS)
-    emitted = (1.0, *(1 + n * one for n, one in enumerate(POWER_STUDY_ACCEPTANCE, start=1)))
+    emitted = (1.0, *(1 + n * value for n, value in enumerate(POWER_STUDY_ACCEPTANCE, start=1)))
     for watts, speeds in POWER_STUDY.items():
         _costs(f"RTX 5090, {watts} W", {n: 1000 * emitted[n] / speed for n, speed in enumerate(speeds)})
     first = fit_acceptance({8: TRACES[0].accepted}).accepted(1)[0]
@@ -83,13 +85,13 @@ def _accepted(name: str, accepted: Mapping[int, Sequence[float]]) -> None:
 def _coverage() -> None:
     """Whether what was published is among what is drawn: the nearest of all classes and levels, at its worst."""
     drawn = [Environment.draw(seed) for seed in range(DRAWN)]
-    ways = [follow(one.text, 0, 8) for one in drawn]
-    copied = np.concatenate([Exact(one.text, one.rig).copied_acceptance(16) for one in drawn])
+    ways = [follow(environment.text, 0, 8) for environment in drawn]
+    copied = np.concatenate([Exact(environment.text, environment.rig).copied_acceptance(16) for environment in drawn])
     print(f"| published | fitted: rms, largest error | nearest of {len(copied)} drawn | share of them within {NEAR} |")
     print("| --- | --- | --- | --- |")
     for trace in TRACES:
         size = len(trace.accepted)
-        curves = copied[:, :size] if trace.copies else np.concatenate([accepted_at(one, size) for one in ways])
+        curves = copied[:, :size] if trace.copies else np.concatenate([accepted_at(way, size) for way in ways])
         apart = np.abs(curves - np.array(trace.accepted)).max(1)
         fitted = ""
         if not trace.copies:
@@ -99,7 +101,7 @@ def _coverage() -> None:
 
 
 def _row(shares: Sequence[float]) -> str:
-    return " ".join(f"{one:.3f}" for one in shares)
+    return " ".join(f"{share:.3f}" for share in shares)
 
 
 if __name__ == "__main__":

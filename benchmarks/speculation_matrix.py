@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
-import httpx  # noqa: E402
-
+from specdash.system.http import ask  # noqa: E402
 from support import matrix  # noqa: E402
 from support.engines import engine_env, running_backend  # noqa: E402
 
@@ -65,24 +64,24 @@ class Seen:
 
 def decodes(backend: RunningBackend) -> int:
     """Decode calls of the target so far."""
-    found = _DECODES.search(httpx.get(backend.url + "/metrics", timeout=10).text)
+    found = _DECODES.search(ask(backend.url, "/metrics", timeout=10).body.decode())
     return int(float(found.group(1))) if found else 0
 
 
 def one_round(backend: RunningBackend, prompts: list[list[int]], tokens: int, slots: int) -> Seen:
     """Ask each prompt, `slots` at once."""
 
-    def ask(prompt: list[int], slot: int) -> dict[str, Any]:
+    def generate(prompt: list[int], slot: int) -> dict[str, Any]:
         wanted = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "id_slot": slot, "cache_prompt": False}
-        timings: dict[str, Any] = httpx.post(backend.url + "/completion", json=wanted, timeout=300).json()["timings"]
+        timings: dict[str, Any] = ask(backend.url, "/completion", body=wanted, timeout=300).json["timings"]
         return timings
 
     before = decodes(backend)
     with ThreadPoolExecutor(slots) as pool:
-        told = list(pool.map(ask, prompts, cycle(range(slots))))
-    spent = sum(one["predicted_ms"] for one in told) / 1000
-    generated = sum(one["predicted_n"] for one in told)
-    drafted = tuple((one.get("draft_n", 0), one.get("draft_n_accepted", 0)) for one in told)
+        told = list(pool.map(generate, prompts, cycle(range(slots))))
+    spent = sum(entry["predicted_ms"] for entry in told) / 1000
+    generated = sum(entry["predicted_n"] for entry in told)
+    drafted = tuple((entry.get("draft_n", 0), entry.get("draft_n_accepted", 0)) for entry in told)
     return Seen(generated / spent, generated, drafted, decodes(backend) - before)
 
 
@@ -112,21 +111,21 @@ def measured(cell: Cell, files: dict[str, Path], args: argparse.Namespace) -> Ro
     drafted, accepted = (sum(pair[place] for seen in found for pair in seen.drafted) for place in (0, 1))
     rate = statistics.median(seen.rate for seen in found)
     known = cell.known(args.tokens)
-    steps = sum(one.steps for one in known) * args.rounds
+    steps = sum(counts.steps for counts in known) * args.rounds
     prompts = len(cell.prompts()) * args.rounds
     exact = not (args.slots > 1 and cell.depends_on_order)
     calls = sum(seen.decodes for seen in found) - prompts
     return Row(
         target=cell.target.name,
         draft=cell.draft.name if cell.draft is not None else "",
-        types=",".join(one.name for one in cell.types),
+        types=",".join(kind.name for kind in cell.types),
         rollback=str(cell.rollback),
         tokens_per_second=rate,
         speedup=rate / without,
         acceptance=accepted / drafted if drafted else None,
         mean_accepted_length=1 + accepted / steps if steps and exact else None,
         effective_length=sum(seen.tokens for seen in found) / calls if calls and args.slots == 1 else None,
-        counted=found[0].drafted == tuple((one.drafted, one.accepted) for one in known) if exact else None,
+        counted=found[0].drafted == tuple((counts.drafted, counts.accepted) for counts in known) if exact else None,
     )
 
 

@@ -1,12 +1,13 @@
 """Whether the dashboard's speed-up is the true one: against a direct A/B of the same prompts on two real servers.
 
-`python benchmarks/speedup_ab.py [--rounds N] [--prompts N] [--engine E]` prints a table and JSON. For each spec type a
-server with it and one without run the bundled models. First the baseline is recorded, as `specdash baseline record`
-does; then every prompt goes to both servers, in the order off, on, on, off. The direct figure is decode time without
-over decode time with, of the same tokens; the dashboard's is what its picture says once a real hub has read the log of
-the speculating one, from that log, the baseline and nothing else. The hub reads it after the traffic: with the bundled
-models the log has thousands of lines a second, and on two processors reading them slows down what is measured
-(`--live`).
+`python benchmarks/speedup_ab.py [--rounds N] [--prompts N] [--engine E] [--two-tokens]` prints a table and JSON. For
+each spec type a server with it and one without run the bundled models. First the baseline is recorded, as `specdash
+baseline record` does, on the one without, or by completions of two tokens on the one that speculates
+(`--two-tokens`); then every prompt goes to both servers, in the order off, on, on, off. The direct figure is decode
+time without over decode time with, of the same tokens; the dashboard's is what its picture says once a real hub has
+read the log of the speculating one, from that log, the baseline and nothing else. The hub reads it after the traffic:
+with the bundled models the log has thousands of lines a second, and on two processors reading them slows down what is
+measured (`--live`).
 
 A machine that others use is faster now and slower then, and a baseline of a minute ago is one of another machine. So
 the baseline is measured twice: before the traffic (`error_percent_before`, which has the machine's drift in it), and
@@ -26,32 +27,44 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
-import httpx  # noqa: E402
-
-from specdash.backend.child import Child  # noqa: E402
-from specdash.backend.demo import env_text  # noqa: E402
+from specdash.backend.baseline import (  # noqa: E402
+    STEP_ROUNDS,
+    BaselineCell,
+    BaselineEffort,
+    BaselineReport,
+    MeasuredServer,
+    add_baseline,
+    measure_steps,
+)
+from specdash.backend.demo import env_text, widened_target  # noqa: E402
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
+from specdash.backend.session import Child  # noqa: E402
 from specdash.backend.workload import PHASES  # noqa: E402
-from specdash.bench.baseline import Cell, Effort, Report, Server, baseline_of, measure, rate_of  # noqa: E402
-from specdash.bench.baseline_store import add_baseline  # noqa: E402
+from specdash.bench.baseline.baseline import measure, rate_of  # noqa: E402
 from specdash.collect.hub import Hub  # noqa: E402
-from specdash.control.verify import healthy  # noqa: E402
+from specdash.control.apply.steps import healthy  # noqa: E402
 from specdash.core.target import Target  # noqa: E402
 from specdash.insight.state import TargetState  # noqa: E402
+from specdash.system.http import ask  # noqa: E402
+from specdash.system.stats import interval, median_of  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from specdash.insight.speedup_picture import SpeedUpPicture
+    from specdash.insight.picture import SpeedUpPicture
+
+    WriteEnv = Callable[[Path, tuple[str, ...]], Path]
 
 CHAINS = (("draft-simple",), ("ngram-simple",), ("draft-simple", "ngram-mod"))
-CONTEXTS = (64, 512, 2048)
+EFFORT = BaselineEffort((64, 512, 2048), (1,), rounds=5, tokens=192)
 START_S = 60.0
 SEEN_S = 2.5
 """How long the hub gets to read the last lines of the log."""
@@ -67,20 +80,28 @@ class Running:
     parameters: tuple[tuple[str, str], ...]
 
 
-def start(stack: ExitStack, directory: Path, chain: tuple[str, ...], engine: str) -> Running:
-    """A server on the bundled models, until the stack ends."""
+def bundled(directory: Path, chain: tuple[str, ...], engine: str) -> Path:
+    """An env file for the demo's models, as the demo serves them."""
+    file, port = directory / "backend.env", free_port("127.0.0.1")
+    text = env_text(
+        port=port, log=directory / "server.log", spec_types=chain, engine=engine, target=widened_target(directory)[0]
+    )
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def start(stack: ExitStack, directory: Path, chain: tuple[str, ...], write_env: WriteEnv) -> Running:
+    """A server of that env, until the stack ends."""
     directory.mkdir()
     log = directory / "server.log"
-    file = directory / "backend.env"
-    file.write_text(env_text(port=free_port("127.0.0.1"), log=log, spec_types=chain, engine=engine), encoding="utf-8")
-    plan = plan_from_file(str(file))
+    plan = plan_from_file(str(write_env(directory, chain)))
     output = stack.enter_context(log.open("wb"))
     child = Child.start(plan.argv, plan.environment(), output=output)
     stack.callback(child.stop, 5.0)
     deadline = time.monotonic() + START_S
     while not healthy(plan.settings.url):
         if child.exited() or time.monotonic() > deadline:
-            raise SystemExit(f"the server with {','.join(chain)} does not start: {log.read_text()[-400:]}")
+            raise RuntimeError(f"the server with {','.join(chain)} does not start: {log.read_text()[-400:]}")
         time.sleep(0.05)
     return Running(plan.settings.url, log, plan.engine.words, plan.speculation)
 
@@ -101,32 +122,41 @@ def prompts(count: int, seed: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def decode(client: httpx.Client, body: dict[str, Any]) -> tuple[int, float]:
-    """Tokens after the first, and the seconds that they took."""
-    answer = client.post("/v1/chat/completions", json=body)
-    answer.raise_for_status()
-    timings = answer.json()["timings"]
+def decode(url: str, body: dict[str, Any]) -> tuple[int, float]:
+    """Tokens after the first, and the seconds that they took. Raises OSError."""
+    reply = ask(url, "/v1/chat/completions", body=body, timeout=120)
+    if reply.status != HTTPStatus.OK:
+        raise OSError(f"{url} answered {reply.status}: {reply.body[:500]!r}")
+    timings = reply.json["timings"]
     return timings["predicted_n"] - 1, timings["predicted_ms"] / 1000.0
 
 
 def compare(
-    chain: tuple[str, ...], engine: str, count: int, seed: int, directory: Path, *, live: bool
+    chain: tuple[str, ...],
+    write_env: WriteEnv,
+    bodies: Iterable[dict[str, Any]],
+    directory: Path,
+    effort: BaselineEffort = EFFORT,
+    *,
+    live: bool = False,
+    two_tokens: bool = False,
 ) -> dict[str, Any]:
-    """One round: the direct figure, and the dashboard's."""
+    """One round: the direct figure, and the dashboard's. `write_env` writes a chain's env file into a directory."""
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     with ExitStack() as stack:
-        off = start(stack, directory / "off", ("none",), engine)
-        on = start(stack, directory / "on", chain, engine)
-        clients = {
-            one.url: stack.enter_context(httpx.Client(base_url=one.url, timeout=120, trust_env=False))
-            for one in (off, on)
-        }
+        off = start(stack, directory / "off", ("none",), write_env)
+        on = start(stack, directory / "on", chain, write_env)
         warm = next(prompts(1, -1))
-        for client in clients.values():
-            decode(client, warm)
-        server = stack.enter_context(Server(off.url, engine=off.engine))
-        effort = Effort(CONTEXTS, (1,), rounds=5, tokens=192)
-        measure(server, effort, lambda one: add_baseline(one, env))
+        for backend in (off, on):
+            decode(backend.url, warm)
+        server = stack.enter_context(MeasuredServer(off.url, engine=off.engine))
+        if two_tokens:
+            speculating = stack.enter_context(MeasuredServer(on.url, engine=on.engine))
+            steps = replace(effort, rounds=STEP_ROUNDS)
+            report = measure_steps(speculating, steps, lambda baseline: add_baseline(baseline, env))
+            print("\n".join(report.left_out), file=sys.stderr)
+        else:
+            measure(server, effort, lambda baseline: add_baseline(baseline, env))
         target = Target(on.url, log=str(on.log), engine=on.engine, parameters=on.parameters)
         state = TargetState(target, rules=())
         hub = Hub(target, [state.apply], gpu=False, host=False, env=env)
@@ -134,14 +164,14 @@ def compare(
             stack.enter_context(hub)
             time.sleep(SEEN_S)
         spent = {off.url: [0, 0.0], on.url: [0, 0.0]}
-        between: dict[Cell, list[float]] = {}
-        cells = server.cells(effort, Report())
-        for body in prompts(count, seed):
+        between: dict[BaselineCell, list[float]] = {}
+        cells = server.cells(effort, BaselineReport())
+        for body in bodies:
             for place, url in enumerate((off.url, on.url, on.url, off.url)):
-                tokens, seconds = decode(clients[url], body)
+                tokens, seconds = decode(url, body)
                 spent[url][0] += tokens
                 spent[url][1] += seconds
-                if place < len(cells):
+                if place < len(cells) and not two_tokens:
                     prompt = server.prompt(cells[place].context, 0)
                     server.generate(0, prompt, 2)
                     between.setdefault(cells[place], []).append(rate_of(server.generate(0, prompt, effort.tokens)))
@@ -150,7 +180,8 @@ def compare(
         time.sleep(SEEN_S)
         before = state.picture(time.monotonic(), time.time(), 3600.0).speedup
         for cell, values in between.items():
-            made, mean = baseline_of(server, cell, effort, values), statistics.harmonic_mean(values)
+            mean = statistics.harmonic_mean(values)
+            made = server.baseline(cell, interval(median_of(values)), len(values), effort.tokens)
             add_baseline(replace(made, decode_rate=mean, low=min(made.low, mean), high=max(made.high, mean)), env)
         time.sleep(SEEN_S)
         told = state.picture(time.monotonic(), time.time(), 3600.0).speedup
@@ -186,17 +217,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--engine", default="auto")
+    parser.add_argument("--two-tokens", action="store_true", help="the baseline is of the speculating server")
     parser.add_argument("--live", action="store_true", help="read the log meanwhile, on the processors of the servers")
     args = parser.parse_args()
     rows = []
+    how = {"live": args.live, "two_tokens": args.two_tokens}
     for number in range(args.rounds):
         for chain in CHAINS:
             with tempfile.TemporaryDirectory() as directory:
-                rows.append(compare(chain, args.engine, args.prompts, number, Path(directory), live=args.live))
+                write_env = partial(bundled, engine=args.engine)
+                rows.append(compare(chain, write_env, prompts(args.prompts, number), Path(directory), **how))
             print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     errors = {
-        name: statistics.median(one["error_percent"] for one in rows if one["spec_type"] == name)
-        for name in dict.fromkeys(one["spec_type"] for one in rows)
+        name: statistics.median(entry["error_percent"] for entry in rows if entry["spec_type"] == name)
+        for name in dict.fromkeys(entry["spec_type"] for entry in rows)
     }
     json.dump({"median_error_percent": errors, "rows": rows}, sys.stdout, indent=1)
     print()

@@ -23,11 +23,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from specdash.backend.launch import free_port  # noqa: E402
 from specdash.collect.hub import Hub  # noqa: E402
-from specdash.control.apply_engine import age_s  # noqa: E402
-from specdash.core.run_record import RunRecord  # noqa: E402
-from specdash.core.start_check import Drafting  # noqa: E402
+from specdash.core.records import Drafting, RunRecord  # noqa: E402
 from specdash.core.target import Target  # noqa: E402
 from specdash.insight.state import TargetState  # noqa: E402
+from specdash.system.processes import age_s  # noqa: E402
 from support import tiny_models  # noqa: E402
 from support.start_checks import behind_our_back  # noqa: E402
 
@@ -133,12 +132,12 @@ def main() -> int:
     out = []
     for case, runs in rows:
         cells = {key: [getattr(run, key) for run in runs] for key in ("record", "picture", "command")}
-        known = {key: [one for one in values if one is not None] for key, values in cells.items()}
+        known = {key: [value for value in values if value is not None] for key, values in cells.items()}
         shown = [f"{statistics.median(v):.2f} {max(v):.2f}" if v else "--" for v in known.values()]
         print(f"{case:48} {shown[0]:>16} {shown[1]:>16} {shown[2]:>16}   {runs[0].said[:90]}")
         out.append({"start": case, **cells, "said": runs[0].said})
     print(json.dumps(out))
-    latest = max(one for row in out for one in (row["picture"] if any(row["picture"]) else row["command"]) if one)
+    latest = max(entry for row in out for entry in (row["picture"] if any(row["picture"]) else row["command"]) if entry)
     return 0 if latest < 3.0 else 1
 
 

@@ -27,7 +27,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from specdash.backend.demo import DRAFT_TYPE, env_text  # noqa: E402
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
-from specdash.core.run_record import RunRecord  # noqa: E402
+from specdash.core.records import RunRecord  # noqa: E402
 
 ENGINES = ("llama-server", "xllamacpp")
 POLL_S = 0.005

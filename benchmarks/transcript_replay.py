@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
-from specdash.bench.transcript import read_transcript  # noqa: E402
+from specdash.bench.replay.transcript import read_transcript  # noqa: E402
 from support.engines import engine_env, running_backend  # noqa: E402
 from support.transcripts import Shape, write_reader, write_session  # noqa: E402
 

@@ -34,20 +34,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.demo import env_text
-from specdash.bench.beds import OwnBed
-from specdash.bench.samples import BootFailedError
-from specdash.bench.workloads import bundled
+from specdash.bench.compare.beds import OwnBed
+from specdash.bench.load.samples import BootFailedError
+from specdash.bench.load.workloads import bundled
 from specdash.core.errors import SpecdashError
 from specdash.core.flag import Flag
-from specdash.tune.knobs import configuration
-from specdash.tune.loop import REPEATS, Gear, Loop
-from specdash.tune.measuring import Measurer, UnmeasuredError
-from specdash.tune.objective import Objective, results_of
-from specdash.tune.planning import TuneOptions, prepare
-from specdash.tune.problem import BootResult, Budget, Point
-from specdash.tune.run_setup import RunRecord
-from specdash.tune.status import Ending
-from specdash.tune.tuner import SpecTuner
+from specdash.tune.model.problem import BootResult, Budget, Objective, Point, results_of
+from specdash.tune.model.tuner import SpecTuner
+from specdash.tune.run.knobs import configuration
+from specdash.tune.run.loop import REPEATS, Loop, LoopParts
+from specdash.tune.run.measuring import Measurer, UnmeasuredError
+from specdash.tune.run.planning import TuneOptions, prepare
+from specdash.tune.run.status import Ending, TuneRunRecord
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 from benchmarks.tuner_real_cells import SYNTHETIC, Cell, Results, thinned  # noqa: E402
@@ -56,9 +54,9 @@ from benchmarks.tuner_real_report import report  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from specdash.tune.planning import Prepared
-    from specdash.tune.problem import Task
-    from specdash.tune.status import Boot, Now
+    from specdash.tune.model.problem import Task
+    from specdash.tune.run.planning import PreparedRun
+    from specdash.tune.run.status import Boot, CurrentStep
 
 TYPES = ("ngram-mod", "ngram-simple", "draft-simple")
 WORKLOADS = ("coding", "pattern")
@@ -79,7 +77,7 @@ class Ground:
 
     cell: Cell
     bed: OwnBed
-    prepared: Prepared
+    prepared: PreparedRun
     task: Task
     measure: Measurer
 
@@ -115,7 +113,7 @@ class Quiet:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
 
-    def now(self, now: Now) -> None:
+    def now(self, now: CurrentStep) -> None:
         """Not shown."""
 
     def booted(self, boot: Boot, again: bool) -> None:  # noqa: ARG002 - as `loop.Observer` has it
@@ -141,13 +139,13 @@ class Programme:
         """Whatever is not there yet."""
         options, grounds = self._options, self._grounds
         synthetic = self._synthetic() if options.synthetic else None
-        for one in grounds:
-            self._results.plan(one.cell, one.task)
-            print(f"{one.cell.name}: {len(one.task.points)} points, start {one.task.start.name}", flush=True)
+        for ground in grounds:
+            self._results.plan(ground.cell, ground.task)
+            print(f"{ground.cell.name}: {len(ground.task.points)} points, start {ground.task.start.name}", flush=True)
         steps: list[tuple[int, Callable[[], None]]] = [] if not grounds else list(self._same(grounds[-1]))
         for turn in range(max(options.repeats, options.runs)):
-            for one in grounds:
-                steps += chain(self._sweep(one, turn), self._runs(one, turn))
+            for ground in grounds:
+                steps += chain(self._sweep(ground, turn), self._runs(ground, turn))
             if synthetic is not None:
                 steps += self._sweep(synthetic, turn)
         self._clock.left = sum(prompts for prompts, _ in steps)
@@ -165,9 +163,9 @@ class Programme:
             port=8080, log=directory / "log", spec_types=(cell.type,), engine=os.environ.get("LLAMA_ENGINE", "auto")
         )
         file.write_text(text + extra, encoding="utf-8")
-        rows = [asdict(one) for one in bundled(cell.kinds, self._options.each)]
-        kept = [{key: one[key] for key in ("id", "kind", "messages")} for one in rows]
-        prompts.write_text("".join(json.dumps(one) + "\n" for one in kept), encoding="utf-8")
+        rows = [asdict(prompt) for prompt in bundled(cell.kinds, self._options.each)]
+        kept = [{key: row[key] for key in ("id", "kind", "messages")} for row in rows]
+        prompts.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
         bed = OwnBed(str(file), directory, start_s=START_S)
         options = TuneOptions(
             beside=True, prompts=str(prompts), each=self._options.each, tokens=self._options.tokens, check_texts=False
@@ -227,7 +225,9 @@ class Programme:
                 break
         took = time.monotonic() - began
         self._results.add_boot(what, ground.cell, turn, result, took, disturbed)
-        speed = sum(one.tokens for one in result.prompts) / max(sum(one.seconds for one in result.prompts), 1e-9)
+        speed = sum(prompt.tokens for prompt in result.prompts) / max(
+            sum(prompt.seconds for prompt in result.prompts), 1e-9
+        )
         self._say(f"{what} {turn + 1}, {ground.cell.name}, {point.name}: {speed:.0f} tok/s {result.failure}")
 
     def _measured(self, ground: Ground, point: Point) -> tuple[BootResult, str]:
@@ -247,12 +247,12 @@ class Programme:
         directory = self._options.out / "runs" / f"{ground.cell.slug}-{restarts}-{turn}"
         shutil.rmtree(directory, ignore_errors=True)
         name = f"tuner {turn + 1}, {ground.cell.name}, {restarts} restarts"
-        gear = Gear(
+        gear = LoopParts(
             tuner=SpecTuner(task, ground.prepared.options.seed),
             bed=ground.bed,
             measure=ground.measure,
             configure=ground.configure,
-            record=RunRecord(directory),
+            record=TuneRunRecord(directory),
             observer=Quiet(lambda words: self._say(f"{name}: {words}")),
             limits=ground.prepared.limits,
             objective=ground.prepared.objective,
@@ -269,7 +269,7 @@ class Programme:
         except SpecdashError as found:
             error = str(found)
         took = time.monotonic() - began
-        results = [one.result for one in loop.boots]
+        results = [boot.result for boot in loop.boots]
         self._results.add_run(ground.cell, restarts, turn, results, outcome, took, error)
         chosen = outcome.chosen.name if outcome is not None else error
         self._say(f"{name}: {chosen}, {took:.0f} s", last=True)
@@ -284,7 +284,7 @@ class Programme:
 
 
 def _cells(options: argparse.Namespace) -> list[Cell]:
-    found = [Cell(one, (kind,)) for one in options.type or TYPES for kind in options.workload or WORKLOADS]
+    found = [Cell(entry, (kind,)) for entry in options.type or TYPES for kind in options.workload or WORKLOADS]
     mixed = options.mixed and "draft-simple" in (options.type or TYPES)
     return [*found, *([Cell("draft-simple", MIXED)] if mixed else [])]
 

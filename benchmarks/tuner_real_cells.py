@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import log2
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError
-from specdash.tune.problem import BootResult as Boot
-from specdash.tune.problem import Budget, Outcome, Point, Task, Workload
-from specdash.tune.run_files import as_json, decode
+from specdash.tune.model.problem import BootResult as Boot
+from specdash.tune.model.problem import Budget, Point, Task, TuneOutcome, WorkloadShares
+from specdash.tune.run.status import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class TunedRun:
     restarts: int
     turn: int
     results: tuple[Boot, ...]
-    outcome: Outcome | None
+    outcome: TuneOutcome | None
     seconds: float
     error: str = ""
 
@@ -101,7 +101,7 @@ class Results:
         """Note a cell. Raises `InputError` where it was another one before."""
         before = self.tasks.get(cell.name)
         if before is None:
-            self._append({"event": "cell", "cell": as_json(cell), "task": as_json(task)})
+            self._append({"event": "cell", "cell": asdict(cell), "task": asdict(task)})
             self.cells[cell.name], self.tasks[cell.name] = cell, task
         elif before.points != task.points or before.start != task.start or before.workload != task.workload:
             raise InputError(f"{self.path}: {cell.name} had other points; name another --out")
@@ -109,19 +109,19 @@ class Results:
     def has(self, what: str, cell: Cell, turn: int, point: Point) -> bool:
         """Whether the boot was measured; a failure is a result."""
         return any(
-            one.what == what and one.cell == cell.name and one.turn == turn and one.result.point == point
-            for one in self.boots
+            boot.what == what and boot.cell == cell.name and boot.turn == turn and boot.result.point == point
+            for boot in self.boots
         )
 
     def tuned(self, cell: Cell, restarts: int, turn: int) -> bool:
         """Whether the run came to its end."""
-        return any(one.cell == cell.name and one.restarts == restarts and one.turn == turn for one in self.runs)
+        return any(run.cell == cell.name and run.restarts == restarts and run.turn == turn for run in self.runs)
 
     def add_boot(self, what: str, cell: Cell, turn: int, result: Boot, seconds: float, disturbed: str) -> None:
         """Raises OSError."""
-        one = SweepBoot(what, cell.name, turn, result, seconds, disturbed)
-        self._append({"event": "boot", "at": time.time(), **as_json(one)})
-        self.boots.append(one)
+        sweep_boot = SweepBoot(what, cell.name, turn, result, seconds, disturbed)
+        self._append({"event": "boot", "at": time.time(), **asdict(sweep_boot)})
+        self.boots.append(sweep_boot)
 
     def add_run(
         self,
@@ -129,18 +129,18 @@ class Results:
         restarts: int,
         turn: int,
         results: Sequence[Boot],
-        outcome: Outcome | None,
+        outcome: TuneOutcome | None,
         seconds: float,
         error: str,
     ) -> None:
         """Raises OSError."""
-        one = TunedRun(cell.name, restarts, turn, tuple(results), outcome, seconds, error)
-        self._append({"event": "run", "at": time.time(), **as_json(one)})
-        self.runs.append(one)
+        tuned_run = TunedRun(cell.name, restarts, turn, tuple(results), outcome, seconds, error)
+        self._append({"event": "run", "at": time.time(), **asdict(tuned_run)})
+        self.runs.append(tuned_run)
 
     def sweep(self, cell: str) -> list[SweepBoot]:
         """The boots of a cell's sweep."""
-        return [one for one in self.boots if one.what == "sweep" and one.cell == cell]
+        return [boot for boot in self.boots if boot.what == "sweep" and boot.cell == cell]
 
     def _take(self, line: dict[str, Any], head: Mapping[str, Any]) -> None:
         event = line.pop("event", None)
@@ -183,15 +183,15 @@ def thinned(points: Sequence[Point], start: Point, most: int) -> tuple[Point, ..
     """At most so many: the start, off, and then always the one farthest from those that are there."""
     if len(points) <= most:
         return tuple(points)
-    kept = [start, *(one for one in points if not one.types and one != start)]
+    kept = [start, *(point for point in points if not point.types and point != start)]
     while len(kept) < most:
-        left = [one for one in points if one not in kept]
-        kept.append(max(left, key=lambda one: min(_apart(one, other) for other in kept)))
-    return tuple(one for one in points if one in kept)
+        left = [point for point in points if point not in kept]
+        kept.append(max(left, key=lambda point: min(_apart(point, other) for other in kept)))
+    return tuple(point for point in points if point in kept)
 
 
-def _apart(one: Point, other: Point) -> float:
-    return sum(abs(a - b) for a, b in zip(_place(one), _place(other), strict=True))
+def _apart(point: Point, other: Point) -> float:
+    return sum(abs(a - b) for a, b in zip(_place(point), _place(other), strict=True))
 
 
 def _place(point: Point) -> tuple[float, ...]:
@@ -207,6 +207,6 @@ def _place(point: Point) -> tuple[float, ...]:
 
 def on(task: Task, *, restarts: int | None = None, shares: Mapping[str, float] | None = None) -> Task:
     """The same task with another budget or mix."""
-    workload = task.workload if shares is None else Workload(tuple(shares.items()))
+    workload = task.workload if shares is None else WorkloadShares(tuple(shares.items()))
     budget = task.budget if restarts is None else Budget(restarts)
     return Task(task.points, task.start, workload, budget, task.least_gain)

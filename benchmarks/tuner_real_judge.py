@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdash.tune.harness import Figure
-from specdash.tune.heuristic import Knobs
-from specdash.tune.heuristic import tune as formula
-from specdash.tune.problem import BootResult, Point, PromptResult, mixture_speed
-from specdash.tune.tuner import SpecTuner
+from benchmarks.tuner_lab.harness import Figure
+from specdash.tune.model.heuristic import Knobs
+from specdash.tune.model.heuristic import tune as formula
+from specdash.tune.model.problem import BootResult, Point, PromptResult, mixture_speed
+from specdash.tune.model.tuner import SpecTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.tuner_real_cells import SweepBoot
-    from specdash.tune.problem import Task
+    from specdash.tune.model.problem import Task
 
     Floats = NDArray[np.float64]
 
@@ -60,8 +60,8 @@ class Sweep:
 
     def __init__(self, task: Task, boots: Sequence[SweepBoot]) -> None:
         self.task = task
-        held = {(one.result.point, one.turn): one.result for one in boots if not one.result.failure}
-        turns = [turn for turn in sorted({one.turn for one in boots}) if _whole(held, task.points, turn)]
+        held = {(boot.result.point, boot.turn): boot.result for boot in boots if not boot.result.failure}
+        turns = [turn for turn in sorted({boot.turn for boot in boots}) if _whole(held, task.points, turn)]
         self.points = tuple(point for point in task.points if any((point, turn) in held for turn in turns))
         self.failed = tuple(point for point in task.points if point not in self.points)
         self.turns = [turn for turn in turns if all((point, turn) in held for point in self.points)]
@@ -70,8 +70,8 @@ class Sweep:
         self.results = [[held[point, turn] for turn in self.turns] for point in self.points]
         self.start = self.points.index(task.start)
         first = self.results[0][0].prompts
-        self.prompts = [one.prompt for one in first]
-        self._kinds = np.array([one.kind for one in first])
+        self.prompts = [prompt_result.prompt for prompt_result in first]
+        self._kinds = np.array([prompt_result.kind for prompt_result in first])
         self._shares = dict(task.workload.shares)
         self._seconds = np.array([[_column(boot, self.prompts, seconds=True) for boot in row] for row in self.results])
         self._tokens = np.array([[_column(boot, self.prompts, seconds=False) for boot in row] for row in self.results])
@@ -117,18 +117,18 @@ class Sweep:
 
     def others(self, turn: int) -> list[int]:
         """The rounds that may choose where this one judges; itself where there is no other."""
-        return [one for one in range(len(self.turns)) if one != turn] or [turn]
+        return [index for index in range(len(self.turns)) if index != turn] or [turn]
 
     def judge(self, weights: Floats, runs: Sequence[Point] = ()) -> Judged:
         """`runs` are the choices of the runs that the weights are of, so that they are drawn again."""
-        values = np.array([(weights * one).sum(1).mean() for one in (self._regrets(self.cost), self._gains(self.cost))])
+        values = np.array([(weights * row).sum(1).mean() for row in (self._regrets(self.cost), self._gains(self.cost))])
         some = np.broadcast_to(weights, (DRAWS, *weights.shape))
         if runs:
-            places = np.array([self.place(one) for one in runs])
+            places = np.array([self.place(run) for run in runs])
             chosen = np.random.default_rng(9).choice(places, (DRAWS, places.size))
             counts = (chosen[:, :, None] == np.arange(len(self.points))).mean(1)
             some = np.broadcast_to(counts[:, None, :], some.shape)
-        drawn = np.stack([(some * one).sum(2).mean(1) for one in self._draws()], axis=1)
+        drawn = np.stack([(some * draw).sum(2).mean(1) for draw in self._draws()], axis=1)
         spread = drawn - drawn.mean(0)
         low, high = np.quantile(spread, (0.025, 0.975), axis=0)
         figures = [Figure(*(float(x) for x in (v, v + a, v + b))) for v, a, b in zip(values, low, high, strict=True)]
@@ -145,7 +145,7 @@ class Sweep:
             for _ in range(DRAWS):
                 base = self._cost(self._drawn_prompts(random)).mean(1)
                 costs.append(base[:, None] * np.exp(random.choice(pool, self.cost.shape)))
-            self._drawn = tuple(np.stack([of(one) for one in costs]) for of in (self._regrets, self._gains))
+            self._drawn = tuple(np.stack([of(cost) for cost in costs]) for of in (self._regrets, self._gains))
         return self._drawn[0], self._drawn[1]
 
     def _regrets(self, cost: Floats) -> Floats:
@@ -190,9 +190,9 @@ def random_search(sweep: Sweep, boots: int = 12) -> Floats:
     random = np.random.default_rng(3)
 
     def choose(turn: int) -> int:
-        rest = [one for one in range(len(sweep.points)) if one != sweep.start]
+        rest = [index for index in range(len(sweep.points)) if index != sweep.start]
         some = [sweep.start, *random.permutation(rest)[: boots - 1].tolist()]
-        seen = [sweep.cost[one, random.choice(sweep.others(turn))] for one in some]
+        seen = [sweep.cost[entry, random.choice(sweep.others(turn))] for entry in some]
         return int(some[int(np.argmin(seen))])
 
     return _weights(sweep, choose, RANDOM_DRAWS)
@@ -208,16 +208,16 @@ def by_formula(sweep: Sweep) -> Point:
     """What UAP's formula says last, rounded to a point of the start's type: draft length, and gate where there is
     one. Counters are the same in every boot, so that the first is as good as any."""
     start = sweep.task.start
-    like = [one for one in sweep.points if one.types == start.types]
+    like = [point for point in sweep.points if point.types == start.types]
     knobs, at = Knobs(), start
     for _ in range(_FORMULA_BOOTS):
         prompts = sweep.results[sweep.place(at)][0].prompts
-        drafted = sum(one.drafted for one in prompts)
+        drafted = sum(prompt.drafted for prompt in prompts)
         if not drafted:
             break
-        accepted = sum(one.accepted for one in prompts) / drafted
+        accepted = sum(prompt.accepted for prompt in prompts) / drafted
         knobs = formula(accepted, (1 - accepted) * _ROLLED_BACK, base=knobs)
-        said = min(like, key=lambda one: _far(one, knobs))
+        said = min(like, key=lambda point: _far(point, knobs))
         if said == at:
             break
         at = said
@@ -248,7 +248,7 @@ def replayed(sweep: Sweep, restarts: int) -> tuple[Floats, list[BootResult]]:
 
 def curve_errors(sweep: Sweep, results: Sequence[BootResult]) -> dict[int, float]:
     """Of the speeds that the tuner predicts of ungated drafts after these boots, by draft length: shares."""
-    told = {one.point: one.speed for one in SpecTuner.replay(sweep.task, results).beliefs()}
+    told = {belief.point: belief.speed for belief in SpecTuner.replay(sweep.task, results).beliefs()}
     return {
         point.n_max: float(told[point] * sweep.mean_cost[place] - 1)
         for place, point in enumerate(sweep.points)
@@ -277,12 +277,12 @@ def _whole(held: dict[tuple[Point, int], BootResult], points: Sequence[Point], t
 
 
 def _column(boot: BootResult, prompts: Sequence[str], *, seconds: bool) -> list[float]:
-    own: dict[str, PromptResult] = {one.prompt: one for one in boot.prompts}
-    rows = [own[one] for one in prompts if one in own]
+    own: dict[str, PromptResult] = {prompt.prompt: prompt for prompt in boot.prompts}
+    rows = [own[prompt] for prompt in prompts if prompt in own]
     if len(rows) != len(prompts):
         # A prompt with impossible figures was left out: the others stand for it.
-        rows = [own.get(one, rows[0]) for one in prompts]
-    return [one.seconds if seconds else float(one.tokens) for one in rows]
+        rows = [own.get(prompt, rows[0]) for prompt in prompts]
+    return [row.seconds if seconds else float(row.tokens) for row in rows]
 
 
 def speed_of(boot: BootResult, task: Task) -> float:

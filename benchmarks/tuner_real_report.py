@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.tuner_lab.harness import Figure
+from benchmarks.tuner_lab.step_line import step_line
 from benchmarks.tuner_real_cells import SYNTHETIC, on
 from benchmarks.tuner_real_judge import (
     Sweep,
@@ -19,10 +21,8 @@ from benchmarks.tuner_real_judge import (
     swept_once,
 )
 from benchmarks.tuner_real_tables import Row, cells_table, percent, short_table, table
-from specdash.tune.costs import step_line
-from specdash.tune.harness import Figure
-from specdash.tune.problem import Point, Workload
-from specdash.tune.tuner import SpecTuner
+from specdash.tune.model.problem import Point, WorkloadShares
+from specdash.tune.model.tuner import SpecTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.tuner_real_cells import Cell, Results, SweepBoot, TunedRun
-    from specdash.tune.problem import BootResult, Task
+    from specdash.tune.model.problem import BootResult, Task
 
     Floats = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def report(results: Results, directory: Path) -> str:
         except ValueError as error:
             lines.append(f"{name}: {error}")
             continue
-        own = [one for one in results.runs if one.cell == name]
+        own = [run for run in results.runs if run.cell == name]
         rows += _rows(name, sweep, boots, own)
         rows += _without_off(name, results.tasks[name], boots)
         summary["cells"][name] = _cell_summary(sweep, boots)
@@ -64,13 +64,13 @@ def report(results: Results, directory: Path) -> str:
             rescored = _rescored(name, sweep, own)
             rows += rescored
         _write_fit(directory, results.cells[name], sweep)
-    summary["rows"] = [asdict(one) for one in rows]
+    summary["rows"] = [asdict(row) for row in rows]
     summary["forecasts"] = forecasts
-    synthetic = [one for one in results.sweep(SYNTHETIC.name) if not one.result.failure]
+    synthetic = [sweep_boot for sweep_boot in results.sweep(SYNTHETIC.name) if not sweep_boot.result.failure]
     told, summary["synthetic"] = _synthetic(synthetic, directory)
-    short = short_table([one for one in rows if "scored" not in one.way])
+    short = short_table([row for row in rows if "scored" not in row.way])
     tables = (cells_table(summary["cells"]), short, table(rows), _curve(forecasts), told)
-    text = "\n".join([*lines, *(line for one in tables for line in ("", *one))])
+    text = "\n".join([*lines, *(line for row in tables for line in ("", *row))])
     (directory / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
     (directory / "table.md").write_text(text + "\n", encoding="utf-8")
     return text
@@ -78,13 +78,13 @@ def report(results: Results, directory: Path) -> str:
 
 def _rows(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequence[TunedRun]) -> list[Row]:
     found = []
-    for restarts in sorted({one.restarts for one in runs}, reverse=True):
-        some = [one for one in runs if one.restarts == restarts]
-        ended = [one for one in some if one.outcome is not None]
-        chosen = [one.outcome.chosen for one in ended if one.outcome is not None]
+    for restarts in sorted({run.restarts for run in runs}, reverse=True):
+        some = [run for run in runs if run.restarts == restarts]
+        ended = [tuned_run for tuned_run in some if tuned_run.outcome is not None]
+        chosen = [tuned_run.outcome.chosen for tuned_run in ended if tuned_run.outcome is not None]
         if chosen:
-            spent = float(np.mean([len(one.results) for one in ended]))
-            took = float(np.mean([one.seconds for one in ended]))
+            spent = float(np.mean([len(tuned_run.results) for tuned_run in ended]))
+            took = float(np.mean([tuned_run.seconds for tuned_run in ended]))
             judged = sweep.judge(sweep.certainly(*chosen), chosen)
             words = f"tuner, {restarts} restarts, {len(chosen)} runs"
             found.append(Row(name, words, judged, spent, took, _names(chosen)))
@@ -92,8 +92,8 @@ def _rows(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequence[Tu
         weights, _ = replayed(sweep, restarts)
         chose = _often(sweep, weights.mean(0))
         found.append(Row(name, f"tuner, {restarts}, on the sweep's boots", sweep.judge(weights), restarts, None, chose))
-    took = float(np.sum([one.seconds for one in boots]))
-    rounds = max(1, len({one.turn for one in boots}))
+    took = float(np.sum([boot.seconds for boot in boots]))
+    rounds = max(1, len({boot.turn for boot in boots}))
     picks = {"the start, kept": sweep.task.start, "UAP's formula": by_formula(sweep)}
     default = Point(sweep.task.start.types, n_max=3, p_min=0.0)
     if default in sweep.points:
@@ -115,9 +115,9 @@ def _rows(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequence[Tu
 
 def _without_off(name: str, task: Task, boots: Sequence[SweepBoot]) -> list[Row]:
     """Where drafts cost what they save, "off" is easily found; so also how it chooses among points that draft."""
-    drafting = replace(task, points=tuple(one for one in task.points if one.types))
+    drafting = replace(task, points=tuple(point for point in task.points if point.types))
     try:
-        sweep = Sweep(drafting, [one for one in boots if one.result.point.types])
+        sweep = Sweep(drafting, [boot for boot in boots if boot.result.point.types])
     except ValueError:
         return []
     found = [
@@ -138,17 +138,17 @@ def _rescored(name: str, sweep: Sweep, runs: Sequence[TunedRun]) -> list[Row]:
     for kind, _ in sweep.task.workload.shares:
         shares = {other: float(other == kind) for other, _ in sweep.task.workload.shares}
         other = sweep.on(shares)
-        for restarts in sorted({one.restarts for one in runs}, reverse=True):
-            some = [one for one in runs if one.restarts == restarts and one.outcome is not None]
+        for restarts in sorted({run.restarts for run in runs}, reverse=True):
+            some = [run for run in runs if run.restarts == restarts and run.outcome is not None]
             if not some:
                 continue
             again = [
-                SpecTuner.replay(on(sweep.task, restarts=restarts), one.results)
-                .rescore(Workload(tuple(shares.items())))
+                SpecTuner.replay(on(sweep.task, restarts=restarts), tuned_run.results)
+                .rescore(WorkloadShares(tuple(shares.items())))
                 .chosen
-                for one in some
+                for tuned_run in some
             ]
-            before = [one.outcome.chosen for one in some if one.outcome is not None]
+            before = [tuned_run.outcome.chosen for tuned_run in some if tuned_run.outcome is not None]
             for way, chosen in (("re-scored", again), ("not re-scored", before)):
                 judged = other.judge(other.certainly(*chosen), chosen)
                 words = f"tuner, {restarts} restarts, {way} for {kind}"
@@ -158,10 +158,10 @@ def _rescored(name: str, sweep: Sweep, runs: Sequence[TunedRun]) -> list[Row]:
 
 def _forecasts(name: str, sweep: Sweep, runs: Sequence[TunedRun]) -> list[dict[str, Any]]:
     """Errors of the predicted n_max curve after four boots, of each run."""
-    if not any(one.n_max for one in sweep.points):
+    if not any(point.n_max for point in sweep.points):
         return []
     recorded = replayed(sweep, 12)[1] if len(sweep.turns) > 0 else []
-    known = [("its own boots", one.results) for one in runs] + [("the sweep's boots", tuple(recorded))]
+    known = [("its own boots", run.results) for run in runs] + [("the sweep's boots", tuple(recorded))]
     return [
         {"cell": name, "boots": words, "errors": errors}
         for words, results in known
@@ -178,8 +178,10 @@ def _curve(forecasts: Sequence[dict[str, Any]]) -> list[str]:
         "| type, workload | from | runs | median error | p90 | largest |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for key in dict.fromkeys((one["cell"], one["boots"]) for one in forecasts):
-        some = [list(one["errors"].values()) for one in forecasts if (one["cell"], one["boots"]) == key]
+    for key in dict.fromkeys((forecast["cell"], forecast["boots"]) for forecast in forecasts):
+        some = [
+            list(forecast["errors"].values()) for forecast in forecasts if (forecast["cell"], forecast["boots"]) == key
+        ]
         errors = np.abs(np.array(some))
         cells = (f"{100 * x:.1f} %" for x in (np.median(errors), np.quantile(errors, 0.9), errors.max()))
         lines.append(f"| {key[0]} | {key[1]} | {len(some)} | {' | '.join(cells)} |")
@@ -189,10 +191,10 @@ def _curve(forecasts: Sequence[dict[str, Any]]) -> list[str]:
 def _synthetic(boots: Sequence[SweepBoot], directory: Path) -> tuple[list[str], dict[str, Any]]:
     """Step times with synthetic acceptance, predicted from off and one length; intervals by drawing boots again."""
     by_length: dict[int, list[float]] = {}
-    for one in boots:
-        prompts = one.result.prompts
+    for boot in boots:
+        prompts = boot.result.prompts
         steps = sum(part.steps or part.tokens - part.accepted for part in prompts)
-        by_length.setdefault(one.result.point.n_max or 0, []).append(1000 * sum(p.seconds for p in prompts) / steps)
+        by_length.setdefault(boot.result.point.n_max or 0, []).append(1000 * sum(p.seconds for p in prompts) / steps)
     if 0 not in by_length or SIDE not in by_length or 1 not in by_length or len(by_length) < 4:
         return [], {}
     lengths = sorted(by_length)
@@ -217,7 +219,7 @@ def _synthetic(boots: Sequence[SweepBoot], directory: Path) -> tuple[list[str], 
     accepted = {
         n: curve
         for n in lengths
-        if n and (curve := _accepted(one.result for one in boots if one.result.point.n_max == n))
+        if n and (curve := _accepted(boot.result for boot in boots if boot.result.point.n_max == n))
     }
     _write(directory, "synthetic", {"step_ms": means, "accepted": accepted})
     return lines, told
@@ -226,7 +228,7 @@ def _synthetic(boots: Sequence[SweepBoot], directory: Path) -> tuple[list[str], 
 def _line(means: dict[int, float], first: int) -> Callable[[int], float]:
     """Through two lengths; of drafting steps alone where the first is not off."""
     line = step_line(means[first], means[SIDE], SIDE - first)
-    return lambda length: line.seconds(length - first)
+    return lambda length: line(length - first)
 
 
 def _line_errors(times: dict[int, Floats], first: int) -> tuple[Figure, Figure]:
@@ -239,8 +241,11 @@ def _line_errors(times: dict[int, Floats], first: int) -> tuple[Figure, Figure]:
         found = np.abs([line(n) / means[n] - 1 for n in others])
         return float(np.median(found)), float(found.max())
 
-    found = errors({n: float(one.mean()) for n, one in times.items()})
-    drawn = [errors({n: float(random.choice(one, one.size).mean()) for n, one in times.items()}) for _ in range(DRAWN)]
+    found = errors({n: float(moment.mean()) for n, moment in times.items()})
+    drawn = [
+        errors({n: float(random.choice(moment, moment.size).mean()) for n, moment in times.items()})
+        for _ in range(DRAWN)
+    ]
     low, high = np.quantile(np.array(drawn), (0.025, 0.975), axis=0)
     return Figure(found[0], float(low[0]), float(high[0])), Figure(found[1], float(low[1]), float(high[1]))
 
@@ -251,9 +256,9 @@ def _write_fit(directory: Path, cell: Cell, sweep: Sweep) -> None:
     for point, boots in zip(sweep.points, sweep.results, strict=True):
         if point.types and (point.n_max is None or point.p_min):
             continue
-        parts = [one for boot in boots for one in boot.prompts]
-        steps = sum(one.steps or one.tokens - one.accepted for one in parts)
-        step_ms[point.n_max or 0] = 1000 * sum(one.seconds for one in parts) / steps
+        parts = [prompt for boot in boots for prompt in boot.prompts]
+        steps = sum(part.steps or part.tokens - part.accepted for part in parts)
+        step_ms[point.n_max or 0] = 1000 * sum(part.seconds for part in parts) / steps
         curve = _accepted(boots)
         if point.n_max and curve:
             accepted[point.n_max] = curve
@@ -263,11 +268,11 @@ def _write_fit(directory: Path, cell: Cell, sweep: Sweep) -> None:
 
 def _accepted(boots: Iterable[BootResult]) -> list[float]:
     """Acceptance by position over steps that drafted."""
-    parts = [one for boot in boots for one in boot.prompts if one.steps and one.accepted_per_position]
-    steps = sum(one.steps for one in parts)
-    longest = max((len(one.accepted_per_position) for one in parts), default=0)
+    parts = [prompt for boot in boots for prompt in boot.prompts if prompt.steps and prompt.accepted_per_position]
+    steps = sum(part.steps for part in parts)
+    longest = max((len(part.accepted_per_position) for part in parts), default=0)
     return [
-        sum(one.accepted_per_position[at] for one in parts if at < len(one.accepted_per_position)) / steps
+        sum(part.accepted_per_position[at] for part in parts if at < len(part.accepted_per_position)) / steps
         for at in range(longest)
     ]
 
@@ -285,31 +290,31 @@ def _cell_summary(sweep: Sweep, boots: Sequence[SweepBoot]) -> dict[str, Any]:
         "best": sweep.points[sweep.best].name + _more(sweep.points[sweep.best]),
         "start": sweep.task.start.name,
         "spread": float(sweep.mean_cost.max() / sweep.mean_cost.min() - 1),
-        "seconds": sum(one.seconds for one in boots),
-        "disturbed": sum(bool(one.disturbed) for one in boots),
-        "speeds": dict(sorted(speeds.items(), key=lambda one: -one[1])),
+        "seconds": sum(boot.seconds for boot in boots),
+        "disturbed": sum(bool(boot.disturbed) for boot in boots),
+        "speeds": dict(sorted(speeds.items(), key=lambda pair: -pair[1])),
     }
 
 
 def _same_words(results: Results) -> list[str]:
-    boots = [one for one in results.boots if one.what == "same" and not one.result.failure]
+    boots = [boot for boot in results.boots if boot.what == "same" and not boot.result.failure]
     if len(boots) < 2:
         return []
     task = results.tasks[boots[0].cell]
-    logs = np.log([speed_of(one.result, task) for one in boots])
+    logs = np.log([speed_of(boot.result, task) for boot in boots])
     apart = f"{100 * logs.std(ddof=1):.1f} % (sd)"
     return [f"{len(boots)} boots of {task.start.name} ({boots[0].cell}): speeds differ by {apart}"]
 
 
 def _failures(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequence[TunedRun]) -> list[str]:
-    said = [f"{name}: {one.name} failed in every boot" for one in sweep.failed]
-    failures = {one.result.point.name: one.result.failure for one in boots if one.result.failure}
+    said = [f"{name}: {point.name} failed in every boot" for point in sweep.failed]
+    failures = {boot.result.point.name: boot.result.failure for boot in boots if boot.result.failure}
     said += [f"{name}: {point}: {why}" for point, why in failures.items()]
     for run in runs:
         said += [
-            f"{name}: tuner, {run.restarts} restarts, run {run.turn + 1}: {one.point.name}: {one.failure}"
-            for one in run.results
-            if one.failure
+            f"{name}: tuner, {run.restarts} restarts, run {run.turn + 1}: {result.point.name}: {result.failure}"
+            for result in run.results
+            if result.failure
         ]
         if run.error:
             said.append(f"{name}: tuner, {run.restarts} restarts, run {run.turn + 1}: {run.error}")
@@ -317,8 +322,8 @@ def _failures(name: str, sweep: Sweep, boots: Sequence[SweepBoot], runs: Sequenc
 
 
 def _names(points: Iterable[Point]) -> str:
-    names = [one.name + _more(one) for one in points]
-    return ", ".join(f"{names.count(one)} x {one}" for one in dict.fromkeys(names))
+    names = [point.name + _more(point) for point in points]
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
 def _often(sweep: Sweep, weights: Any) -> str:

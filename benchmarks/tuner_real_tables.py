@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.tuner_lab.harness import Figure
     from benchmarks.tuner_real_judge import Judged
-    from specdash.tune.harness import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Row:
 
 def short_table(rows: Sequence[Row]) -> list[str]:
     """A row a cell: what the ways lose, with restarts and seconds of those that boot."""
-    ways = list(dict.fromkeys(_short(one.way) for one in rows if "drafts only" not in one.way))
+    ways = list(dict.fromkeys(_short(row.way) for row in rows if "drafts only" not in row.way))
     lines = ["| type, workload | " + " | ".join(ways) + " |", "| --- |" + " --- |" * len(ways)]
-    for cell in dict.fromkeys(one.cell for one in rows):
-        told = {_short(one.way): one for one in rows if one.cell == cell}
+    for cell in dict.fromkeys(row.cell for row in rows):
+        told = {_short(row.way): row for row in rows if row.cell == cell}
         texts = [_loses(told[way]) if way in told else "" for way in ways]
         lines.append(f"| {cell} | " + " | ".join(texts) + " |")
     return lines
@@ -51,12 +51,12 @@ def cells_table(cells: dict[str, dict[str, Any]]) -> list[str]:
         "| type, workload | points | boots differ by (sd) | fastest | slowest | start | disturbed boots |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, one in cells.items():
-        noise = "--" if one["noise"] is None else f"{100 * one['noise']:.1f} %"
-        speeds = list(one["speeds"].items())
+    for name, cell in cells.items():
+        noise = "--" if cell["noise"] is None else f"{100 * cell['noise']:.1f} %"
+        speeds = list(cell["speeds"].items())
         ends = [f"{point} {speed:.0f} tok/s" for point, speed in (speeds[0], speeds[-1])]
         lines.append(
-            f"| {name} | {one['points']} | {noise} | {ends[0]} | {ends[1]} | {one['start']} | {one['disturbed']} |"
+            f"| {name} | {cell['points']} | {noise} | {ends[0]} | {ends[1]} | {cell['start']} | {cell['disturbed']} |"
         )
     return lines
 
@@ -78,6 +78,6 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def percent(one: Figure) -> str:
+def percent(figure: Figure) -> str:
     """With its interval."""
-    return f"{100 * one.value:.1f} % [{100 * one.low:.1f}, {100 * one.high:.1f}]"
+    return f"{100 * figure.value:.1f} % [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"

@@ -14,18 +14,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.errors import SpecdashError
-from specdash.tune.harness import Score, as_json, judge, paired, run, score
-from specdash.tune.problem import Ask, BootResult, Outcome, Point, Stage, Task, mixture_speed
-from specdash.tune.recorded_sweeps import RIGS, grounds, usual_picks
-from specdash.tune.rivals import RIVALS
-from specdash.tune.simulation.grid import Equal, Noise
+sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+from benchmarks.tuner_lab.grid import Equal, Noise  # noqa: E402
+from benchmarks.tuner_lab.harness import Score, as_json, judge, paired, run, score  # noqa: E402
+from benchmarks.tuner_lab.recorded_sweeps import RIGS, grounds, usual_picks  # noqa: E402
+from benchmarks.tuner_lab.rivals import RIVALS  # noqa: E402
+from specdash.core.errors import SpecdashError  # noqa: E402
+from specdash.tune.model.problem import BootResult, NextBoot, Point, Stage, Task, TuneOutcome, mixture_speed  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.tune.harness import Figure
-    from specdash.tune.problem import Tuner
+    from benchmarks.tuner_lab.harness import Figure
+    from specdash.tune.model.problem import Tuner
 
 LEDGER = Path(__file__).parent / "held_out.jsonl"
 TUNERS = ("specdash", "tpe", *RIVALS)
@@ -50,12 +52,12 @@ class Tpe:
         self._boots = 0
         self._measured: dict[Point, list[float]] = {}
 
-    def ask(self) -> Ask | None:
+    def ask(self) -> NextBoot | None:
         """What the sampler wants next."""
         if self._boots >= self._task.budget.restarts:
             return None
         self._trial = self._study.ask()
-        return Ask(self._suggested(self._trial), Stage.EXPLORE, "the sampler's next trial")
+        return NextBoot(self._suggested(self._trial), Stage.EXPLORE, "the sampler's next trial")
 
     def tell(self, result: BootResult) -> None:
         """Speed on the mixture; a failure is told as one."""
@@ -67,12 +69,12 @@ class Tpe:
         self._study.tell(self._trial, speed)
         self._measured.setdefault(result.point, []).append(speed)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TuneOutcome:
         """The point with the best mean of its boots."""
         if not self._measured:
-            return Outcome(self._task.start, improved=False)
+            return TuneOutcome(self._task.start, improved=False)
         best = max(self._measured, key=lambda point: sum(self._measured[point]) / len(self._measured[point]))
-        return Outcome(best, improved=best != self._task.start)
+        return TuneOutcome(best, improved=best != self._task.start)
 
     def _suggested(self, trial: Any) -> Point:
         types = trial.suggest_categorical("types", sorted({" ".join(point.types) for point in self._task.points}))
@@ -85,10 +87,10 @@ class Tpe:
         return like[0]
 
     def _asked(self, point: Point) -> dict[str, Any]:
-        like = [one for one in self._task.points if one.types == point.types]
+        like = [item for item in self._task.points if item.types == point.types]
         asked: dict[str, Any] = {"types": " ".join(point.types)}
         for knob in ("n_max", "p_min", "ngram_max"):
-            values = sorted({value for one in like if (value := getattr(one, knob)) is not None})
+            values = sorted({value for point in like if (value := getattr(point, knob)) is not None})
             if values:
                 asked[knob] = values.index(getattr(point, knob))
         return asked
@@ -99,7 +101,7 @@ def factory(name: str) -> Callable[[Task, int], Tuner]:
     if name == "tpe":
         return Tpe
     if name == "specdash":
-        from specdash.tune.tuner import SpecTuner
+        from specdash.tune.model.tuner import SpecTuner
 
         return SpecTuner
     return RIVALS[name]
@@ -137,7 +139,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _print(scores: list[Score], options: argparse.Namespace) -> None:
     if options.json:
-        print(json.dumps([as_json(one) for one in scores], indent=1))
+        print(json.dumps([as_json(item) for item in scores], indent=1))
         return
     even = "" if options.equal == Equal.NOTHING else f", all equal on the {options.equal}"
     print(f"noise {options.noise}, {scores[0].grounds} environments, seeds {options.seeds}{even}")
@@ -145,7 +147,7 @@ def _print(scores: list[Score], options: argparse.Namespace) -> None:
     if len(scores) > 1 and options.equal == Equal.NOTHING:
         for other in scores[1:]:
             better = paired(scores[0], other)
-            words = ", ".join(f"{name} {_points(one)}" for name, one in better.items())
+            words = ", ".join(f"{name} {_points(figure)}" for name, figure in better.items())
             print(f"{scores[0].tuner} better than {other.tuner}, paired, in points: {words}")
 
 
@@ -164,25 +166,25 @@ def table(scores: list[Score]) -> str:
         "covered",
     )
     rows = [heads, ("---",) * len(heads)]
-    for one in scores:
-        covered = "" if one.covered is None else f"{one.covered:.2f}"
+    for item in scores:
+        covered = "" if item.covered is None else f"{item.covered:.2f}"
         rows.append(
             (
-                one.tuner,
-                f"{one.mean_restarts:.1f}",
-                _percent(one.median_regret),
-                _percent(one.p95_regret),
-                _percent(one.mean_regret),
-                _share(one.within_97),
-                _share(one.within_95),
-                _share(one.harmed),
-                _share(one.promoted),
+                item.tuner,
+                f"{item.mean_restarts:.1f}",
+                _percent(item.median_regret),
+                _percent(item.p95_regret),
+                _percent(item.mean_regret),
+                _share(item.within_97),
+                _share(item.within_95),
+                _share(item.harmed),
+                _share(item.promoted),
                 covered,
             )
         )
     rows_text = ["| " + " | ".join(row) + " |" for row in rows]
     thought = ", ".join(
-        f"{one.tuner} {one.mean_thought_s:.2f} s, slowest decision {one.slowest_s:.2f} s" for one in scores
+        f"{item.tuner} {item.mean_thought_s:.2f} s, slowest decision {item.slowest_s:.2f} s" for item in scores
     )
     return "\n".join((*rows_text, f"processor time of a run: {thought}"))
 
@@ -201,9 +203,9 @@ def _recorded(options: argparse.Namespace) -> int:
             cells = (
                 rig.name,
                 str(len(rig.points)),
-                f"{sum(one.restarts for one in some) / len(some):.1f}",
-                f"{100 * sum(one.regret for one in some) / len(some):.2f} %",
-                f"{100 * max(one.regret for one in some):.2f} %",
+                f"{sum(trial.restarts for trial in some) / len(some):.1f}",
+                f"{100 * sum(trial.regret for trial in some) / len(some):.2f} %",
+                f"{100 * max(trial.regret for trial in some):.2f} %",
                 picks,
             )
             print("| " + " | ".join(cells) + " |")
@@ -220,10 +222,10 @@ def _seeds(text: str) -> range:
 def _options(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tuner", action="append", choices=TUNERS, help="may be given again; all of them if never")
-    parser.add_argument("--noise", choices=[one.value for one in Noise], default=Noise.QUIET.value)
+    parser.add_argument("--noise", choices=[noise.value for noise in Noise], default=Noise.QUIET.value)
     parser.add_argument("--restarts", type=int, default=12)
     parser.add_argument("--seeds", default="0-99", help="A-B, both included")
-    evens = [one.value for one in Equal]
+    evens = [equal.value for equal in Equal]
     equal_help = "all points equally fast, on the prompts or on the text they sample: every promotion is false"
     parser.add_argument("--equal", nargs="?", choices=evens, default="nothing", const="prompts", help=equal_help)
     parser.add_argument("--held-out", action="store_true", help="opens seeds that are set aside; it is written down")
@@ -245,16 +247,16 @@ class _Progress:
             print(f"\r{self._name}: {done} of {of}, {left:.0f} s left", end=end, file=sys.stderr, flush=True)
 
 
-def _percent(one: Figure) -> str:
-    return f"{100 * one.value:.1f} % [{100 * one.low:.1f}, {100 * one.high:.1f}]"
+def _percent(figure: Figure) -> str:
+    return f"{100 * figure.value:.1f} % [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
 
 
-def _points(one: Figure) -> str:
-    return f"{100 * one.value:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+def _points(figure: Figure) -> str:
+    return f"{100 * figure.value:+.1f} [{100 * figure.low:+.1f}, {100 * figure.high:+.1f}]"
 
 
-def _share(one: Figure) -> str:
-    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+def _share(figure: Figure) -> str:
+    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
 
 
 if __name__ == "__main__":

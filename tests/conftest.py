@@ -5,24 +5,63 @@ Being here also puts this folder on the import path, so that tests can import `s
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from support.deployment import Rig
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector: nothing of the ten thousand tests is garbage, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` is: more processes than cores, since these tests wait nearly as long as they work."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first: where files are shared out among processes, none of them ends alone."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
 
 
 @pytest.fixture(autouse=True)
 def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home; no SPECDASH_*, LLAMA_* or XDG_* variable of the developer reaches a test."""
     return isolate(monkeypatch, tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """What a test starts of specdash's threads has ended when it ends, or soon after."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("specdash-"):
+            thread.join(5)
+            assert not thread.is_alive(), f"left running: {thread.name}"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,7 +80,19 @@ def isolate(patch: pytest.MonkeyPatch, home: Path) -> Path:
     patch.setenv("HOME", str(home))
     # An aborting llama.cpp would attach gdb to itself, which takes seconds and may dump core where the tests run.
     patch.setenv("GGML_NO_BACKTRACE", "1")
+    # Its threads would spin while they wait for each other: on cores that tests share, five times the work.
+    patch.setenv("OMP_WAIT_POLICY", "passive")
     return home
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One time zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +100,8 @@ def running() -> Iterator[Rig]:
     """Both services under the built-in supervisor, for all tests of a module that change them."""
     from support.deployment import running_deployment
 
-    with running_deployment("daemon") as one:
-        yield one
+    with running_deployment("daemon") as item:
+        yield item
 
 
 @pytest.fixture
@@ -60,11 +111,42 @@ def rig(running: Rig) -> Rig:
     return running
 
 
-KEPT = ("SPECDASH_REQUIRE_LLAMA_SERVER", "SPECDASH_REQUIRE_NODE", "SPECDASH_REQUIRE_SYSTEMD", "LLAMA_BIN")
+KEPT = (
+    "SPECDASH_REQUIRE_LLAMA_SERVER",
+    "SPECDASH_REQUIRE_NODE",
+    "SPECDASH_REQUIRE_SSHD",
+    "SPECDASH_REQUIRE_SYSTEMD",
+    "SPECDASH_GPU_KIT",
+    "LLAMA_BIN",
+)
 """Variables by which CI names the engines under test."""
+
+LONGEST = (
+    "control/test_recover_faults.py",
+    "gpu_kit/test_dry_run.py",
+    "control/test_containers.py",
+    "control/test_apply.py",
+    "cli/test_tune.py",
+    "e2e/test_speculation_matrix.py",
+    "e2e/test_terminal.py",
+    "e2e/test_demo.py",
+    "control/test_apply_settle.py",
+    "e2e/test_tour.py",
+    "e2e/test_stopped.py",
+    "insight/test_experiments_simulated.py",
+    "control/test_managers.py",
+    "cli/test_bench_ab.py",
+    "e2e/test_tune.py",
+    "proxy_outside/test_leaks.py",
+)
+"""Files of tests that take more than a minute in all, the longest first."""
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Where no bytecode is kept, every process that a test starts would compile the program again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     # A shell starts what it puts in the background deaf to Ctrl-C, and nohup to SIGHUP; every process of every test

@@ -1,4 +1,5 @@
 """`make screenshots`: pictures of the real dashboard on the real demo, as SVG and PNG, at the three sizes that count.
+Those of the light theme (`-day`) are SVG alone.
 
 The demo runs for a minute first, so that every panel has something to show. The `checkpoints` picture is of a recurrent
 model of tests/support, because the demo's model has an attention memory; the `tuner` picture is of a service of
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import itertools
 import os
 import signal
@@ -19,37 +21,44 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.demo import DRAFT_TYPE
+from specdash.backend.demo import DRAFT_TYPE, widened_target
+from specdash.backend.workload import PAYING
 from specdash.cli.demo import (
+    AGENTS,
     demo_deployment,
     demo_environment,
     private_directory,
     start_backend,
+    start_baseline,
     start_proxy,
     start_traffic,
+    traffic_after_baseline,
 )
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.control.console import Console
-from specdash.control.supervisor import Supervisor
-from specdash.core.applies import Outcome
-from specdash.core.changes import ChangeSet, Role
+from specdash.control.services.supervisor import Supervisor
+from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.readings import Source
+from specdash.insight.speedup.verdict import VerdictKind, verdict
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
-from specdash.tune.status import Step
+from specdash.tune.run.status import TuneStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.tune.console import TunerConsole
-    from specdash.tune.status import Run
+    from specdash.tune.run.console import TunerConsole
+    from specdash.tune.run.status import TuneRun
 
 SIZES = ((80, 24), (120, 36), (200, 50))
+THEMES = ("night", "day")
 SCREENS = {"demo": (), "speculation": ("m",), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
 """Each picture's name, and the keys that lead to it."""
+PAID = frozenset({"demo", "speculation"})
+"""Those that are drawn while the traffic has no phase in which speculation costs."""
 INCIDENTS = {"banner": (), "incidents": ("i",)}
 """Those that are drawn while the engine is stopped."""
 CHECKPOINTS = {"checkpoints": ("m",)}
@@ -61,10 +70,11 @@ TUNED_BOOTS = 4
 TUNE_S = 900.0
 ALL = (*SCREENS, *INCIDENTS, *CHECKPOINTS, *TUNER)
 STOPPED_S = 15.0
-APPLIED = {"LLAMA_DRAFT_MAX": "6"}
+APPLIED = {"LLAMA_DRAFT_MAX": "2"}
 """What is applied after half of the traffic, so that there is a marker and a card to show."""
 WARM_UP_S = 75.0
 WINDOW_S = 60.0
+ROUND_S = 100.0
 OUT = Path(__file__).resolve().parents[1] / "screenshots"
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
@@ -76,9 +86,10 @@ async def shoot(
     width: int,
     height: int,
     keys: tuple[str, ...],
+    theme: str,
 ) -> str:
     """The dashboard at one size, as SVG; without a console it is not the demo's."""
-    app = Dashboard(state, demo=console is not None, theme="night", console=console, tuner=tuner)
+    app = Dashboard(state, demo=console is not None, theme=theme, console=console, tuner=tuner)
     app.window_s = WINDOW_S
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause(1.0)
@@ -118,7 +129,9 @@ def main() -> int:
 def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
     """Those of the demo; False when the apply that is to be seen in them failed."""
     with private_directory() as directory, Supervisor() as supervisor:
-        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
+        model, _ = widened_target(directory)
+        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto", model))
+        start_baseline(supervisor, directory)
         state = TargetState(target)
         env = demo_environment(directory)
         console = Console(
@@ -126,20 +139,36 @@ def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
         )
         with Hub(target, [state.apply], on_target=state.retarget, env=env):
             time.sleep(1.0)
-            start_traffic(supervisor, target, None)
+            traffic_after_baseline(supervisor, target, None)
             time.sleep(warm_up / 2)
-            running = console.start(console.plan(ChangeSet({Role.BACKEND: APPLIED})))
+            running = console.start(console.plan({Role.BACKEND: APPLIED}))
             running.join()
-            if running.record is None or running.record.outcome is not Outcome.APPLIED:
+            if running.record is None or running.record.outcome is not ApplyOutcome.APPLIED:
                 print(f"the apply before the pictures failed: {running.record or running.error}", file=sys.stderr)
                 return False
             time.sleep(warm_up / 2)
-            draw(state, console, {name: keys for name, keys in SCREENS.items() if name in wanted}, out)
+            draw(state, console, {name: keys for name, keys in SCREENS.items() if name in wanted - PAID}, out)
+            if wanted & PAID:
+                supervisor.stop(AGENTS)
+                start_traffic(supervisor, target, None, PAYING, with_agents=False)
+                time.sleep(WINDOW_S)
+                await_pay(state)
+                draw(state, console, {name: keys for name, keys in SCREENS.items() if name in PAID}, out)
+                start_traffic(supervisor, target, None)
             if wanted & {*INCIDENTS}:
                 with stopped_engine(state):
                     time.sleep(STOPPED_S)
                     draw(state, console, {name: keys for name, keys in INCIDENTS.items() if name in wanted}, out)
     return True
+
+
+def await_pay(state: TargetState) -> None:
+    """Wait until the verdict is that speculation pays, for a round of the demo's traffic at most."""
+    until = time.monotonic() + ROUND_S
+    while time.monotonic() < until:
+        if verdict(state.picture(time.monotonic(), time.time(), WINDOW_S)).kind is VerdictKind.PAYS:
+            return
+        time.sleep(0.5)
 
 
 def checkpoint_pictures(out: Path, warm_up: float) -> None:
@@ -176,7 +205,7 @@ def checkpoint_pictures(out: Path, warm_up: float) -> None:
 def tuner_pictures(out: Path) -> None:
     """A run of `specdash tune` on a real service, begun in another terminal and half done."""
     sys.path.insert(0, str(TESTS))
-    from specdash.tune.console import TunerConsole
+    from specdash.tune.run.console import TunerConsole
     from support.deployment import running_deployment
 
     with running_deployment("daemon") as rig:
@@ -197,10 +226,10 @@ def tuner_pictures(out: Path) -> None:
             run.communicate(timeout=120)
 
 
-def half_done(run: Run) -> bool:
+def half_done(run: TuneRun) -> bool:
     """Some boots have ended, and the present one is measured."""
     now = run.now
-    return len(run.boots) >= TUNED_BOOTS and now is not None and now.step is Step.MEASURE and now.done == 1
+    return len(run.boots) >= TUNED_BOOTS and now is not None and now.step is TuneStep.MEASURE and now.done == 1
 
 
 def draw(
@@ -210,14 +239,20 @@ def draw(
     out: Path,
     tuner: TunerConsole | None = None,
 ) -> None:
-    """These screens at all sizes, as SVG and PNG."""
+    """These screens at all sizes, as SVG and PNG, and in daylight as SVG."""
     import cairosvg
+    from PIL import Image
 
-    for (screen, keys), (width, height) in itertools.product(screens.items(), SIZES):
-        svg = asyncio.run(shoot(state, console, tuner, width, height, keys))
-        name = out / f"{screen}-{width}x{height}"
+    for (screen, keys), (width, height), theme in itertools.product(screens.items(), SIZES, THEMES):
+        svg = asyncio.run(shoot(state, console, tuner, width, height, keys, theme))
+        name = out / f"{screen}-{width}x{height}{'' if theme == THEMES[0] else f'-{theme}'}"
         name.with_suffix(".svg").write_text(svg, encoding="utf-8")
-        name.with_suffix(".png").write_bytes(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600))
+        if theme != THEMES[0]:
+            continue
+        picture = Image.open(io.BytesIO(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600)))
+        # A screen has few colours: with 256 the file has a third of the size, and looks the same.
+        drawn = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        drawn.save(name.with_suffix(".png"), optimize=True)
         print(f"{name}.svg and .png")
 
 

@@ -36,7 +36,7 @@ DRAFT_OF = {
 
 def main() -> int:
     """Draw all, or those named."""
-    names = [NO_SPECULATION, *(one.name for one in SPEC_TYPES), CHAIN]
+    names = [NO_SPECULATION, *(spec_kind.name for spec_kind in SPEC_TYPES), CHAIN]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT / "types")
     parser.add_argument("--only", choices=names, action="append")
@@ -81,7 +81,7 @@ def picture(name: str, seconds: float) -> str:
                     backend.complete(prompt(turn), 160)
                     if time.monotonic() > until:
                         break
-                return asyncio.run(shoot(state, None, None, *SIZE, ()))
+                return asyncio.run(shoot(state, None, None, *SIZE, (), "night"))
 
 
 def prompt(turn: int) -> str:

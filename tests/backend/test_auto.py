@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import auto_context
-from specdash.backend.auto import choose, read_settings, slowed_down
-from specdash.backend.auto_context import Room
-from specdash.backend.loads import loads
+from specdash.backend import auto
+from specdash.backend.auto import MemoryRoom, choose, loads, read_settings, slowed_down
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
@@ -84,8 +82,8 @@ def test_a_draft_made_for_the_models_layers_names_its_type(tmp_path: Path) -> No
     eagle = read_facts(tiny_models.drafts.write_eagle3(tmp_path / "e.gguf"))
     dflash = read_facts(tiny_models.drafts.write_dflash(tmp_path / "d.gguf"))
     dspark = read_facts(tiny_models.drafts.write_dspark(tmp_path / "s.gguf"))
-    found = [choose(target, one, on_gpu=True) for one in (eagle, dflash, dspark)]
-    assert [one.types for one in found] == [("draft-eagle3",), ("draft-dflash",), ("draft-dspark",)], found
+    found = [choose(target, gguf_facts, on_gpu=True) for gguf_facts in (eagle, dflash, dspark)]
+    assert [choice.types for choice in found] == [("draft-eagle3",), ("draft-dflash",), ("draft-dspark",)], found
 
 
 def test_a_draft_of_another_vocabulary_is_left_out_with_the_reason(target: GgufFacts, draft: GgufFacts) -> None:
@@ -138,14 +136,14 @@ def test_small_models_are_warned_of_where_the_operator_names_their_layers(target
     assert slowed_down(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-mod"}), small) is None
 
 
-def context(facts: GgufFacts, room: Room, draft: GgufFacts | None = None, **env: str) -> BackendSettings:
+def context(facts: GgufFacts, room: MemoryRoom, draft: GgufFacts | None = None, **env: str) -> BackendSettings:
     wanted = settings_from_env({**MODEL, "LLAMA_CTX_SIZE": "auto", **env})
-    assert auto_context.wanted(wanted)
-    return auto_context.fitted(wanted, facts, draft, room)
+    assert auto.wanted(wanted)
+    return auto.fitted(wanted, facts, draft, room)
 
 
 def test_the_context_that_fits_is_the_trained_one_where_there_is_room(target: GgufFacts) -> None:
-    found = context(target, Room(64 * GIB, 0, "main memory"))
+    found = context(target, MemoryRoom(64 * GIB, 0, "main memory"))
     assert found.value("ctx-size") == target.context_length
     assert found.parameters["ctx-size"].source == "LLAMA_CTX_SIZE"
     (decision,) = found.decisions
@@ -158,7 +156,7 @@ def test_the_context_that_fits_is_the_trained_one_where_there_is_room(target: Gg
 
 @pytest.mark.parametrize("gpus", [0, 1, 2])
 def test_no_larger_context_would_fit_into_what_there_is(target: GgufFacts, gpus: int) -> None:
-    room = Room(int(1024**2 * (50 + 400 * gpus) / 0.9), gpus, "CUDA0")
+    room = MemoryRoom(int(1024**2 * (50 + 400 * gpus) / 0.9), gpus, "CUDA0")
     found = context(target, room, LLAMA_ARG_CACHE_RAM="0")
     size = int(found.value("ctx-size") or 0)
     assert 0 < size < (target.context_length or 0)
@@ -176,14 +174,14 @@ def test_no_larger_context_would_fit_into_what_there_is(target: GgufFacts, gpus:
 @pytest.mark.parametrize(("limit", "kept"), [("16", 16), ("0", 0), ("8192", 50), ("-1", 50)])
 def test_on_a_cpu_the_context_leaves_room_for_the_prompt_cache(target: GgufFacts, limit: str, kept: int) -> None:
     """At most half of it: llama.cpp lowers the limit itself where memory runs out."""
-    room = Room(100 * 1024**2, 0, "main memory")
+    room = MemoryRoom(100 * 1024**2, 0, "main memory")
     with_cache = context(target, room, LLAMA_ARG_CACHE_RAM=limit)
-    less = Room((100 - kept) * 1024**2, 0, "main memory")
+    less = MemoryRoom((100 - kept) * 1024**2, 0, "main memory")
     assert with_cache.value("ctx-size") == context(target, less, LLAMA_ARG_CACHE_RAM="0").value("ctx-size")
 
 
 def test_a_smaller_cache_type_and_fewer_slots_leave_more(target: GgufFacts) -> None:
-    room = Room(60 * 1024**2, 0, "main memory")
+    room = MemoryRoom(60 * 1024**2, 0, "main memory")
     plain = int(context(target, room).value("ctx-size") or 0)
     assert (
         int(context(target, room, LLAMA_CACHE_TYPE_K="q8_0", LLAMA_CACHE_TYPE_V="q8_0").value("ctx-size") or 0) > plain
@@ -194,7 +192,7 @@ def test_a_smaller_cache_type_and_fewer_slots_leave_more(target: GgufFacts) -> N
 
 
 def test_drafting_takes_its_share_and_prediction_layers_more(target: GgufFacts, draft: GgufFacts) -> None:
-    room = Room(60 * 1024**2, 0, "main memory")
+    room = MemoryRoom(60 * 1024**2, 0, "main memory")
     plain = int(context(target, room).value("ctx-size") or 0)
     with_draft = context(target, room, draft, LLAMA_DRAFT_MODEL="d.gguf", LLAMA_SPEC_TYPE="draft-simple")
     assert int(with_draft.value("ctx-size") or 0) < plain
@@ -207,16 +205,16 @@ def test_where_nothing_fits_the_arithmetic_says_why(target: GgufFacts) -> None:
     with pytest.raises(
         InputError, match=r"LLAMA_CTX_SIZE=auto: not even the smallest context fits \(CUDA0: 1.0 MiB free"
     ):
-        context(target, Room(1024**2, 1, "CUDA0"))
+        context(target, MemoryRoom(1024**2, 1, "CUDA0"))
 
 
 def test_a_model_that_is_not_here_has_no_context_to_reckon() -> None:
     wanted = settings_from_env({"LLAMA_ARG_HF_REPO": "a/b", "LLAMA_CTX_SIZE": "auto"})
     with pytest.raises(InputError, match=r"LLAMA_CTX_SIZE=auto: the model's file is not here"):
-        auto_context.fitted(wanted, None, None, Room(GIB, 0, "main memory"))
+        auto.fitted(wanted, None, None, MemoryRoom(GIB, 0, "main memory"))
 
 
 def test_a_number_in_extra_args_wins_over_auto() -> None:
     found = settings_from_env({**MODEL, "LLAMA_CTX_SIZE": "auto", "LLAMA_EXTRA_ARGS": "-c 512"})
-    assert not auto_context.wanted(found)
+    assert not auto.wanted(found)
     assert found.warnings == ("LLAMA_CTX_SIZE=auto is ignored: LLAMA_EXTRA_ARGS wins",)

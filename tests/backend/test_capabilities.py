@@ -15,22 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import capabilities as module
+from specdash.backend.binary import parse_help
 from specdash.backend.capabilities import probe
-from specdash.backend.engine_facts import parse_help
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import settings_from_env
 from specdash.core.errors import EngineMissingError
-from specdash.core.parameter_catalogue import ENGINE, REMOVED_FLAGS
-from specdash.core.passed_on_parameters import PASSED_ON
+from specdash.core.parameter_catalogue import ENGINE, PASSED_ON, REMOVED_FLAGS
 from specdash.core.paths import cache_dir
 from specdash.core.speculation import SPEC_TYPES
 from support.engines import llama_server_binary
 from support.help_engine import BUILDS, TODAY, help_engine, help_text
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TYPES = {one.name for one in SPEC_TYPES}
+TYPES = {spec_kind.name for spec_kind in SPEC_TYPES}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def cache_file() -> Path:
 
 def test_the_help_tells_flags_removed_flags_and_spec_types(program: Path) -> None:
     found = probe(engine(program))
-    assert (found.kind, found.path, found.version) == ("llama-server", str(program), "1234 (abcdef)")
+    assert (found.kind, found.version) == ("llama-server", "1234 (abcdef)")
     assert {"--spec-draft-n-max", "-md", "--spec-default", "--spec-synth-len", "-lcs", "--no-ui"} <= found.flags
     assert found.removed == set(REMOVED_FLAGS)
     assert not found.flags & found.removed
@@ -64,8 +64,8 @@ def test_the_help_tells_flags_removed_flags_and_spec_types(program: Path) -> Non
 
 def test_the_help_tells_how_many_values_a_flag_takes(program: Path) -> None:
     values = probe(engine(program)).values
-    one = ("--ctx-size", "-ot", "--hf-repo", "--flash-attn", "--spec-type", "--override-kv")
-    assert {flag: values[flag] for flag in one} == dict.fromkeys(one, 1)
+    pair = ("--ctx-size", "-ot", "--hf-repo", "--flash-attn", "--spec-type", "--override-kv")
+    assert {flag: values[flag] for flag in pair} == dict.fromkeys(pair, 1)
     assert [values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
 
 
@@ -119,11 +119,11 @@ def test_a_new_build_in_the_same_place_is_asked_again(program: Path, renew: Call
 
 
 def test_a_link_and_its_target_are_one_engine(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe(engine(program))
+    found = probe(engine(program))
     link = tmp_path / "link"
     link.symlink_to(program)
     monkeypatch.setattr("subprocess.Popen", None)
-    assert probe(engine(link)).path == str(link)
+    assert probe(engine(link)) == found
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_damaged_cache_is_as_good_as_none(program: Path, content: bytes) -> No
 def test_entries_of_another_shape_are_not_believed(kept: object) -> None:
     entries = module._entries(kept)
     assert entries is None or all(
-        isinstance(text, str) for one in entries for text in (*one.names, one.value, one.text)
+        isinstance(text, str) for entry in entries for text in (*entry.names, entry.value, entry.text)
     )
 
 
@@ -197,7 +197,7 @@ def test_the_loaders_variables_of_the_env_file_reach_the_probe(tmp_path: Path) -
         ("echo 'version: 1 (x)'", "lists no arguments (version: 1 (x)); what it can do is unknown"),
         ("true", "lists no arguments (exit code 0)"),
         ("echo 'libcuda.so.1: cannot open'; exit 127", "lists no arguments (libcuda.so.1: cannot open)"),
-        ("yes -- --flag", "says more than 1024 KiB"),
+        ("yes -- --flag", "says more than 1.0 MiB"),
         ("sleep 60", "no answer within 1 s"),
         ("sleep 60 & disown 2>/dev/null; exit 0", "no answer within 1 s"),
     ],
@@ -227,17 +227,14 @@ def test_a_probe_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(EngineMissingError):
         probe(engine(broken))
     left = Path("/proc") / note.read_text().strip() / "stat"
-    deadline = time.monotonic() + 5
-    while left.exists() and left.read_text().split()[2] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not (left.exists() and left.read_text().split()[2] != "Z"), 5)
 
 
 @given(st.text(max_size=400))
 def test_any_text_can_be_read_as_help(text: str) -> None:
-    for one in parse_help(text):
-        assert all(name.startswith("-") for name in one.names)
-        assert "\n" not in one.text + one.value
+    for help_entry in parse_help(text):
+        assert all(name.startswith("-") for name in help_entry.names)
+        assert "\n" not in help_entry.text + help_entry.value
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -245,14 +242,14 @@ def test_every_name_in_a_help_is_found_whatever_its_layout(build: str) -> None:
     starts = [line for line in help_text(build).splitlines() if line.startswith("-") and not line.startswith("-----")]
     entries = parse_help(help_text(build))
     assert len(entries) == len(starts)
-    assert all(line.startswith(one.names[0]) for line, one in zip(starts, entries, strict=True))
-    assert all(one.text for one in entries)
+    assert all(line.startswith(entry.names[0]) for line, entry in zip(starts, entries, strict=True))
+    assert all(entry.text for entry in entries)
 
 
 def test_the_catalogue_has_only_flags_that_todays_build_lists() -> None:
-    names = {name for one in parse_help(help_text(TODAY)) for name in one.names}
-    for one in (*ENGINE, *PASSED_ON):
-        assert {*one.flags, *one.off_flags, *one.former_flags} <= names, one.name
+    names = {name for help_entry in parse_help(help_text(TODAY)) for name in help_entry.names}
+    for parameter in (*ENGINE, *PASSED_ON.values()):
+        assert {*parameter.flags, *parameter.off_flags, *parameter.former_flags} <= names, parameter.name
 
 
 def test_a_broken_package_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +266,7 @@ def test_the_package_tells_its_attributes_and_spec_types(monkeypatch: pytest.Mon
     found_engine = find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": PACKAGE}))
     found = probe(found_engine)
     assert set(found.spec_types) == TYPES
-    assert {one.attribute for one in ENGINE if one.attribute is not None} <= found.flags
+    assert {parameter.attribute for parameter in ENGINE if parameter.attribute is not None} <= found.flags
     monkeypatch.setattr("subprocess.Popen", None)
     assert probe(found_engine) == found
 
@@ -278,5 +275,5 @@ def test_the_package_tells_its_attributes_and_spec_types(monkeypatch: pytest.Mon
 def test_the_real_binary_tells_what_the_recorded_help_says() -> None:
     found = probe(engine(Path(llama_server_binary())))
     recorded = parse_help(help_text(TODAY))
-    assert found.flags | found.removed == {name for one in recorded for name in one.names}
+    assert found.flags | found.removed == {name for help_entry in recorded for name in help_entry.names}
     assert set(found.spec_types) == TYPES

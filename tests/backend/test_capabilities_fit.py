@@ -10,17 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
-from specdash.backend.capabilities import lacking
-from specdash.backend.engine_facts import Capabilities, Lack, from_help, parse_help
+from specdash.backend.binary import Capabilities, MissingFeature, from_help, parse_help
+from specdash.backend.capabilities import lacking, missing_values
 from specdash.backend.engines import PACKAGE
-from specdash.backend.extra_args import canonical
-from specdash.backend.settings import DEFAULT, Assigned, BackendSettings, settings_from_env
+from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
-from specdash.core.parameters import Kind, Parameter
+from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
 from support.help_engine import BUILDS, TODAY, help_text
 
-KNOWN = {build: from_help("llama-server", build, parse_help(help_text(build))) for build in BUILDS}
+KNOWN = {build: from_help(build, parse_help(help_text(build))) for build in BUILDS}
 MODEL = {"LLAMA_MODEL": "m.gguf"}
 DRAFT = {**MODEL, "LLAMA_DRAFT_MODEL": "d.gguf"}
 
@@ -29,12 +28,12 @@ def rendered(build: str, **env: str) -> str:
     return " ".join(binary.arguments(settings_from_env({**MODEL, **env}), KNOWN[build]))
 
 
-def lacks(build: str, **env: str) -> tuple[Lack, ...]:
+def lacks(build: str, **env: str) -> tuple[MissingFeature, ...]:
     return lacking(settings_from_env({**MODEL, **env}), KNOWN[build])
 
 
 def refused(build: str, **env: str) -> list[str]:
-    return [one.line for one in lacks(build, **env) if one.refused]
+    return [lack.line for lack in lacks(build, **env) if lack.refused]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_a_draft_model_is_asked_for_in_the_names_of_the_build(build: str, specul
 
 
 def test_todays_build_lacks_nothing_of_the_catalogue() -> None:
-    values = {p.name: Assigned(value=sample(p), source=p.key) for p in ENGINE}
+    values = {p.name: ParameterValue(value=sample(p), source=p.key) for p in ENGINE}
     everything = BackendSettings(parameters=values, spec_types=tuple(t.name for t in SPEC_TYPES))
     fitted = binary.fit(everything, KNOWN[TODAY])
     assert fitted.lacks == []
@@ -198,7 +197,7 @@ def test_other_parameters_are_left_out_with_a_warning() -> None:
 
 
 def test_a_variable_the_build_does_not_read_is_warned_about() -> None:
-    assert [one.message for one in lacks("2025-03", LLAMA_ARG_N_CPU_FFN="3")] == [
+    assert [lack.message for lack in lacks("2025-03", LLAMA_ARG_N_CPU_FFN="3")] == [
         "LLAMA_ARG_N_CPU_FFN has no effect: llama-server 2025-03 does not read it"
     ]
     assert lacks("2025-03", LLAMA_ARG_RERANKING="1") == ()
@@ -282,19 +281,38 @@ def test_the_default_speculation_is_spelled_out_in_the_names_of_the_build(build:
     assert "--spec-default" not in found
 
 
+@pytest.mark.parametrize(
+    ("build", "key", "missing"),
+    [
+        ("2026-05", "LLAMA_SPEC_TYPE", ["draft-dflash", "draft-dspark"]),
+        ("2026-02", "LLAMA_SPEC_TYPE", ["draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"]),
+        ("2026-05", "LLAMA_SPLIT_MODE", ["tensor"]),
+        ("2026-05", "LLAMA_CACHE_TYPE_K", []),
+        ("2026-05", "LLAMA_LOG_VERBOSITY", []),
+        ("2026-05", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", ["greedy", "probabilistic"]),
+        (TODAY, "LLAMA_SPEC_TYPE", []),
+        (TODAY, "LLAMA_SPLIT_MODE", []),
+    ],
+)
+def test_the_listed_values_that_a_build_has_not_are_known_before_a_start(
+    build: str, key: str, missing: list[str]
+) -> None:
+    assert sorted(missing_values(key, MODEL, KNOWN[build])) == sorted(missing)
+
+
 def sample(parameter: Parameter) -> Any:
     """A value the parameter may have."""
-    if parameter.kind is Kind.SWITCH:
+    if parameter.kind is ValueKind.SWITCH:
         return True
     if parameter.choices:
-        return parameter.choices[0]
-    if parameter.kind is Kind.INTEGER:
+        return next(iter(parameter.choices))
+    if parameter.kind is ValueKind.INTEGER:
         return int(parameter.minimum or 0) + 1
-    return 0.5 if parameter.kind is Kind.NUMBER else "text"
+    return 0.5 if parameter.kind is ValueKind.NUMBER else "text"
 
 
-FLAGS = sorted(frozenset().union(*(one.flags for one in KNOWN.values())))
-SOURCES = (DEFAULT, "default 48, lowered to LLAMA_DRAFT_MAX", "LLAMA_EXTRA_ARGS", "LLAMA_DRAFT_MAX", "LLAMA_ARG_X")
+FLAGS = sorted(frozenset().union(*(capabilities.flags for capabilities in KNOWN.values())))
+SOURCES = (DEFAULT, "LLAMA_EXTRA_ARGS", "LLAMA_DRAFT_MAX", "LLAMA_ARG_X")
 REST = (
     "--spec-default",
     "--no-perf",
@@ -312,16 +330,16 @@ REST = (
 
 @st.composite
 def any_settings(draw: st.DrawFn) -> BackendSettings:
-    chosen = draw(st.lists(st.sampled_from(ENGINE), unique_by=lambda one: one.name))
+    chosen = draw(st.lists(st.sampled_from(ENGINE), unique_by=lambda parameter: parameter.name))
     return BackendSettings(
         parameters={
-            one.name: Assigned(
-                value=draw(st.booleans()) if one.kind is Kind.SWITCH else sample(one),
+            parameter.name: ParameterValue(
+                value=draw(st.booleans()) if parameter.kind is ValueKind.SWITCH else sample(parameter),
                 source=draw(st.sampled_from(SOURCES)),
             )
-            for one in chosen
+            for parameter in chosen
         },
-        spec_types=tuple(draw(st.lists(st.sampled_from([one.name for one in SPEC_TYPES]), unique=True))),
+        spec_types=tuple(draw(st.lists(st.sampled_from([spec_kind.name for spec_kind in SPEC_TYPES]), unique=True))),
         spec_source=draw(st.sampled_from(["LLAMA_SPEC_TYPE", "LLAMA_EXTRA_ARGS"])),
         extra_args=tuple(draw(st.lists(st.sampled_from(REST), max_size=6))),
     )
@@ -354,17 +372,17 @@ def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSetting
     flags = flags_of(fitted.arguments, known)
     assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
-    assert not any("\n" in one.line for one in fitted.lacks)
+    assert not any("\n" in lack.line for lack in fitted.lacks)
 
 
-@pytest.mark.parametrize("parameter", ENGINE, ids=lambda one: one.name)
+@pytest.mark.parametrize("parameter", ENGINE, ids=lambda item: item.name)
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_parameter_is_rendered_or_named_as_lacking(parameter: Parameter, build: str) -> None:
-    config = BackendSettings(parameters={parameter.name: Assigned(value=sample(parameter), source=parameter.key)})
+    config = BackendSettings(parameters={parameter.name: ParameterValue(value=sample(parameter), source=parameter.key)})
     fitted = binary.fit(config, KNOWN[build])
     known = {*parameter.flags, *parameter.former_flags}
-    said = [one.name for one in fitted.lacks]
-    already = parameter.kind is Kind.SWITCH and KNOWN[build].first(parameter.off_flags) is not None
+    said = [lack.name for lack in fitted.lacks]
+    already = parameter.kind is ValueKind.SWITCH and KNOWN[build].first(parameter.off_flags) is not None
     assert bool(known & set(fitted.arguments)) or said == [parameter.name] or already
     if said and parameter in SPECULATION:
         assert fitted.lacks[0].refused
@@ -373,20 +391,24 @@ def test_every_parameter_is_rendered_or_named_as_lacking(parameter: Parameter, b
 @given(any_settings(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_no_attribute_is_set_that_the_package_has_not(config: BackendSettings, data: st.DataObject) -> None:
-    every = sorted({one.attribute for one in ENGINE if one.attribute is not None} | {"speculative.types"})
+    every = sorted(
+        {parameter.attribute for parameter in ENGINE if parameter.attribute is not None} | {"speculative.types"}
+    )
     paths = data.draw(st.frozensets(st.sampled_from(every)))
-    known = Capabilities(PACKAGE, "python", "1", paths, spec_types=("draft", "ngram-mod"))
+    known = Capabilities(PACKAGE, "1", paths, spec_types=("draft", "ngram-mod"))
     expanded = {"kv_unified", "timeout_write"}
-    assert {one.path for one in embedded.assignments(config, known)} <= paths | expanded
-    for one in lacking(config, known):
-        assert one.message
+    assert {assignment.path for assignment in embedded.assignments(config, known)} <= paths | expanded
+    for feature in lacking(config, known):
+        assert feature.message
 
 
 def test_an_older_package_gets_its_own_names_of_spec_types() -> None:
-    paths = frozenset({one.attribute for one in ENGINE if one.attribute is not None} | {"speculative.types"})
-    old = Capabilities(PACKAGE, "python", "1", paths, spec_types=("draft", "ngram-mod"))
+    paths = frozenset(
+        {parameter.attribute for parameter in ENGINE if parameter.attribute is not None} | {"speculative.types"}
+    )
+    old = Capabilities(PACKAGE, "1", paths, spec_types=("draft", "ngram-mod"))
     config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": "draft-simple,ngram-mod"})
-    (types,) = [one.value for one in embedded.assignments(config, old) if one.name == "spec-type"]
+    (types,) = [assignment.value for assignment in embedded.assignments(config, old) if assignment.name == "spec-type"]
     assert types == ["ngram-mod", "draft"]
     (lack,) = lacking(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-cache"}), old)
     assert (lack.refused, lack.key, lack.name) == (True, "LLAMA_SPEC_TYPE", "ngram-cache")

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
-from specdash.backend.choices import Choice
-from specdash.backend.engine_facts import Capabilities, from_help, parse_help
-from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.backend.binary import Capabilities, from_help, parse_help
+from specdash.backend.settings import BackendSettings, SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
 from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODEL = {"LLAMA_MODEL": "m.gguf"}
-KNOWN = [None, *(from_help("llama-server", build, parse_help(help_text(build))) for build in BUILDS)]
-NAMES = [one.name for one in SPEC_TYPES]
+KNOWN = [None, *(from_help(build, parse_help(help_text(build))) for build in BUILDS)]
+NAMES = [spec_kind.name for spec_kind in SPEC_TYPES]
 DRAFT_FLAGS = [*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags]
 LENGTHS = [
     name
-    for one in SPEC_TYPES
-    for name in (one.max_parameter, one.min_parameter, one.floor_parameter)
+    for spec_kind in SPEC_TYPES
+    for name in (spec_kind.max_parameter, spec_kind.min_parameter, spec_kind.floor_parameter)
     if name is not None
 ]
 
@@ -67,7 +66,7 @@ def _detect(_path: str) -> SpecType | None:
 
 
 def _read(env: Mapping[str, str]) -> BackendSettings | None:
-    choice = Choice(("ngram-mod",), "so the test says", uses_draft=False)
+    choice = SpecTypeChoice(("ngram-mod",), "so the test says", uses_draft=False)
     try:
         return settings_from_env({**MODEL, **env}, _detect, choice)
     except InputError:
@@ -83,18 +82,18 @@ def _values(words: list[str]) -> dict[str, str]:
     return found
 
 
-def _least_and_most(one: SpecType, values: Mapping[str, str], flags: frozenset[str] | None) -> tuple[int, int] | None:
-    least = one.min_parameter or one.floor_parameter
-    if one.max_parameter is None or least is None:
+def _least_and_most(item: SpecType, values: Mapping[str, str], flags: frozenset[str] | None) -> tuple[int, int] | None:
+    least = item.min_parameter or item.floor_parameter
+    if item.max_parameter is None or least is None:
         return None
-    if flags is not None and not {f"--{one.max_parameter}", f"--{least}"} <= flags:
+    if flags is not None and not {f"--{item.max_parameter}", f"--{least}"} <= flags:
         return None  # an older build, whose flags have other names and defaults
     return int(values.get(least, str(BY_NAME[least].default))), int(
-        values.get(one.max_parameter, str(BY_NAME[one.max_parameter].default))
+        values.get(item.max_parameter, str(BY_NAME[item.max_parameter].default))
     )
 
 
-@pytest.mark.parametrize("capabilities", KNOWN, ids=lambda one: one.version if one is not None else "names of today")
+@pytest.mark.parametrize("capabilities", KNOWN, ids=lambda item: item.version if item is not None else "names of today")
 @settings(max_examples=40, deadline=None)
 @given(envs)
 def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
@@ -109,17 +108,17 @@ def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
     words = fitted.arguments
     assert words.count("--spec-type") <= 1
     values = _values(words)
-    types = [one for name in found.spec_types if (one := spec_type(name)) is not None]
-    for one in types:
-        bounds = _least_and_most(one, values, None if capabilities is None else capabilities.flags)
+    types = [item for name in found.spec_types if (item := spec_type(name)) is not None]
+    for kind in types:
+        bounds = _least_and_most(kind, values, None if capabilities is None else capabilities.flags)
         if bounds is not None:
-            assert bounds[0] <= bounds[1], one.name
+            assert bounds[0] <= bounds[1], kind.name
             assert bounds[1] > 0
     for length in ("spec-draft-n-max", "spec-ngram-mod-n-max", "--draft-max", *(n for n in LENGTHS if "size-m" in n)):
         assert values.get(length, "1") != "0"
     if any(flag in words for flag in DRAFT_FLAGS):
-        assert any(one.reads_draft_model for one in types)
-    if any(one.needs_draft_model for one in types):
+        assert any(kind.reads_draft_model for kind in types)
+    if any(kind.needs_draft_model for kind in types):
         assert any(flag in words for flag in DRAFT_FLAGS)
     assert "none" not in values.get("spec-type", "").split(",")
 
@@ -130,7 +129,7 @@ def test_the_package_gets_the_same_as_the_binary(env: dict[str, str]) -> None:
     found = _read(env)
     if found is None:
         return
-    assigned = {one.name: one.value for one in embedded.fit(found).assignments}
+    assigned = {assignment.name: assignment.value for assignment in embedded.fit(found).assignments}
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
     values = _values(binary.arguments(found))
     for name in LENGTHS:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.devices import Device
-from specdash.backend.gpu_build import Build
-from specdash.backend.gpu_checkup import check_engines, install_lines, judge
-from specdash.collect.gpu_driver import Absence, Driver, DriverGpu
+from specdash.backend.devices import Device, check_engines, install_lines, judge
+from specdash.backend.engines import Build
+from specdash.collect.gpu import Absence, Driver, DriverGpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +103,6 @@ def test_the_engine_of_the_env_file_comes_first_and_one_that_is_missing_is_said(
     file.parent.mkdir(exist_ok=True)
     file.write_text("LLAMA_BIN=/nowhere/llama-server\n")
     found = check_engines(NONE, env)
-    assert not any(one.chosen for one in found.engines)
+    assert not any(engine.chosen for engine in found.engines)
     assert found.problem is not None
     assert "LLAMA_BIN=/nowhere/llama-server: no such file" in found.problem

@@ -11,8 +11,7 @@ import xllamacpp
 from specdash.backend import binary, devices, embedded
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import Engine
-from specdash.backend.gpu_build import build_of, may_use_gpu
+from specdash.backend.engines import Engine, build_of, may_use_gpu
 from specdash.backend.launch import make_plan
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
@@ -23,7 +22,7 @@ from support.help_engine import TODAY, help_engine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.backend.engine_facts import Lack
+    from specdash.backend.binary import MissingFeature
 
 LISTED = """\
 ggml_cuda_init: found 2 CUDA devices:
@@ -62,8 +61,8 @@ def test_each_key_becomes_its_flag(key: str) -> None:
 @pytest.mark.parametrize("key", [key for key in KEYS if BY_KEY[key].attribute is not None and "DEVICE" not in key])
 def test_each_key_sets_its_attribute_of_the_package(key: str) -> None:
     params = xllamacpp.CommonParams()
-    for one in embedded.assignments(settings(**{key: KEYS[key][0]})):
-        embedded.apply(xllamacpp, params, one.name, one.path, one.value)
+    for assignment in embedded.assignments(settings(**{key: KEYS[key][0]})):
+        embedded.apply(xllamacpp, params, assignment.name, assignment.path, assignment.value)
     if key == "LLAMA_TENSOR_SPLIT":
         assert list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
     if key == "LLAMA_MAIN_GPU":
@@ -117,7 +116,7 @@ def test_switch_words_mean_on_and_off_where_the_engine_takes_those() -> None:
 def test_the_list_of_devices_is_read() -> None:
     found = parse_devices(LISTED)
     assert found is not None
-    assert [one.name for one in found] == ["CUDA0", "CUDA1"]
+    assert [device.name for device in found] == ["CUDA0", "CUDA1"]
     assert found[0] == Device("CUDA0", "NVIDIA H200", 143771 * 2**20, 143000 * 2**20)
     assert parse_devices("Available devices:\n  (none)\n") == ()
     assert parse_devices("error: invalid argument: --list-devices") is None
@@ -133,7 +132,9 @@ def test_the_package_lists_what_is_no_cpu() -> None:
     assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
-def lacking(monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str) -> tuple[Lack, ...]:
+def lacking(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str
+) -> tuple[MissingFeature, ...]:
     monkeypatch.setattr(devices, "list_devices", lambda *_: found)
     engine = Engine("llama-server", "/opt/llama-server", "b11434", "named")
     return devices.lacking(settings(**env), engine, {})
@@ -255,7 +256,7 @@ def test_the_plan_is_made_for_the_gpus_that_the_engine_lists(models: dict[str, P
     env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_CTX_SIZE": "auto", "LLAMA_GPU_LAYERS": "all"}
     env["LLAMA_BIN"] = gpu_engine(tmp_path / "bin", 500)
     on_gpu = make_plan(env).settings
-    assert on_gpu.decisions[0].steps[0].startswith("CUDA0 (NVIDIA H200): 500.0 MiB free, x 0.90, less 400.0 MiB")
+    assert on_gpu.decisions[0].steps[0].startswith("CUDA0 (NVIDIA H200): 500 MiB free, x 0.90, less 400 MiB")
     hidden = make_plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}).settings
     assert hidden.decisions[0].steps[0].startswith("main memory: ")
     with pytest.raises(InputError, match=r"LLAMA_DEVICE=CUDA1: .* lists no device CUDA1; use CUDA0 \(NVIDIA H200\)"):

@@ -40,7 +40,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
     """Models by spec type, as env keys."""
     folder = tmp_path_factory.mktemp("knobs")
     target = str(tiny_models.write_llama(folder / "target.gguf", layers=2))
-    found = {one.name: {"LLAMA_MODEL": target} for one in SPEC_TYPES if one.name.startswith("ngram-")}
+    found = {spec_kind.name: {"LLAMA_MODEL": target} for spec_kind in SPEC_TYPES if spec_kind.name.startswith("ngram-")}
     draft = tiny_models.write_llama(folder / "draft.gguf")
     found["draft-simple"] = {"LLAMA_MODEL": target, "LLAMA_DRAFT_MODEL": str(draft)}
     deeper = tiny_models.write_llama(folder / "deeper.gguf", layers=3)
@@ -55,7 +55,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", [one.name for one in SPEC_TYPES])
+@pytest.mark.parametrize("name", [spec_kind.name for spec_kind in SPEC_TYPES])
 def test_the_knobs_reach_the_drafter(pairs: dict[str, dict[str, str]], name: str, engine: str, tmp_path: Path) -> None:
     more = {"LLAMA_SPEC_TYPE": name, "LLAMA_CTX_SIZE": "1024", "LLAMA_THREADS": "1", "LLAMA_LOG_VERBOSITY": "4"}
     # n-gram maps are blind where a slot held another text before, such as the runner's.
@@ -63,7 +63,8 @@ def test_the_knobs_reach_the_drafter(pairs: dict[str, dict[str, str]], name: str
     with running_backend({**pairs[name], **VALUES, **more, **engine_env(engine)}, tmp_path) as backend:
         assert backend.get("/slots")[0]["speculative"] is True
         backend.complete("the speculative decoder drafts several tokens", 240)
-        log = backend.log.read_text(encoding="utf-8", errors="replace")
+    # Once it has ended: until then the engine's own log thread may lag behind.
+    log = backend.log.read_text(encoding="utf-8", errors="replace")
     assert f"adding speculative implementation '{name}'" in log
     assert SAID[name] in log
     drafted = [int(number) for number in _DRAFTED.findall(log)]

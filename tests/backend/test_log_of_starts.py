@@ -9,17 +9,17 @@ import pytest
 
 from backend.test_reload import ENGINES, swapping
 from specdash.collect.logs import LogCollector
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
-from specdash.insight.experiment_picture import MeasureName
+from specdash.insight.picture import MeasureName
 from specdash.insight.state import TargetState
 from support.engines import engine_env
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHANGE = (StoredChange("backend", "LLAMA_DRAFT_MAX", "8", "4"),)
+CHANGE = (Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "8", "4"),)
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_requests_before_and_after_applies_are_told_apart(models: dict[str, Path
                 steps = {"restart": time.time() - began}
                 applies.append(
                     ApplyRecord(
-                        number, began, time.time(), ApplyKind.APPLY, Outcome.APPLIED, CHANGE, step_seconds=steps
+                        number, began, time.time(), ApplyKind.APPLY, ApplyOutcome.APPLIED, CHANGE, step_seconds=steps
                     )
                 )
             # What begins as an apply ends may have been touched by it.
@@ -50,7 +50,7 @@ def test_requests_before_and_after_applies_are_told_apart(models: dict[str, Path
         collector.close()
         card = state.picture(time.monotonic(), time.time()).experiment
     assert card is not None
-    decode = next(one for one in card.measures if one.name is MeasureName.DECODE)
+    decode = next(measure for measure in card.measures if measure.name is MeasureName.DECODE)
     # The first request after each restart is cold.
     assert (decode.before.count, decode.after.count) == (5, 3)
     assert card.caveats == ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.model_files import check
+from specdash.backend.auto import check
 from specdash.backend.settings import settings_from_env
 from specdash.core.errors import ExitCode, InputError
 from support import gguf_files as files

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.launch import Plan, make_plan, plan_from_file
+from specdash.backend.launch import LaunchPlan, make_plan, plan_from_file
 from specdash.core.errors import InputError
 from support.engines import write_env
 from support.help_engine import TODAY, help_engine
@@ -27,7 +27,7 @@ def values(models: dict[str, Path], tmp_path: Path) -> dict[str, str]:
     }
 
 
-def planned(values: dict[str, str], build: str, tmp_path: Path, **more: str) -> Plan:
+def planned(values: dict[str, str], build: str, tmp_path: Path, **more: str) -> LaunchPlan:
     help_engine(tmp_path / "llama-server", build)
     return make_plan({**values, **more})
 

@@ -17,12 +17,13 @@ import psutil
 import pytest
 
 from specdash.core.errors import ExitCode
-from specdash.core.run_record import RunRecord
+from specdash.core.records import RunRecord
 from support.engines import RunningBackend, engine_env, running_backend, write_env
 from support.scripted_engine import scripted_engine
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 ENGINES = [
@@ -76,13 +77,6 @@ class Swapping:
         return self.record
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 @contextlib.contextmanager
 def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], **more: str) -> Iterator[Swapping]:
     values = {
@@ -96,14 +90,14 @@ def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], *
         **more,
     }
     with running_backend(values, directory) as backend:
-        one = Swapping(backend, values, directory)
-        yield one
+        item = Swapping(backend, values, directory)
+        yield item
 
 
 @pytest.fixture
 def scripted(models: dict[str, Path], tmp_path: Path) -> Iterator[Swapping]:
-    with swapping(models, tmp_path, scripted_engine(tmp_path)) as one:
-        yield one
+    with swapping(models, tmp_path, scripted_engine(tmp_path)) as item:
+        yield item
 
 
 def test_the_new_engine_runs_by_the_changed_file_and_the_record_says_so(scripted: Swapping) -> None:
@@ -196,10 +190,10 @@ def test_any_port_means_the_one_it_has(scripted: Swapping) -> None:
 
 @pytest.mark.slow
 def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path, scripted_engine(tmp_path), LLAMA_ALIAS="stubborn") as one:
-        before = one.record
+    with swapping(models, tmp_path, scripted_engine(tmp_path), LLAMA_ALIAS="stubborn") as item:
+        before = item.record
         asked = time.monotonic()
-        one.swap(LLAMA_ALIAS="tame")
+        item.swap(LLAMA_ALIAS="tame")
         assert time.monotonic() - asked < 1 + 1 + 5
         assert not psutil.pid_exists(before.pid)
 
@@ -208,38 +202,38 @@ def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(models: dict[s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_stop_during_a_swap_ends_all(models: dict[str, Path], tmp_path: Path, number: int) -> None:
     env = scripted_engine(tmp_path)
-    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
-        before = one.record
-        one.write(LLAMA_DRAFT_MAX="12")
-        one.ask()
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as item:
+        before = item.record
+        item.write(LLAMA_DRAFT_MAX="12")
+        item.ask()
         time.sleep(SETTLE_S)
-        assert one.record == before
-        assert one.backend.stop(number) == (ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.OK)
-        assert one.backend.records() == []
+        assert item.record == before
+        assert item.backend.stop(number) == (ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.OK)
+        assert item.backend.records() == []
         assert not psutil.pid_exists(before.pid)
-        assert "engine swapped" not in one.stderr
+        assert "engine swapped" not in item.stderr
 
 
 def test_a_stop_while_a_swap_is_planned_ends_all_at_once(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path, scripted_engine(tmp_path, version_s=0.0)) as one:
+    with swapping(models, tmp_path, scripted_engine(tmp_path, version_s=0.0)) as item:
         scripted_engine(tmp_path, version_s=10.0)
-        one.ask()
+        item.ask()
         time.sleep(SETTLE_S)
         asked = time.monotonic()
-        assert one.backend.stop() == ExitCode.OK
+        assert item.backend.stop() == ExitCode.OK
         assert time.monotonic() - asked < 5
 
 
 @pytest.mark.slow
 def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path, scripted_engine(tmp_path)) as one:
-        before = one.record
+    with swapping(models, tmp_path, scripted_engine(tmp_path)) as item:
+        before = item.record
         scripted_engine(tmp_path, version_s=1.0)
-        one.ask()
+        item.ask()
         time.sleep(SETTLE_S)
-        assert one.backend.get("/health") == {"status": "ok"}
-        assert one.record == before
-        until(lambda: one.record.pid != before.pid)
+        assert item.backend.get("/health") == {"status": "ok"}
+        assert item.record == before
+        until(lambda: item.record.pid != before.pid)
 
 
 @pytest.mark.slow
@@ -247,14 +241,14 @@ def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
     env = scripted_engine(tmp_path)
-    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
-        one.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
-        one.ask()
-        until(lambda: "it was told to end" in one.stderr)
-        one.write(LLAMA_DRAFT_MAX="14")
-        one.ask()
-        until(lambda: one.record.env_digest == one.digest)
-        swapped = [line for line in one.stderr.splitlines() if "engine swapped" in line]
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as item:
+        item.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
+        item.ask()
+        until(lambda: "it was told to end" in item.stderr)
+        item.write(LLAMA_DRAFT_MAX="14")
+        item.ask()
+        until(lambda: item.record.env_digest == item.digest)
+        swapped = [line for line in item.stderr.splitlines() if "engine swapped" in line]
         assert [line.rsplit(", ", 1)[1] for line in swapped] == [
             "spec-draft-n-max 8 -> 12",
             "spec-draft-n-max 12 -> 14",
@@ -264,17 +258,17 @@ def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
 @pytest.mark.slow
 def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(models: dict[str, Path], tmp_path: Path) -> None:
     env = scripted_engine(tmp_path)
-    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as one:
-        before = one.record
-        one.write(LLAMA_ALIAS="tame")
+    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as item:
+        before = item.record
+        item.write(LLAMA_ALIAS="tame")
         for _ in range(5):
-            one.ask()
+            item.ask()
             time.sleep(0.05)
-        until(lambda: one.record.pid != before.pid)
-        after = one.record
+        until(lambda: item.record.pid != before.pid)
+        after = item.record
         time.sleep(SETTLE_S)
-        assert one.record == after
-        assert one.stderr.count("engine swapped") == 1
+        assert item.record == after
+        assert item.stderr.count("engine swapped") == 1
 
 
 def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) -> None:
@@ -289,26 +283,26 @@ def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) 
 def test_another_log_file_is_taken_and_the_old_one_says_where(models: dict[str, Path], tmp_path: Path) -> None:
     with swapping(models, tmp_path / "first", scripted_engine(tmp_path)) as first:
         values = first.values
-    one = RunningBackend.__new__(RunningBackend)
-    one.__dict__.update(first.backend.__dict__)
+    backend = RunningBackend.__new__(RunningBackend)
+    backend.__dict__.update(first.backend.__dict__)
     logs = tmp_path / "one.log", tmp_path / "other.log"
     write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[0])})
-    with one.stderr.open("wb") as stderr:
-        one.process = subprocess.Popen(
+    with backend.stderr.open("wb") as stderr:
+        backend.process = subprocess.Popen(
             [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(first.env_file)],
             stderr=stderr,
-            env={**os.environ, "XDG_STATE_HOME": str(one.state)},
+            env={**os.environ, "XDG_STATE_HOME": str(backend.state)},
         )
     try:
-        one.wait_ready()
-        one.wait_record()
+        backend.wait_ready()
+        backend.wait_record()
         write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[1])})
-        one.process.send_signal(signal.SIGUSR1)
+        backend.process.send_signal(signal.SIGUSR1)
         until(lambda: logs[1].exists() and "it serves" in logs[1].read_text())
-        assert one.stop() == ExitCode.OK
+        assert backend.stop() == ExitCode.OK
     finally:
-        one.process.kill()
-        one.process.wait(5)
+        backend.process.kill()
+        backend.process.wait(5)
     assert f"specdash: the log goes on in {logs[1]}" in logs[0].read_text()
     assert logs[1].read_text().startswith("it ends\nspecdash: engine swapped: ")
 
@@ -334,17 +328,17 @@ def test_settings_of_the_environment_cannot_be_read_again(models: dict[str, Path
 def test_a_real_engine_speculates_by_the_new_values_after_a_swap(
     models: dict[str, Path], tmp_path: Path, engine: str
 ) -> None:
-    with swapping(models, tmp_path, engine_env(engine)) as one:
-        assert one.backend.complete("the speculative", 60)["timings"]["draft_n"] > 0
+    with swapping(models, tmp_path, engine_env(engine)) as item:
+        assert item.backend.complete("the speculative", 60)["timings"]["draft_n"] > 0
         for longest in (3, 12):
-            record = one.swap(LLAMA_DRAFT_MAX=str(longest))
+            record = item.swap(LLAMA_DRAFT_MAX=str(longest))
             assert dict(record.parameters)["spec-draft-n-max"] == str(longest)
-            assert [slot["speculative"] for slot in one.backend.get("/slots")] == [True]
-            timings = one.backend.complete("the speculative", 60)["timings"]
+            assert [slot["speculative"] for slot in item.backend.get("/slots")] == [True]
+            timings = item.backend.complete("the speculative", 60)["timings"]
             assert timings["draft_n"] > 0
-        record = one.swap(LLAMA_SPEC_TYPE="none")
-        assert [slot["speculative"] for slot in one.backend.get("/slots")] == [False]
-        assert one.backend.stop() == ExitCode.OK
+        record = item.swap(LLAMA_SPEC_TYPE="none")
+        assert [slot["speculative"] for slot in item.backend.get("/slots")] == [False]
+        assert item.backend.stop() == ExitCode.OK
         assert not psutil.pid_exists(record.pid)
 
 
@@ -374,14 +368,14 @@ def test_a_real_engine_with_a_client_that_stays_is_swapped_in_bounded_time(
 ) -> None:
     body = b'{"prompt": "the speculative", "n_predict": 100000, "stream": true, "ignore_eos": true}'
     context = {"LLAMA_CTX_SIZE": "65536", "LLAMA_EXTRA_ARGS": "--context-shift"}
-    with swapping(models, tmp_path, engine_env(engine), **context) as one:
-        with socket.create_connection(("127.0.0.1", one.backend.port), timeout=10) as client:
+    with swapping(models, tmp_path, engine_env(engine), **context) as item:
+        with socket.create_connection(("127.0.0.1", item.backend.port), timeout=10) as client:
             client.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             assert client.recv(10)
             asked = time.monotonic()
-            one.swap(LLAMA_DRAFT_MAX="4")
+            item.swap(LLAMA_DRAFT_MAX="4")
             assert time.monotonic() - asked < 1 + 1 + 5
-        assert one.backend.complete("the speculative", 20)["tokens_predicted"] == 20
+        assert item.backend.complete("the speculative", 20)["tokens_predicted"] == 20
 
 
 def test_a_request_that_comes_while_the_run_starts_does_not_end_it(models: dict[str, Path], tmp_path: Path) -> None:
@@ -390,12 +384,12 @@ def test_a_request_that_comes_while_the_run_starts_does_not_end_it(models: dict[
         "LLAMA_MODEL": str(models["target"]),
         "LLAMA_CTX_SIZE": "512",
     }
-    one = RunningBackend(env, tmp_path)
+    backend = RunningBackend(env, tmp_path)
     try:
-        until(lambda: bool(psutil.Process(one.process.pid).children()))
-        one.process.send_signal(signal.SIGUSR1)
-        one.wait_ready()
-        assert one.stop() == ExitCode.OK
+        until(lambda: bool(psutil.Process(backend.process.pid).children()))
+        backend.process.send_signal(signal.SIGUSR1)
+        backend.wait_ready()
+        assert backend.stop() == ExitCode.OK
     finally:
-        one.process.kill()
-        one.process.wait(5)
+        backend.process.kill()
+        backend.process.wait(5)

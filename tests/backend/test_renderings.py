@@ -39,7 +39,7 @@ def settings(**more: str) -> BackendSettings:
 
 
 def assigned(config: BackendSettings) -> dict[str, Any]:
-    return {one.path: one.value for one in embedded.assignments(config)}
+    return {assignment.path: assignment.value for assignment in embedded.assignments(config)}
 
 
 def test_both_renderings_say_the_same() -> None:

@@ -18,11 +18,12 @@ import psutil
 import pytest
 
 from specdash.core.errors import ExitCode
-from specdash.core.run_record import RunRecord
+from specdash.core.records import RunRecord
 from support.engines import RunningBackend, engine_env, running_backend
+from support.supervised import gone
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 ENGINES = [
@@ -48,21 +49,10 @@ def speculating(models: dict[str, Path], engine: str, **more: str) -> dict[str, 
     }
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 def engine_pid(backend: RunningBackend) -> int:
     children = psutil.Process(backend.process.pid).children()
     assert len(children) == 1
     return children[0].pid
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @contextlib.contextmanager

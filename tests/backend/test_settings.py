@@ -21,7 +21,7 @@ def settings(**env: str) -> BackendSettings:
 
 def value(config: BackendSettings, name: str) -> tuple[object, str]:
     assigned = config.parameters[name]
-    return assigned.value, assigned.source
+    return assigned.value, assigned.origin
 
 
 def test_every_value_knows_the_key_it_came_from() -> None:

@@ -9,28 +9,35 @@ from typing import Any
 
 import pytest
 
-from specdash.backend.promise import Promise
-from specdash.backend.server_check import Probed
-from specdash.backend.start_check import Look, StartWatch, check_start, judge, line, look_of
-from specdash.core.run_record import RunRecord
-from specdash.core.start_check import Drafting, StartCheck
-from specdash.llama.slots import parse_slots
+from specdash.backend.start_check import (
+    FirstCompletion,
+    ServerPromise,
+    SlotsLook,
+    StartWatch,
+    check_start,
+    judge,
+    line,
+    look_of,
+)
+from specdash.core.records import Drafting, RunRecord, StartCheck
+from specdash.llama.server_answers import parse_slots
 from specdash.llama.start_failures import unspoken
 from support.fault_server import FaultServer, hangs, says
+from support.waiting import until
 
 OK = says(200, '{"status":"ok"}')
 MISMATCH = "0.00.030.070 E spec common_specu: the target and draft vocabs are not compatible"
 SIMPLE = {"spec-type": "draft-simple", "spec-draft-model": "d.gguf"}
 
 
-def promised(url: str = "http://x", types: tuple[str, ...] = ("draft-simple",), **more: Any) -> Promise:
-    return Promise(url, speculates=bool(types), types=types, **more)
+def promised(url: str = "http://x", types: tuple[str, ...] = ("draft-simple",), **more: Any) -> ServerPromise:
+    return ServerPromise(url, speculates=bool(types), types=types, **more)
 
 
 def slots(*told: bool, busy: int = 0) -> Any:
     rows = [
-        {"id": index, "is_processing": index < busy, "speculative": one, "id_task": 7 + index}
-        for index, one in enumerate(told)
+        {"id": index, "is_processing": index < busy, "speculative": flag, "id_task": 7 + index}
+        for index, flag in enumerate(told)
     ]
     return says(200, json.dumps(rows))
 
@@ -42,7 +49,7 @@ def completion(drafted: int, accepted: int, tokens: int = 16) -> Any:
     return says(200, json.dumps(answer))
 
 
-def checked(server: FaultServer, promise: Promise | None = None, **more: Any) -> StartCheck:
+def checked(server: FaultServer, promise: ServerPromise | None = None, **more: Any) -> StartCheck:
     given: dict[str, Any] = {"parameters": SIMPLE, **more}
     return check_start(promise or promised(server.url), list, **given)
 
@@ -50,16 +57,16 @@ def checked(server: FaultServer, promise: Promise | None = None, **more: Any) ->
 @pytest.mark.parametrize(
     ("look", "probed", "wanted"),
     [
-        (Look(2, 2), Probed(16, 8, 5), Drafting.YES),
-        (Look(2, 2), Probed(16), Drafting.READY),
-        (Look(2, 2), None, Drafting.READY),
-        (Look(2, 0), None, Drafting.FAILED),
-        (Look(2, 1), None, Drafting.FAILED),
-        (Look(problem="/slots answers HTTP 501"), Probed(16, 8, 8), Drafting.YES),
-        (Look(problem="/slots answers HTTP 501"), Probed(16), Drafting.UNKNOWN),
+        (SlotsLook(2, 2), FirstCompletion(16, 8, 5), Drafting.YES),
+        (SlotsLook(2, 2), FirstCompletion(16), Drafting.READY),
+        (SlotsLook(2, 2), None, Drafting.READY),
+        (SlotsLook(2, 0), None, Drafting.FAILED),
+        (SlotsLook(2, 1), None, Drafting.FAILED),
+        (SlotsLook(problem="/slots answers HTTP 501"), FirstCompletion(16, 8, 8), Drafting.YES),
+        (SlotsLook(problem="/slots answers HTTP 501"), FirstCompletion(16), Drafting.UNKNOWN),
     ],
 )
-def test_slots_and_drafts_give_the_verdict(look: Look, probed: Probed | None, wanted: Drafting) -> None:
+def test_slots_and_drafts_give_the_verdict(look: SlotsLook, probed: FirstCompletion | None, wanted: Drafting) -> None:
     found = judge(promised(), look, None, probed, 5.0)
     assert (found.drafting, found.checked) == (wanted, 5.0)
     assert found.because
@@ -67,22 +74,22 @@ def test_slots_and_drafts_give_the_verdict(look: Look, probed: Probed | None, wa
 
 
 def test_a_server_that_was_asked_for_nothing_is_off_and_one_that_drafts_all_the_same_is_told() -> None:
-    assert judge(promised(types=()), Look(1, 0), None, None, 0).drafting is Drafting.OFF
-    found = judge(promised(types=()), Look(1, 1), None, None, 0)
+    assert judge(promised(types=()), SlotsLook(1, 0), None, None, 0).drafting is Drafting.OFF
+    found = judge(promised(types=()), SlotsLook(1, 1), None, None, 0)
     assert (found.drafting, found.because) == (Drafting.READY, "it drafts although the settings ask for none")
 
 
 def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
-    assert line(judge(promised(), Look(1, 1), None, Probed(16, 8, 5), 0)) == (
+    assert line(judge(promised(), SlotsLook(1, 1), None, FirstCompletion(16, 8, 5), 0)) == (
         "speculating: draft-simple, 5 of 8 drafted tokens accepted"
     )
-    failed = judge(promised(), Look(1, 0), unspoken({"spec-type": "draft-simple"}), None, 0)
+    failed = judge(promised(), SlotsLook(1, 0), unspoken({"spec-type": "draft-simple"}), None, 0)
     assert failed.cause == "draft_not_given"
     assert line(failed) == (
         "running without speculation because draft-simple needs a draft model, and none is given; "
         "set LLAMA_DRAFT_MODEL, or an n-gram type"
     )
-    repeats = judge(promised(types=("ngram-mod",)), Look(1, 1), None, Probed(32), 0)
+    repeats = judge(promised(types=("ngram-mod",)), SlotsLook(1, 1), None, FirstCompletion(32), 0)
     assert "n-gram types draft only where text repeats" in line(repeats)
 
 
@@ -114,7 +121,7 @@ def test_n_gram_types_get_their_own_answer_to_repeat() -> None:
 @pytest.mark.parametrize(
     ("promise", "routes", "reason"),
     [
-        ({"types": ()}, {"/slots": slots(False)}, "no speculation was asked for"),
+        ({"types": ()}, {"/slots": slots(False)}, "no speculation type is set"),
         ({"no_probe": "it reranks only"}, {"/slots": slots(True)}, "it reranks only"),
         ({}, {"/slots": slots(True, True, busy=2)}, "requests run in all slots"),
         ({}, {"/slots": slots(False)}, "its slots do not draft"),
@@ -147,14 +154,14 @@ def test_a_free_slot_is_enough_for_a_probe_beside_users() -> None:
 def test_the_key_is_used() -> None:
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
         checked(server, promised(server.url, key="sesame"))
-        assert all("bearer sesame" in one[1].lower() for one in server.requests["/completion"])
+        assert all("bearer sesame" in pair[1].lower() for pair in server.requests["/completion"])
 
 
 def test_the_log_names_the_cause_and_the_first_verdict_comes_before_the_probe() -> None:
     told: list[StartCheck] = []
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
         checked(server, publish=told.append)
-        assert [(one.drafting, one.pending) for one in told] == [(Drafting.READY, True)]
+        assert [(start_check.drafting, start_check.pending) for start_check in told] == [(Drafting.READY, True)]
         server.routes["/slots"] = slots(False)
         found = check_start(promised(server.url), lambda: [MISMATCH], parameters=SIMPLE)
     assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
@@ -207,12 +214,9 @@ def test_a_probe_that_was_not_answered_in_time_is_made_again(monkeypatch: pytest
 def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
     with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
         watch = StartWatch(promised(server.url), [], SIMPLE, probe=True)
-        deadline = time.monotonic() + 20
-        while not server.count("/completion"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: server.count("/completion"), 20)
         watch.cancel()
-        (thread,) = [one for one in threading.enumerate() if one.name == "start-check"]
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "start-check"]
         thread.join(20)
         assert not thread.is_alive()
         first = watch.take()
@@ -244,5 +248,5 @@ def test_the_record_keeps_the_verdict_and_one_of_another_version_has_none() -> N
     record = RunRecord(1, 2.0, "u", "e", start_check=check)
     again = RunRecord.from_json(record.to_json())
     assert again == record
-    future = record.to_json().replace('"because"', '"grounds"')
+    future = record.to_json().replace('"speculating"', '"gliding"')
     assert (RunRecord.from_json(future) or record).start_check is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.core.errors import ExitCode
-from specdash.core.start_check import Drafting
+from specdash.backend.baseline import measure_unasked, read_baselines
+from specdash.core.errors import ExitCode, RefusedError
+from specdash.core.paths import trial_file
+from specdash.core.records import BaselineMethod, Drafting, RunRecord
+from specdash.llama.server_answers import parse_slots
 from support import tiny_models
 from support.engines import RunningBackend, engine_env, running_backend, write_env
 from support.start_checks import behind_our_back, drafting
@@ -130,3 +134,41 @@ def test_every_swap_is_checked_too(models: dict[str, Path], tmp_path: Path) -> N
         assert "drafted tokens accepted" in said(backend, "speculating: ngram-mod, ")
         assert backend.wait_checked().drafting is Drafting.YES
         assert backend.wait_record() != first
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(120)
+def test_after_the_verdict_decode_without_speculation_is_measured_and_its_tasks_are_no_requests(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    env = drafting(models, LLAMA_START_BASELINE="1", LLAMA_PARALLEL="2", **engine_env("xllamacpp"))
+    with running_backend(env, tmp_path) as backend:
+        probe = len(backend.wait_checked().probe_tasks)
+        deadline = time.monotonic() + 60
+        while len(known := backend.wait_checked().probe_tasks) <= probe:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        slots = parse_slots(json.dumps(backend.get("/slots")).encode()).slots
+        assert {slot.task for slot in slots if slot.task is not None} <= set(known)
+        assert said(backend, "speculating: ")
+        assert backend.stderr.read_text(encoding="utf-8").count("specdash: speculating: ") == 1
+    kept = read_baselines({"XDG_STATE_HOME": str(backend.state)})
+    # Where others' tests make steps of a quarter of a millisecond too uneven, nothing is kept.
+    assert {entry.method for entry in kept} <= {BaselineMethod.TWO_TOKENS}
+    assert {entry.engine for entry in kept} <= {known_engine(backend)}
+
+
+def known_engine(backend: RunningBackend) -> str:
+    """The engine as the run record of a backend that has ended names it."""
+    (file,) = (backend.state / "specdash" / "run" / "ended").glob("*.json")
+    record = RunRecord.from_json(file.read_text(encoding="utf-8"))
+    assert record is not None
+    return record.engine
+
+
+def test_a_server_on_trial_is_not_measured_beside_its_trial(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    trial_file(env).parent.mkdir(parents=True)
+    trial_file(env).write_text("{}", encoding="utf-8")
+    with pytest.raises(RefusedError, match="a trial is under way"):
+        measure_unasked("http://127.0.0.1:1", None, "engine", env=env)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.bench.apply_storm import Attempt, StormReport
-from specdash.bench.clients import RequestSeen
-from specdash.bench.storm_cases import cases
-from specdash.core.applies import Outcome
+from specdash.bench.load.messages import RequestSeen
+from specdash.bench.storm.apply_storm import Attempt, StormReport, cases
+from specdash.core.changes import ApplyOutcome
 from support.systemd_user import running_user_manager
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def stormed(manager: str, env: Mapping[str, str], *options: str) -> dict[str, An
 def assert_calm(told: dict[str, Any]) -> None:
     """Nothing went wrong, and everything was tried."""
     assert told["errors"] == []
-    assert [one["fault"] for one in told["attempts"] if one["fault"]] == []
+    assert [attempt["fault"] for attempt in told["attempts"] if attempt["fault"]] == []
     assert told["passed"]
     assert told["outcomes"]["applied"] == APPLIES // 2
     assert told["outcomes"]["refused"] == APPLIES // 4
@@ -69,10 +68,10 @@ def test_of_each_four_cases_two_work_one_is_refused_and_one_fails(tmp_path: Path
 
 
 def test_one_failed_request_or_one_wrong_end_fails_the_storm() -> None:
-    good = Attempt(1, "another draft length", Outcome.APPLIED, 1.0, 0.5, 0.4)
+    good = Attempt(1, "another draft length", ApplyOutcome.APPLIED, 1.0, 0.5, 0.4)
     seen = RequestSeen("chat, whole", 0.0, 0.1, None)
     lost = RequestSeen("chat, whole", 0.0, 0.1, "ReadError")
-    wrong = Attempt(2, "refused by preflight", Outcome.APPLIED, 1.0, fault="ended applied, must be refused")
+    wrong = Attempt(2, "refused by preflight", ApplyOutcome.APPLIED, 1.0, fault="ended applied, must be refused")
     assert StormReport("systemd", "", (good,), (seen,)).passed
     assert not StormReport("systemd", "", (good,), (seen, lost)).passed
     assert not StormReport("systemd", "", (good, wrong), (seen,)).passed

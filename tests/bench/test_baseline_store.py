@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from insight.speedup_data import baseline
-from specdash.bench.baseline_store import add_baseline, forget_baselines, read_baselines
-from specdash.control import safe_file
-from specdash.core.baselines import Baseline
+from specdash.backend.baseline import add_baseline, forget_baselines, read_baselines
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import apply_journal_file, baselines_file
+from specdash.core.records import Baseline
+from specdash.system import files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +38,15 @@ def test_what_is_added_is_there_and_only_for_its_owner(env: dict[str, str]) -> N
 
 def test_a_newer_one_takes_the_place_of_its_key_and_of_no_other(env: dict[str, str]) -> None:
     other, newer = baseline(context=4096), replace(baseline(rate=60.0), at=baseline().at + 1)
-    for one in (baseline(), other, newer):
-        add_baseline(one, env)
+    for item in (baseline(), other, newer):
+        add_baseline(item, env)
     assert set(read_baselines(env)) == {other, newer}
 
 
 def test_what_an_apply_writes_beside_it_meanwhile_is_left_alone(env: dict[str, str]) -> None:
     """Its journal lies in the same directory, and takes its place a moment after it is written."""
     add_baseline(baseline(), env)
-    draft = safe_file.temporary(apply_journal_file(env), b"{}")
+    draft = files.temporary(apply_journal_file(env), b"{}")
     add_baseline(baseline(rate=60.0), env)
     assert draft.exists()
 
@@ -56,7 +56,7 @@ def test_forgetting_leaves_the_others_and_lines_of_a_newer_version(env: dict[str
     with baselines_file(env).open("a", encoding="utf-8") as file:
         file.write('{"kind": "of a later version"}\n')
     add_baseline(replace(baseline(), model="n.gguf"), env)
-    assert forget_baselines(lambda one: one.model == "n.gguf", env) == 1
+    assert forget_baselines(lambda item: item.model == "n.gguf", env) == 1
     assert read_baselines(env) == (baseline(),)
     assert "of a later version" in baselines_file(env).read_text(encoding="utf-8")
     assert forget_baselines(lambda _: True, env) == 1
@@ -73,7 +73,7 @@ def test_two_writers_lose_nothing(env: dict[str, str]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {one.context for one in read_baselines(env)} == set(range(1, 41))
+    assert {read_baseline.context for read_baseline in read_baselines(env)} == set(range(1, 41))
 
 
 def test_where_it_cannot_be_written_it_says_so(tmp_path: Path) -> None:

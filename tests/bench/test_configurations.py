@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import demo
-from specdash.bench.beds import laid_over
-from specdash.bench.configurations import (
+from specdash.bench.compare.beds import laid_over
+from specdash.bench.compare.trials import (
     GRIDS,
     UAP_80,
     candidates,
@@ -73,7 +73,7 @@ def test_what_cannot_be_meant_is_named(word: str, named: str) -> None:
 
 
 def test_the_same_word_twice_is_two_configurations_with_names_of_their_own() -> None:
-    assert [one.name for one in candidates(["current", "none", "current", "current"])] == [
+    assert [candidate.name for candidate in candidates(["current", "none", "current", "current"])] == [
         "current",
         "none",
         "current (2)",
@@ -86,11 +86,11 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_the_seeds_presets_are_those_of_the_seed() -> None:
-    assert [one.name for one in preset("uap")] == ["none", "default", "tuned"]
+    assert [candidate.name for candidate in preset("uap")] == ["none", "default", "tuned"]
     assert list(preset("uap")[2].configuration.values()) == ["21", "6", "0.72"]
     kept, left_out = grid_candidates(GRIDS[UAP_80])
     assert (len(kept), left_out) == (80, ())
-    assert len({tuple(one.configuration.items()) for one in kept}) == 80
+    assert len({tuple(candidate.configuration.items()) for candidate in kept}) == 80
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, unique=True), st.lists(st.integers(0, 9), min_size=1, unique=True))
@@ -98,7 +98,7 @@ def test_of_a_grid_what_can_be_meant_is_kept_and_the_rest_told(longest: list[int
     words = [f"LLAMA_DRAFT_MAX={','.join(map(str, longest))}", f"LLAMA_DRAFT_MIN={','.join(map(str, least))}"]
     kept, left_out = grid_candidates(parse_grid(words))
     assert len(kept) + len(left_out) == len(longest) * len(least)
-    pairs = {tuple(map(int, one.configuration.values())) for one in kept}
+    pairs = {tuple(map(int, candidate.configuration.values())) for candidate in kept}
     assert pairs == {(most, low) for most in longest for low in least if low <= most and most >= 1}
     assert all(re.search("longer than the longest|below 1", reason) for _, reason in left_out)
 
@@ -106,7 +106,7 @@ def test_of_a_grid_what_can_be_meant_is_kept_and_the_rest_told(longest: list[int
 def test_of_a_grid_what_a_key_cannot_be_is_left_out_with_its_range() -> None:
     kept, _ = grid_candidates(parse_grid(["LLAMA_DRAFT_MAX=4,5000,x"]))
     good, left_out = meant(VALUES, kept)
-    assert [one.name for one in good] == ["max=4"]
+    assert [candidate.name for candidate in good] == ["max=4"]
     assert [name for name, _ in left_out] == ["max=5000", "max=x"]
     assert "must be from 1 to 1024" in left_out[0][1]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.contact import look
-from specdash.bench.samples import Place
+from specdash.bench.load.contact import look
+from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from support.chat_server import MODEL, ChatServer
 from support.fault_server import FaultServer, free_port, says, writes
@@ -26,8 +26,8 @@ def routed(**states: str) -> Behaviour:
 
 def test_a_server_is_described_by_itself() -> None:
     with ChatServer(slots=3) as server:
-        place, engine = look(Place(server.url))
-    assert place == Place(server.url)
+        place, engine = look(EngineAddress(server.url))
+    assert place == EngineAddress(server.url)
     assert (engine.model, engine.build, engine.slots, engine.slot_context) == ("scripted.gguf", "b1-scripted", 3, 4096)
     assert engine.speculative is True
     assert engine.models == (MODEL,)
@@ -36,30 +36,30 @@ def test_a_server_is_described_by_itself() -> None:
 @pytest.mark.parametrize("name", [MODEL, "scripted.gguf"])
 def test_a_model_may_be_named_by_its_id_or_its_file(name: str) -> None:
     with ChatServer() as server:
-        assert look(Place(server.url, model=name))[0].model == name
+        assert look(EngineAddress(server.url, model=name))[0].model == name
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
     with ChatServer(models=("/models/a.gguf", "b")) as server, pytest.raises(InputError, match=r"there are a\.gguf, b"):
-        look(Place(server.url, model="c"))
+        look(EngineAddress(server.url, model="c"))
 
 
 def test_of_a_router_the_one_model_in_memory_is_asked() -> None:
     with FaultServer({MODELS: routed(a="unloaded", b="loaded", c="unloaded")}) as server:
-        assert look(Place(server.url))[0].model == "b"
+        assert look(EngineAddress(server.url))[0].model == "b"
 
 
 def test_a_router_with_none_or_several_in_memory_wants_a_name() -> None:
     for states in ({"a": "unloaded", "b": "unloaded"}, {"a": "loaded", "b": "loaded"}):
         with FaultServer({MODELS: routed(**states)}) as server:
             with pytest.raises(InputError, match=r"is a router: name one .* there are a, b"):
-                look(Place(server.url))
-            assert look(Place(server.url, model="a"))[0].model == "a"
+                look(EngineAddress(server.url))
+            assert look(EngineAddress(server.url, model="a"))[0].model == "a"
 
 
 def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> None:
     with FaultServer({MODELS: says(200, '{"data":[{"id":"gpt"}]}')}) as server:
-        _, engine = look(Place(server.url))
+        _, engine = look(EngineAddress(server.url))
     assert (engine.model, engine.build, engine.slots, engine.speculative) == ("gpt", None, None, None)
 
 
@@ -75,9 +75,9 @@ def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> Non
 )
 def test_what_is_no_server_to_measure_is_said(behaviour: Behaviour, error: type[SpecdashError], said: str) -> None:
     with FaultServer({MODELS: behaviour}) as server, pytest.raises(error, match=said):
-        look(Place(server.url))
+        look(EngineAddress(server.url))
 
 
 def test_nobody_there() -> None:
     with pytest.raises(UnreachableError, match=r"does not answer \(Connection refused\); start the server"):
-        look(Place(f"http://127.0.0.1:{free_port()}"))
+        look(EngineAddress(f"http://127.0.0.1:{free_port()}"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdash.bench import draft_time
-from specdash.bench.draft_time import DraftTime
+from specdash.bench.load import drive
+from specdash.bench.load.drive import DraftTime
 
 LOG = (Path(__file__).parents[1] / "data" / "logs" / "draft_simple_same_lv4.log").read_bytes()
 FIRST, SECOND, _ = [at for at in range(len(LOG)) if LOG.startswith(b"statistics     draft-simple", at)]
@@ -15,7 +15,7 @@ FIRST, SECOND, _ = [at for at in range(len(LOG)) if LOG.startswith(b"statistics 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_time, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(drive, "_DRAFT_TIME_PATIENCE_S", 0.0)
 
 
 def written(directory: Path, data: bytes) -> Path:

@@ -9,25 +9,39 @@ from typing import Any
 
 import pytest
 
-from specdash.bench.chat import Fault
-from specdash.bench.drive import Interrupted, Options, measure
-from specdash.bench.plausible import CACHED, IMPOSSIBLE, MISSING, NO_TIMINGS, SHORT, TOO_FAST, TOO_LONG, flags_of
-from specdash.bench.samples import Place, Prompt, Sample
-from specdash.bench.schedule import jobs, marked
+from specdash.bench.load.drive import Interrupted, MeasureOptions, measure
+from specdash.bench.load.samples import (
+    CACHED,
+    IMPOSSIBLE,
+    MISSING,
+    NO_TIMINGS,
+    SHORT,
+    TOO_FAST,
+    TOO_LONG,
+    BenchSample,
+    EngineAddress,
+    WorkloadPrompt,
+    flags_of,
+    jobs,
+    marked,
+)
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from specdash.core.flag import Flag
+from specdash.llama.chat import ChatFault
 from support.chat_server import Answer, ChatServer
 from support.fault_server import FaultServer, floods, free_port, hangs, resets, says, writes
 
 CHAT = "/v1/chat/completions"
-PROMPTS = tuple(Prompt(f"p{n}", "coding", ({"role": "user", "content": f"task {n}"},)) for n in range(4))
-QUICK = Options(runs=1, max_tokens=32, warm_up=False)
+PROMPTS = tuple(WorkloadPrompt(f"p{n}", "coding", ({"role": "user", "content": f"task {n}"},)) for n in range(4))
+QUICK = MeasureOptions(runs=1, max_tokens=32, warm_up=False)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 TOKEN = b'data: {"choices":[{"index":0,"finish_reason":null,"delta":{"content":"a"}}]}\n\n'
 
 
-def one(server: ChatServer | FaultServer, options: Options = QUICK, prompts: int = 1, **place: Any) -> Sample:
-    return measure(Place(server.url, **place), PROMPTS[:prompts], options).samples[0]
+def one(
+    server: ChatServer | FaultServer, options: MeasureOptions = QUICK, prompts: int = 1, **place: Any
+) -> BenchSample:
+    return measure(EngineAddress(server.url, **place), PROMPTS[:prompts], options).samples[0]
 
 
 def test_a_sample_holds_what_the_server_says_and_what_the_client_saw() -> None:
@@ -45,18 +59,18 @@ def test_a_sample_holds_what_the_server_says_and_what_the_client_saw() -> None:
 
 
 def test_every_prompt_is_asked_in_every_run_in_an_order_of_its_own_that_the_seed_gives() -> None:
-    options = Options(runs=6)
+    options = MeasureOptions(runs=6)
     order = [job.prompt.id for job in jobs(PROMPTS, options)]
     rounds = [tuple(order[start : start + 4]) for start in range(0, 24, 4)]
     assert all(sorted(found) == ["p0", "p1", "p2", "p3"] for found in rounds)
     assert len(set(rounds)) > 1
     assert order == [job.prompt.id for job in jobs(PROMPTS, options)]
-    assert order != [job.prompt.id for job in jobs(PROMPTS, Options(runs=6, seed=2))]
+    assert order != [job.prompt.id for job in jobs(PROMPTS, MeasureOptions(runs=6, seed=2))]
 
 
 def test_the_warm_up_is_another_text_and_no_sample() -> None:
     with ChatServer() as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=1, max_tokens=32))
+        run = measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=1, max_tokens=32))
     assert len(server.bodies) == 5
     assert len(run.samples) == 4
     assert run.warm_up is not None
@@ -68,7 +82,7 @@ def test_without_a_cache_no_two_requests_begin_alike_and_another_boot_is_asked_t
     sent = []
     for _ in range(2):
         with ChatServer() as server:
-            measure(Place(server.url), PROMPTS, Options(runs=3, max_tokens=32, warm_up=False))
+            measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=3, max_tokens=32, warm_up=False))
         sent.append(server.bodies)
     beginnings = [body["messages"][0]["content"][:8] for body in sent[0]]
     assert len(set(beginnings)) == 12
@@ -78,7 +92,9 @@ def test_without_a_cache_no_two_requests_begin_alike_and_another_boot_is_asked_t
 
 def test_with_a_cache_prompts_are_sent_as_they_are() -> None:
     with ChatServer() as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, cache=True, warm_up=False))
+        run = measure(
+            EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, cache=True, warm_up=False)
+        )
     assert {body["messages"][0]["content"] for body in server.bodies} == {f"task {n}" for n in range(4)}
     assert all(body["cache_prompt"] is True for body in server.bodies)
     assert not any(CACHED in sample.flags for sample in run.samples)
@@ -96,10 +112,10 @@ def test_a_mark_goes_before_the_first_text_whatever_form_it_has() -> None:
 
 def test_tools_length_sampling_and_model_are_sent() -> None:
     tools = ({"type": "function", "function": {"name": "look"}},)
-    prompt = Prompt("a", "agentic", PROMPTS[0].messages, tools, max_tokens=16)
-    options = Options(runs=1, max_tokens=64, temperature=0.7, force_length=True, warm_up=False)
+    prompt = WorkloadPrompt("a", "agentic", PROMPTS[0].messages, tools, max_tokens=16)
+    options = MeasureOptions(runs=1, max_tokens=64, temperature=0.7, force_length=True, warm_up=False)
     with ChatServer() as server:
-        measure(Place(server.url, model="m"), [prompt], options)
+        measure(EngineAddress(server.url, model="m"), [prompt], options)
     body = server.bodies[0]
     assert (body["tools"], body["max_tokens"], body["temperature"]) == (list(tools), 16, 0.7)
     assert (body["ignore_eos"], body["model"], body["stream"]) == (True, "m", True)
@@ -107,8 +123,8 @@ def test_tools_length_sampling_and_model_are_sent() -> None:
 
 def test_at_a_rate_latency_counts_from_when_a_request_was_due() -> None:
     with ChatServer(lambda *_: Answer(prefill_s=0.0, decode_s=0.05)) as server:
-        options = Options(runs=3, max_tokens=32, rate=200.0, constant=True, warm_up=False)
-        run = measure(Place(server.url), PROMPTS, options)
+        options = MeasureOptions(runs=3, max_tokens=32, rate=200.0, constant=True, warm_up=False)
+        run = measure(EngineAddress(server.url), PROMPTS, options)
     due = sorted(sample.intended_s for sample in run.samples)
     assert [round(later - due[0], 4) for later in due] == [round(0.005 * n, 4) for n in range(12)]
     latencies = sorted(sample.latency_s or 0.0 for sample in run.samples)
@@ -117,7 +133,7 @@ def test_at_a_rate_latency_counts_from_when_a_request_was_due() -> None:
 
 
 def test_arrivals_at_a_rate_are_a_poisson_process_of_that_rate() -> None:
-    due = [job.due_s or 0.0 for job in jobs(PROMPTS, Options(runs=500, rate=10.0))]
+    due = [job.due_s or 0.0 for job in jobs(PROMPTS, MeasureOptions(runs=500, rate=10.0))]
     gaps = [later - earlier for earlier, later in pairwise(due)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(0.1, rel=0.07)
@@ -132,7 +148,9 @@ def test_with_concurrency_that_many_are_under_way() -> None:
         return Answer(status=200 if server.arrived >= min(8, number + 3) else 500)
 
     with ChatServer(when_all_are_there) as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, concurrency=3, warm_up=False))
+        run = measure(
+            EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, concurrency=3, warm_up=False)
+        )
     assert len(run.answered) == 8
 
 
@@ -154,13 +172,13 @@ def test_what_is_odd_is_flagged(answer: Answer, flag: str) -> None:
 
 
 def test_time_that_is_missing_is_only_odd_where_no_other_request_of_ours_could_take_it() -> None:
-    late = Sample("p", "x", 0, 0.0, 0.0, 0.5, 1.0, 100, 0, 50.0, 32, 100.0)
+    late = BenchSample("p", "x", 0, 0.0, 0.0, 0.5, 1.0, 100, 0, 50.0, 32, 100.0)
     assert flags_of(late, wanted=32, alone=True, cache=False) == (MISSING,)
     assert flags_of(late, wanted=32, alone=False, cache=False) == ()
 
 
 def test_a_request_in_order_has_no_flags() -> None:
-    good = Sample("p", "x", 0, 0.0, 0.0, 0.05, 0.151, 100, 0, 50.0, 32, 100.0, 20, 10)
+    good = BenchSample("p", "x", 0, 0.0, 0.0, 0.05, 0.151, 100, 0, 50.0, 32, 100.0, 20, 10)
     assert flags_of(good, wanted=32, alone=True, cache=False) == ()
 
 
@@ -173,17 +191,17 @@ def test_an_empty_answer_is_seen_and_no_error() -> None:
 @pytest.mark.parametrize(
     ("answer", "fault", "said"),
     [
-        (Answer(status=400), Fault.REFUSED, "HTTP 400: no"),
-        (Answer(status=429), Fault.BUSY, "HTTP 429: no"),
-        (Answer(status=503), Fault.BUSY, "HTTP 503: no"),
-        (Answer(status=500), Fault.SERVER, "HTTP 500: no"),
-        (Answer(error=True), Fault.SERVER, "Compute error."),
-        (Answer(cut=True), Fault.BROKEN, "stopped before its end"),
-        (Answer(body=b"<html>hello</html>"), Fault.GARBAGE, "is this llama-server?"),
-        (Answer(body=b'{"ok":true}'), Fault.GARBAGE, "is this llama-server?"),
+        (Answer(status=400), ChatFault.REFUSED, "HTTP 400: no"),
+        (Answer(status=429), ChatFault.BUSY, "HTTP 429: no"),
+        (Answer(status=503), ChatFault.BUSY, "HTTP 503: no"),
+        (Answer(status=500), ChatFault.SERVER, "HTTP 500: no"),
+        (Answer(error=True), ChatFault.SERVER, "Compute error."),
+        (Answer(cut=True), ChatFault.BROKEN, "stopped before its end"),
+        (Answer(body=b"<html>hello</html>"), ChatFault.GARBAGE, "is this llama-server?"),
+        (Answer(body=b'{"ok":true}'), ChatFault.GARBAGE, "is this llama-server?"),
     ],
 )
-def test_failures_are_told_apart(answer: Answer, fault: Fault, said: str) -> None:
+def test_failures_are_told_apart(answer: Answer, fault: ChatFault, said: str) -> None:
     with ChatServer(lambda *_: answer) as server:
         found = one(server)
     assert (found.failed, found.fault) == (True, fault)
@@ -193,28 +211,28 @@ def test_failures_are_told_apart(answer: Answer, fault: Fault, said: str) -> Non
 @pytest.mark.parametrize(
     ("behaviour", "fault"),
     [
-        (writes(b""), Fault.BROKEN),
-        (writes(b"nonsense\r\n\r\n"), Fault.BROKEN),
-        (resets(HEAD + TOKEN), Fault.BROKEN),
-        (writes(HEAD + TOKEN), Fault.BROKEN),
-        (writes(HEAD + TOKEN + b"data: {not json\n\n"), Fault.BROKEN),
-        (writes(HEAD + b"data: {not json\n\n"), Fault.GARBAGE),
-        (hangs(HEAD + TOKEN), Fault.TIMEOUT),
-        (hangs(), Fault.TIMEOUT),
-        (says(200, "x" * 100), Fault.GARBAGE),
+        (writes(b""), ChatFault.BROKEN),
+        (writes(b"nonsense\r\n\r\n"), ChatFault.BROKEN),
+        (resets(HEAD + TOKEN), ChatFault.BROKEN),
+        (writes(HEAD + TOKEN), ChatFault.BROKEN),
+        (writes(HEAD + TOKEN + b"data: {not json\n\n"), ChatFault.BROKEN),
+        (writes(HEAD + b"data: {not json\n\n"), ChatFault.GARBAGE),
+        (hangs(HEAD + TOKEN), ChatFault.TIMEOUT),
+        (hangs(), ChatFault.TIMEOUT),
+        (says(200, "x" * 100), ChatFault.GARBAGE),
     ],
 )
-def test_broken_connections_end_in_time_in_a_sample(behaviour: Any, fault: Fault) -> None:
+def test_broken_connections_end_in_time_in_a_sample(behaviour: Any, fault: ChatFault) -> None:
     with FaultServer({CHAT: behaviour}) as server:
-        silence_s = 0.3 if fault == Fault.TIMEOUT else 10.0
-        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, silence_s=silence_s))
+        silence_s = 0.3 if fault == ChatFault.TIMEOUT else 10.0
+        found = one(server, MeasureOptions(runs=1, max_tokens=32, warm_up=False, silence_s=silence_s))
     assert found.fault == fault
 
 
 def test_a_stream_without_end_is_cut_off_by_time() -> None:
     with FaultServer({CHAT: floods(HEAD, TOKEN * 100, 10_000_000)}) as server:
-        found = one(server, Options(runs=1, max_tokens=32, warm_up=False, limit_s=0.3))
-    assert found.fault == Fault.TIMEOUT
+        found = one(server, MeasureOptions(runs=1, max_tokens=32, warm_up=False, limit_s=0.3))
+    assert found.fault == ChatFault.TIMEOUT
     assert "not complete within" in found.error
 
 
@@ -229,50 +247,60 @@ def test_a_server_that_does_not_stream_is_measured_without_a_first_token() -> No
 
 def test_nobody_there_is_said_before_anything_is_measured() -> None:
     with pytest.raises(UnreachableError, match="Connection refused; start the server"):
-        measure(Place(f"http://127.0.0.1:{free_port()}"), PROMPTS)
+        measure(EngineAddress(f"http://127.0.0.1:{free_port()}"), PROMPTS)
 
 
 def test_a_failed_warm_up_ends_it_as_nothing_could_be_measured() -> None:
     with ChatServer(lambda *_: Answer(status=500)) as server, pytest.raises(SpecdashError, match="HTTP 500: no"):
-        measure(Place(server.url), PROMPTS)
+        measure(EngineAddress(server.url), PROMPTS)
 
 
 def test_no_prompts_are_refused() -> None:
     with pytest.raises(InputError, match="no prompts"):
-        measure(Place("http://127.0.0.1:1"), [])
+        measure(EngineAddress("http://127.0.0.1:1"), [])
 
 
 def test_some_failures_are_samples_among_the_others() -> None:
     with ChatServer(lambda number, _: Answer(status=500) if number % 2 else Answer()) as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False))
+        run = measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, warm_up=False))
     assert (len(run.samples), len(run.answered), run.complete) == (8, 4, True)
 
 
 def test_it_gives_up_on_a_server_that_only_fails() -> None:
     with ChatServer(lambda number, _: Answer() if number < 3 else Answer(status=500)) as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=9, max_tokens=32, warm_up=False, give_up=3))
+        run = measure(
+            EngineAddress(server.url), PROMPTS, MeasureOptions(runs=9, max_tokens=32, warm_up=False, give_up=3)
+        )
     assert (len(run.samples), len(run.answered), run.complete) == (6, 3, False)
     assert run.notes == ("given up after 3 failures in a row: HTTP 500: no",)
 
 
 def test_requests_that_the_server_will_not_have_are_no_reason_to_give_up() -> None:
     with ChatServer(lambda number, _: Answer() if number == 7 else Answer(status=400)) as server:
-        run = measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False, give_up=3))
+        run = measure(
+            EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, warm_up=False, give_up=3)
+        )
     assert (len(run.samples), len(run.answered), run.complete) == (8, 1, True)
 
 
 def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
     stop = Flag()
-    seen: list[Sample] = []
+    seen: list[BenchSample] = []
 
-    def noted(sample: Sample) -> None:
+    def noted(sample: BenchSample) -> None:
         seen.append(sample)
         if len(seen) == 3:
             threading.Timer(0.05, stop.set).start()
 
     with ChatServer(lambda number, _: Answer() if number < 3 else Answer(hang=True)) as server:
         with pytest.raises(Interrupted) as stopped:
-            measure(Place(server.url), PROMPTS, Options(runs=2, max_tokens=32, warm_up=False), noted, stop=stop)
+            measure(
+                EngineAddress(server.url),
+                PROMPTS,
+                MeasureOptions(runs=2, max_tokens=32, warm_up=False),
+                noted,
+                stop=stop,
+            )
         deadline = time.monotonic() + 5
         while not server.broken and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -287,7 +315,7 @@ def test_stopping_during_the_warm_up_is_no_failure() -> None:
     with ChatServer(lambda *_: Answer(hang=True)) as server:
         threading.Timer(0.1, stop.set).start()
         with pytest.raises(Interrupted) as stopped:
-            measure(Place(server.url), PROMPTS, stop=stop)
+            measure(EngineAddress(server.url), PROMPTS, stop=stop)
     assert stopped.value.run.samples == ()
 
 
@@ -304,6 +332,6 @@ def test_the_key_is_sent_and_never_told() -> None:
 
 def test_acceptance_per_position_is_said_to_be_unknown_where_there_are_no_metrics() -> None:
     with ChatServer() as server:
-        run = measure(Place(server.url), PROMPTS[:1], Options(runs=1, max_tokens=32, positions=True))
+        run = measure(EngineAddress(server.url), PROMPTS[:1], MeasureOptions(runs=1, max_tokens=32, positions=True))
     assert run.notes == ("no acceptance per position: /metrics answers HTTP 404",)
     assert run.samples[0].steps is None

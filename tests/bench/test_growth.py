@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.growth import LEAST_LOOKS, Growth, Verdict, growth_of
+from specdash.bench.soak.soak_watch import LEAST_LOOKS, GrowthTrend, GrowthVerdict, growth_of
 
 MIB = 2.0**20
 EVERY_S = 5.0
@@ -37,7 +37,7 @@ def looks(kind: str, seed: int, *, leak: float = 0.0, count: int = HOUR) -> list
     return found
 
 
-def told(points: list[tuple[float, float]]) -> Growth:
+def told(points: list[tuple[float, float]]) -> GrowthTrend:
     found = growth_of(points, matters=MIB, share=0.005)
     assert found is not None
     return found
@@ -47,21 +47,21 @@ def told(points: list[tuple[float, float]]) -> Growth:
 def test_a_leak_is_found_with_its_slope(kind: str) -> None:
     for seed in range(20):
         found = told(looks(kind, seed, leak=10 * MIB))
-        assert found.verdict is Verdict.GROWING
+        assert found.verdict is GrowthVerdict.GROWING
         assert found.slope is not None
         assert found.slope / MIB == pytest.approx(10, abs=1)
-        assert told(looks(kind, seed)).verdict is Verdict.FLAT
+        assert told(looks(kind, seed)).verdict is GrowthVerdict.FLAT
 
 
 @pytest.mark.parametrize("kind", ["wander", "walk", "jump", "fill"])
 def test_what_is_no_leak_is_hardly_ever_called_growing(kind: str) -> None:
     verdicts = [told(looks(kind, seed)).verdict for seed in range(100)]
-    assert verdicts.count(Verdict.GROWING) <= 5
-    assert verdicts.count(Verdict.FLAT) <= 30
+    assert verdicts.count(GrowthVerdict.GROWING) <= 5
+    assert verdicts.count(GrowthVerdict.FLAT) <= 30
 
 
 def test_a_leak_that_does_not_matter_is_flat() -> None:
-    assert told(looks("still", 1, leak=0.3 * MIB)).verdict is Verdict.FLAT
+    assert told(looks("still", 1, leak=0.3 * MIB)).verdict is GrowthVerdict.FLAT
 
 
 def test_steps_that_are_too_small_to_matter_are_flat() -> None:
@@ -69,13 +69,13 @@ def test_steps_that_are_too_small_to_matter_are_flat() -> None:
     found = told(
         [(at, value + 0.4 * MIB * (number > HOUR / 2)) for number, (at, value) in enumerate(looks("still", 1))]
     )
-    assert found.verdict is Verdict.FLAT
+    assert found.verdict is GrowthVerdict.FLAT
 
 
 @pytest.mark.parametrize(("count", "every"), [(LEAST_LOOKS - 1, 60.0), (100, 0.5), (1, 1.0)])
 def test_too_little_is_said_to_be(count: int, every: float) -> None:
     found = told([(number * every, MIB * number) for number in range(count)])
-    assert (found.verdict, found.slope) == (Verdict.SHORT, None)
+    assert (found.verdict, found.slope) == (GrowthVerdict.SHORT, None)
 
 
 def test_nothing_is_nothing() -> None:

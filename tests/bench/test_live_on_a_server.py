@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.drive import Options, measure
-from specdash.bench.figures import by_class, figures_of
-from specdash.bench.line import get
-from specdash.bench.samples import Place
-from specdash.bench.schedule import body_of, jobs
-from specdash.bench.workloads import bundled
-from specdash.llama.metrics import parse_metrics
+from specdash.bench.load.drive import MeasureOptions, measure
+from specdash.bench.load.figures import by_class, figures_of
+from specdash.bench.load.samples import EngineAddress, body_of, jobs
+from specdash.bench.load.workloads import bundled
+from specdash.llama.server_answers import parse_metrics
 from support import speed_bench
 from support.engines import engine_env, running_backend
 from support.small_server import MODELS
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
-OPTIONS = Options(runs=2, max_tokens=48, warm_up=False)
+OPTIONS = MeasureOptions(runs=2, max_tokens=48, warm_up=False)
 
 
 @pytest.fixture
@@ -46,12 +44,12 @@ def server(tmp_path: Path) -> Iterator[RunningBackend]:
 
 
 def test_it_agrees_with_speed_bench_on_the_same_requests(server: RunningBackend) -> None:
-    prompts, place = bundled(each=2), Place(server.url)
+    prompts, place = bundled(each=2), EngineAddress(server.url)
     requests = [(job.prompt.kind, body_of(job, OPTIONS, place)) for job in jobs(prompts, OPTIONS)]
     theirs = [speed_bench.asked(server.url, requests)]
     run = measure(place, prompts, OPTIONS)
     theirs.append(speed_bench.asked(server.url, requests))
-    assert all(not one.failed for one in run.samples)
+    assert all(not sample.failed for sample in run.samples)
     ours = {**by_class(run.samples), "overall": figures_of(run.samples)}
     for told in theirs:
         table = speed_bench.summary(told)
@@ -75,8 +73,8 @@ def test_it_agrees_with_speed_bench_on_the_same_requests(server: RunningBackend)
 
 
 def test_steps_and_positions_of_each_request_add_up_and_so_do_the_counters(server: RunningBackend) -> None:
-    place, prompts = Place(server.url), bundled(each=2)
-    options = Options(runs=1, max_tokens=48, positions=True, log=str(server.log))
+    place, prompts = EngineAddress(server.url), bundled(each=2)
+    options = MeasureOptions(runs=1, max_tokens=48, positions=True, log=str(server.log))
     run = measure(place, prompts, options)
     assert run.notes == ()
     for sample in run.samples:
@@ -87,20 +85,26 @@ def test_steps_and_positions_of_each_request_add_up_and_so_do_the_counters(serve
         assert sample.drafted is not None
         assert sample.drafted <= 4 * sample.steps
         assert all(count <= sample.steps for count in sample.accepted_per_position)
-    counted = parse_metrics(get(place, "/metrics", 5.0).body)
+    counted = parse_metrics(place.client(5.0).get("/metrics").body)
     everything = [*run.samples, run.warm_up]
-    assert counted.draft_tokens == sum(one.drafted or 0 for one in everything if one is not None)
-    assert counted.accepted_tokens == sum(one.accepted or 0 for one in everything if one is not None)
-    assert counted.predicted_tokens == sum(one.predicted_tokens or 0 for one in everything if one is not None)
+    assert counted.draft_tokens == sum(
+        bench_sample.drafted or 0 for bench_sample in everything if bench_sample is not None
+    )
+    assert counted.accepted_tokens == sum(
+        bench_sample.accepted or 0 for bench_sample in everything if bench_sample is not None
+    )
+    assert counted.predicted_tokens == sum(
+        bench_sample.predicted_tokens or 0 for bench_sample in everything if bench_sample is not None
+    )
     assert run.draft_s is not None
-    assert 0 < run.draft_s < sum(one.predicted_ms or 0.0 for one in run.samples) / 1000.0
+    assert 0 < run.draft_s < sum(sample.predicted_ms or 0.0 for sample in run.samples) / 1000.0
 
 
 def test_a_cache_is_used_when_it_may_and_not_when_it_may_not(server: RunningBackend) -> None:
-    place, prompts = Place(server.url), bundled(["agentic"], each=1)
-    cold = measure(place, prompts, Options(runs=2, max_tokens=16))
-    assert [one.cached_tokens for one in cold.samples] == [0, 0]
-    warm = measure(place, prompts, Options(runs=2, max_tokens=16, cache=True))
+    place, prompts = EngineAddress(server.url), bundled(["agentic"], each=1)
+    cold = measure(place, prompts, MeasureOptions(runs=2, max_tokens=16))
+    assert [sample.cached_tokens for sample in cold.samples] == [0, 0]
+    warm = measure(place, prompts, MeasureOptions(runs=2, max_tokens=16, cache=True))
     again = warm.samples[1]
     assert again.cached_tokens is not None
     assert again.prompt_tokens is not None
@@ -108,5 +112,5 @@ def test_a_cache_is_used_when_it_may_and_not_when_it_may_not(server: RunningBack
 
 
 def test_forced_length_makes_every_answer_as_long_as_was_asked(server: RunningBackend) -> None:
-    run = measure(Place(server.url), bundled(each=1), Options(runs=1, max_tokens=200, force_length=True))
-    assert {one.predicted_tokens for one in run.samples} == {200}
+    run = measure(EngineAddress(server.url), bundled(each=1), MeasureOptions(runs=1, max_tokens=200, force_length=True))
+    assert {sample.predicted_tokens for sample in run.samples} == {200}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import time
 
-from specdash.bench.machine import MachineState, MachineWatch, during_json
-from specdash.core.observations import Gpu
+from specdash.bench.compare.machine import MachineState, MachineWatch, during_json
+from specdash.core.readings import Gpu
 from support.faulty_nvml import FaultyNvml
 
 
 def test_clocks_power_and_heat_are_told_before_and_after() -> None:
     nvml = FaultyNvml(gpus=2)
     with MachineWatch(nvml=nvml) as watch:
-        nvml.values["nvmlDeviceGetTemperature"] = 83
+        nvml.values["nvmlDeviceGetTemperatureV"] = 83
     told = json.loads(json.dumps(watch.as_json()))
     before, after = told["before"]["gpus"][1], told["after"]["gpus"][1]
     assert (before["sm_clock_mhz"], before["power_watts"], before["power_limit_watts"]) == (1500, 250.5, 700.0)

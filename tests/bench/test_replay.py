@@ -17,11 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.plausible import CACHED
-from specdash.bench.replay import Answer, CountedBy, Replay, Row
-from specdash.bench.replay_report import as_json, markdown, plot, summary, table
-from specdash.bench.replay_run import unquoted
-from specdash.bench.samples import Sample
+from specdash.bench.load.samples import CACHED, BenchSample
+from specdash.bench.replay.replay import CallResult, CountedBy, Replay, ReplayRow, report
+from specdash.bench.replay.replay_run import unquoted
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support.engines import engine_env, running_backend
@@ -37,18 +35,18 @@ SMALL = Shape(turns=4, first_chars=300, last_chars=2_000, parallel_every=2, prom
 SECRET = "the speculative decoder"
 
 
-def answer(ttft: float, *, wall: float = 1.0, tokens: int | None = 11, cached: int = 0, **more: Any) -> Answer:
-    sample = Sample("p", "replay", 0, 0.0, 0.0, ttft, wall, prompt_tokens=100, cached_tokens=cached, **more)
-    return Answer(sample, tokens, CountedBy.TIMINGS)
+def answer(ttft: float, *, wall: float = 1.0, tokens: int | None = 11, cached: int = 0, **more: Any) -> CallResult:
+    sample = BenchSample("p", "replay", 0, 0.0, 0.0, ttft, wall, prompt_tokens=100, cached_tokens=cached, **more)
+    return CallResult(sample, tokens, CountedBy.TIMINGS)
 
 
-def replay(*rows: tuple[Answer | None, Answer | None]) -> Replay:
-    made = tuple(Row(number, 3 * number, 100 * number, number, *both) for number, both in enumerate(rows, 1))
+def replay(*rows: tuple[CallResult | None, CallResult | None]) -> Replay:
+    made = tuple(ReplayRow(number, 3 * number, 100 * number, number, *both) for number, both in enumerate(rows, 1))
     return Replay(made, ("cold", "warm"), 64, 1.7e9, 5.0)
 
 
-FAILED = Answer(Sample("p", "replay", 0, 0.0, 0.0, None, 0.5, error="HTTP 500", fault="server error"))
-EMPTY = Answer(Sample("p", "replay", 0, 0.0, 0.0, None, 0.5, finish="stop", empty=True), 0, CountedBy.TIMINGS)
+FAILED = CallResult(BenchSample("p", "replay", 0, 0.0, 0.0, None, 0.5, error="HTTP 500", fault="server error"))
+EMPTY = CallResult(BenchSample("p", "replay", 0, 0.0, 0.0, None, 0.5, finish="stop", empty=True), 0, CountedBy.TIMINGS)
 
 
 def test_ratios_are_of_sums_over_the_calls_that_both_sides_answered() -> None:
@@ -67,7 +65,7 @@ def test_a_cold_call_from_a_cache_is_not_compared() -> None:
 def test_empty_answers_are_counted_and_named() -> None:
     made = replay((answer(1.0), EMPTY))
     assert made.empties == 1
-    assert "call 1, warm: EMPTY: nothing came" in table(made)
+    assert "call 1, warm: EMPTY: nothing came" in report(made).lines
     assert made.ttft_ratio is None
 
 
@@ -80,13 +78,14 @@ def test_decode_is_all_tokens_over_all_time() -> None:
 
 def test_groups_grow_with_the_prefix() -> None:
     made = replay(*((answer(float(number)), answer(0.5)) for number in range(1, 9)))
-    assert [one.ttft_ratio for one in made.growth()] == [3.0, 7.0, 11.0, 15.0]
+    assert [group.ttft_ratio for group in made.growth()] == [3.0, 7.0, 11.0, 15.0]
 
 
 times = st.none() | st.floats(0, 1e5)
 answers = st.none() | st.builds(
-    lambda first, done, tokens, cached, error, empty: Answer(
-        Sample("p", "replay", 0, 0.0, 0.0, first, done, cached_tokens=cached, error=error, empty=empty), tokens, None
+    lambda first, done, tokens, cached, error, empty: CallResult(
+        BenchSample("p", "replay", 0, 0.0, 0.0, first, done, cached_tokens=cached, error=error, empty=empty),
+        tokens, None
     ),
     times, times, st.none() | st.integers(0, 10**6), st.none() | st.integers(0, 10**6), st.sampled_from(["", "no"]),
     st.booleans(),
@@ -94,12 +93,13 @@ answers = st.none() | st.builds(
 
 
 @given(st.lists(st.tuples(answers, answers), max_size=6))
-def test_whatever_came_can_be_told(rows: list[tuple[Answer | None, Answer | None]]) -> None:
+def test_whatever_came_can_be_told(rows: list[tuple[CallResult | None, CallResult | None]]) -> None:
     made = replay(*rows)
-    assert json.loads(json.dumps(as_json(made), allow_nan=False))["compared"] == len(made.pairs)
-    assert all(len(line) <= 100 for line in [*table(made), *summary(made)])
-    assert markdown(made)
-    ET.fromstring(plot(made))  # noqa: S314 - our own
+    told = report(made)
+    assert json.loads(json.dumps(told.document, allow_nan=False))["compared"] == len(made.pairs)
+    assert all(len(line) <= 100 for line in told.lines)
+    assert told.page
+    ET.fromstring(told.charts["ttft.svg"])  # noqa: S314 - our own
 
 
 @pytest.fixture
@@ -142,15 +142,15 @@ def test_calls_are_sent_cold_and_warm_in_order_with_their_exact_prefix(run: Run,
     bodies = asked(server)
     cold, warm = bodies[:4], bodies[4:]
     assert (len(cold), len(warm)) == (4, 4)
-    assert [one["cache_prompt"] for one in bodies] == [False] * 4 + [True] * 4
-    beginnings = [one["messages"][0]["content"] for one in bodies]
+    assert [body["cache_prompt"] for body in bodies] == [False] * 4 + [True] * 4
+    beginnings = [body["messages"][0]["content"] for body in bodies]
     assert len({*beginnings[:4]}) == 4
     assert len({*beginnings[4:]}) == 1
     for before, after in pairwise(warm):
         assert after["messages"][: len(before["messages"])] == before["messages"]
-    assert [one["messages"][1:] for one in cold] == [one["messages"][1:] for one in warm]
-    assert [one["function"]["name"] for one in warm[0]["tools"]] == ["Read", "Grep", "Bash"]
-    roles = [one["role"] for one in warm[-1]["messages"]]
+    assert [entry["messages"][1:] for entry in cold] == [entry["messages"][1:] for entry in warm]
+    assert [tool["function"]["name"] for tool in warm[0]["tools"]] == ["Read", "Grep", "Bash"]
+    roles = [message["role"] for message in warm[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "tool", "assistant", "tool"]
     told = json.loads(done.stdout)
     assert (told["compared"], told["engine"]["model"], told["session"]["calls"]) == (4, "scripted.gguf", 4)
@@ -162,9 +162,9 @@ def test_results_are_kept_and_hold_no_words_of_the_session(run: Run, session: Pa
     with ScriptedLlama(Behaviour(n_ctx=100_000)) as server:
         done = run(str(session), "--url", server.url, "--out", str(out))
     assert done.returncode == ExitCode.OK, done.stderr
-    assert sorted(one.name for one in out.iterdir()) == ["report.json", "report.md", "samples.jsonl", "ttft.svg"]
+    assert sorted(path.name for path in out.iterdir()) == ["report.json", "report.md", "samples.jsonl", "ttft.svg"]
     assert len((out / "samples.jsonl").read_text(encoding="utf-8").splitlines()) == 8
-    everything = done.stdout + done.stderr + "".join(one.read_text(encoding="utf-8") for one in out.iterdir())
+    everything = done.stdout + done.stderr + "".join(path.read_text(encoding="utf-8") for path in out.iterdir())
     assert SECRET in session.read_text(encoding="utf-8")
     assert SECRET not in everything
     assert "sum of TTFT" in done.stdout
@@ -175,7 +175,7 @@ def test_one_side_alone_and_the_first_turns_only(run: Run, session: Path, tmp_pa
     with ScriptedLlama(Behaviour(n_ctx=100_000)) as server:
         done = run(str(session), "--url", server.url, "--warm", "--turns", "2", "--out", str(tmp_path / "out"))
     assert done.returncode == ExitCode.OK, done.stderr
-    assert [one["cache_prompt"] for one in asked(server)] == [True, True]
+    assert [entry["cache_prompt"] for entry in asked(server)] == [True, True]
 
 
 def test_what_does_not_fit_is_left_out_with_a_word(run: Run, session: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_where_the_template_knows_no_tools_calls_and_results_go_as_text(
     assert json.loads(done.stdout)["flat"]
     last = asked(server)[-1]
     assert "tools" not in last
-    assert [one["role"] for one in last["messages"]] == ["system", *(["user", "assistant"] * 3), "user"]
+    assert [message["role"] for message in last["messages"]] == ["system", *(["user", "assistant"] * 3), "user"]
     assert "<tool_call name=Read>" in last["messages"][2]["content"]
     assert last["messages"][3]["content"].startswith("<tool_response>")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.results import Results, bench_dir, sample_json
-from specdash.bench.samples import Sample
+from specdash.bench.load.samples import BenchSample
+from specdash.bench.report import Results, bench_dir, sample_json
 from specdash.core.errors import InputError, NotWrittenError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_results_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     folders = [Results.new("live a/b", env=env).directory for _ in range(3)]
     assert len(set(folders)) == 3
-    assert all(one.parent == bench_dir(env) and "live-a-b" in one.name for one in folders)
+    assert all(folder.parent == bench_dir(env) and "live-a-b" in folder.name for folder in folders)
 
 
 def test_a_folder_that_is_named_must_be_new_or_empty(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_full_disk_is_trouble_and_no_end_and_the_old_report_stays(tmp_path: Pa
         assert results.trouble is not None
         assert "report.md was not written" in str(results.trouble)
     assert (tmp_path / "out" / "report.md").read_text(encoding="utf-8") == "old\n"
-    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["report.md", "samples.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.md", "samples.jsonl"]
 
 
 def test_an_empty_folder_is_discarded_and_one_with_results_is_not(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_empty_folder_is_discarded_and_one_with_results_is_not(tmp_path: Path
 
 
 def test_times_of_a_sample_are_told_since_the_start() -> None:
-    told = sample_json(Sample("p", "k", 0, 100.5, 100.75, done_s=102.0), 100.0, boot=3)
+    told = sample_json(BenchSample("p", "k", 0, 100.5, 100.75, done_s=102.0), 100.0, boot=3)
     assert (told["boot"], told["intended_s"], told["sent_s"], told["first_s"], told["done_s"]) == (
         3,
         0.5,

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench import smoke
-from specdash.bench.smoke import Completion, Instance, Kind, Look, Speculation, Status
+from specdash.bench.smoke import smoke
+from specdash.bench.smoke.smoke import CompletionKind, Instance, InstanceLook, SmokeCompletion, SmokeStatus, Speculation
 
-GOOD = Completion(
-    Kind.DIFFERENT, streamed=False, text="Bread is baked from flour and water.", finish="length", prompt_tokens=30,
+GOOD = SmokeCompletion(
+    CompletionKind.DIFFERENT, streamed=False, text="Bread is baked from flour and water.", finish="length",
+    prompt_tokens=30,
     tokens=64, drafted=80, accepted=50, seconds=0.2, model="m", build="b1",
 )  # fmt: skip
 ON = Speculation(slots=2, drafting=2, types=("draft-simple",))
@@ -65,51 +66,51 @@ def test_reasoning_and_tool_calls_are_signs_of_life() -> None:
     thinking = replace(GOOD, text="", reasoning="The user asks for haikus, so")
     calling = replace(GOOD, text="", tool_calls=1)
     check = smoke.output([GOOD, thinking, calling])
-    assert check.status is Status.PASS
+    assert check.status is SmokeStatus.PASS
     assert "1 with reasoning alone" in check.words
-    assert smoke.output([GOOD, replace(GOOD, text="")]).status is Status.FAIL
-    assert smoke.output([replace(GOOD, text="", reasoning="!" * 64)]).status is Status.FAIL
-    assert smoke.output([replace(GOOD, error="HTTP 500")]).status is Status.SKIP
+    assert smoke.output([GOOD, replace(GOOD, text="")]).status is SmokeStatus.FAIL
+    assert smoke.output([replace(GOOD, text="", reasoning="!" * 64)]).status is SmokeStatus.FAIL
+    assert smoke.output([replace(GOOD, error="HTTP 500")]).status is SmokeStatus.SKIP
 
 
 def test_errors_fail_and_are_told_once_each() -> None:
     failed = replace(GOOD, error="HTTP 500: Compute error.")
     check = smoke.answers([GOOD, failed, failed, replace(failed, streamed=True)])
-    assert check.status is Status.FAIL
+    assert check.status is SmokeStatus.FAIL
     assert check.words.count("Compute error") == 2
-    assert smoke.answers([GOOD]).status is Status.PASS
+    assert smoke.answers([GOOD]).status is SmokeStatus.PASS
 
 
 @pytest.mark.parametrize(
     ("told", "status", "words"),
     [
-        (ON, Status.PASS, "2 of 2 slots draft (draft-simple)"),
-        (replace(ON, expected=True, because="its env asks"), Status.PASS, "its env asks"),
-        (replace(ON, expected=False), Status.FAIL, "and none should"),
-        (replace(ON, drafting=1), Status.FAIL, "only 1 of 2"),
-        (OFF, Status.PASS, "nothing says that it should"),
-        (replace(OFF, expected=False, because="asked for none"), Status.PASS, "asked for none"),
-        (replace(OFF, expected=True), Status.FAIL, "runs without speculation"),
-        (Speculation(), Status.WARN, "does not tell"),
+        (ON, SmokeStatus.PASS, "2 of 2 slots draft (draft-simple)"),
+        (replace(ON, expected=True, because="its env asks"), SmokeStatus.PASS, "its env asks"),
+        (replace(ON, expected=False), SmokeStatus.FAIL, "and none should"),
+        (replace(ON, drafting=1), SmokeStatus.FAIL, "only 1 of 2"),
+        (OFF, SmokeStatus.PASS, "nothing says that it should"),
+        (replace(OFF, expected=False, because="asked for none"), SmokeStatus.PASS, "asked for none"),
+        (replace(OFF, expected=True), SmokeStatus.FAIL, "runs without speculation"),
+        (Speculation(), SmokeStatus.WARN, "does not tell"),
     ],
 )
-def test_speculation_is_held_against_what_is_expected(told: Speculation, status: Status, words: str) -> None:
+def test_speculation_is_held_against_what_is_expected(told: Speculation, status: SmokeStatus, words: str) -> None:
     check = smoke.speculation(told)
     assert (check.status, words in check.words) == (status, True), check.words
 
 
 def test_a_drafter_that_is_never_asked_fails() -> None:
     silent = replace(GOOD, drafted=0, accepted=0)
-    assert smoke.drafter([silent, GOOD], ON).status is Status.PASS
-    assert smoke.drafter([silent] * 3, ON).status is Status.FAIL
-    assert smoke.drafter([silent] * 3, OFF).status is Status.SKIP
-    assert smoke.drafter([silent] * 3, Speculation()).status is Status.WARN
-    assert smoke.drafter([silent], NGRAM).status is Status.WARN
-    repeating = smoke.drafter([silent, replace(silent, kind=Kind.REPEATING)], NGRAM)
-    assert repeating.status is Status.FAIL
+    assert smoke.drafter([silent, GOOD], ON).status is SmokeStatus.PASS
+    assert smoke.drafter([silent] * 3, ON).status is SmokeStatus.FAIL
+    assert smoke.drafter([silent] * 3, OFF).status is SmokeStatus.SKIP
+    assert smoke.drafter([silent] * 3, Speculation()).status is SmokeStatus.WARN
+    assert smoke.drafter([silent], NGRAM).status is SmokeStatus.WARN
+    repeating = smoke.drafter([silent, replace(silent, kind=CompletionKind.REPEATING)], NGRAM)
+    assert repeating.status is SmokeStatus.FAIL
     assert "not even where the text repeats" in repeating.words
     mixed = replace(NGRAM, types=("draft-simple", "ngram-mod"))
-    assert smoke.drafter([silent], mixed).status is Status.FAIL
+    assert smoke.drafter([silent], mixed).status is SmokeStatus.FAIL
 
 
 def test_enough_drafts_are_those_after_which_a_drafter_of_that_level_is_ruled_out() -> None:
@@ -120,48 +121,48 @@ def test_enough_drafts_are_those_after_which_a_drafter_of_that_level_is_ruled_ou
 
 @given(st.integers(1, 64), st.integers(1, 300))
 def test_zero_accepted_fails_when_and_only_when_there_were_enough_drafts(per_answer: int, answers: int) -> None:
-    one = replace(GOOD, tokens=per_answer, drafted=4 * per_answer, accepted=0)
-    check = smoke.acceptance([one] * answers)
+    completion = replace(GOOD, tokens=per_answer, drafted=4 * per_answer, accepted=0)
+    check = smoke.acceptance([completion] * answers)
     enough = per_answer * answers >= smoke.enough_drafts()
-    assert check.status is (Status.FAIL if enough else Status.WARN)
-    alive = smoke.acceptance([replace(one, accepted=per_answer * 4)] * answers)
-    assert alive.status is Status.PASS
+    assert check.status is (SmokeStatus.FAIL if enough else SmokeStatus.WARN)
+    alive = smoke.acceptance([replace(completion, accepted=per_answer * 4)] * answers)
+    assert alive.status is SmokeStatus.PASS
 
 
 def test_the_story_of_zero_of_291_fails() -> None:
     """0 of 291 draft tokens at a block of 16, five answers of 30 tokens and more: about 20 drafts each."""
-    nan = replace(GOOD, kind=Kind.IDENTICAL, tokens=64, drafted=291, accepted=0)
-    assert smoke.acceptance([nan] * 5).status is Status.FAIL
+    nan = replace(GOOD, kind=CompletionKind.IDENTICAL, tokens=64, drafted=291, accepted=0)
+    assert smoke.acceptance([nan] * 5).status is SmokeStatus.FAIL
 
 
 def test_hardly_anything_accepted_is_a_warning() -> None:
     check = smoke.acceptance([replace(GOOD, drafted=400, accepted=3)])
-    assert check.status is Status.WARN
+    assert check.status is SmokeStatus.WARN
     assert "too few to gain" in check.words
-    assert smoke.acceptance([replace(GOOD, drafted=0, accepted=0)]).status is Status.SKIP
+    assert smoke.acceptance([replace(GOOD, drafted=0, accepted=0)]).status is SmokeStatus.SKIP
 
 
 def test_the_cache_path_is_held_to_what_the_other_answers_reach() -> None:
-    cold = replace(GOOD, kind=Kind.IDENTICAL)
+    cold = replace(GOOD, kind=CompletionKind.IDENTICAL)
     warm = replace(cold, cached=28)
-    assert smoke.cache_path([cold, warm, warm]).status is Status.PASS
+    assert smoke.cache_path([cold, warm, warm]).status is SmokeStatus.PASS
     broken = replace(warm, accepted=0, drafted=30, tokens=20)
     check = smoke.cache_path([cold, broken, GOOD, GOOD])
-    assert check.status is Status.FAIL, "20 drafts tell, where others have 62 %"
-    assert smoke.cache_path([replace(cold, drafted=0, accepted=0), broken]).status is Status.WARN
-    assert smoke.cache_path([cold]).status is Status.SKIP
-    assert smoke.cache_path([cold, cold]).status is Status.SKIP
+    assert check.status is SmokeStatus.FAIL, "20 drafts tell, where others have 62 %"
+    assert smoke.cache_path([replace(cold, drafted=0, accepted=0), broken]).status is SmokeStatus.WARN
+    assert smoke.cache_path([cold]).status is SmokeStatus.SKIP
+    assert smoke.cache_path([cold, cold]).status is SmokeStatus.SKIP
     two = smoke.cache_path([cold, replace(warm, text="other words")])
     assert "2 texts" in two.words
 
 
 def test_the_long_prompt_must_be_longer_than_a_batch_and_be_drafted_as_well() -> None:
-    long = replace(GOOD, kind=Kind.LONG, prompt_tokens=700)
-    assert smoke.long_prompt([GOOD, long], 512).status is Status.PASS
-    assert smoke.long_prompt([GOOD, replace(long, prompt_tokens=400)], 512).status is Status.WARN
-    assert smoke.long_prompt([GOOD, replace(long, accepted=0)], 512).status is Status.FAIL
+    long = replace(GOOD, kind=CompletionKind.LONG, prompt_tokens=700)
+    assert smoke.long_prompt([GOOD, long], 512).status is SmokeStatus.PASS
+    assert smoke.long_prompt([GOOD, replace(long, prompt_tokens=400)], 512).status is SmokeStatus.WARN
+    assert smoke.long_prompt([GOOD, replace(long, accepted=0)], 512).status is SmokeStatus.FAIL
     dead = replace(long, error="the server broke off")
-    assert smoke.long_prompt([GOOD, dead], 512).status is Status.FAIL
+    assert smoke.long_prompt([GOOD, dead], 512).status is SmokeStatus.FAIL
     assert "too small" in smoke.long_prompt([GOOD], 512, skipped="too small").words
 
 
@@ -182,20 +183,23 @@ SEEN = Instance("b1", "/m.gguf", "48399025149", (7, 1.5), 1000.0, 12)
 )
 def test_a_changed_server_fails_also_when_it_was_out_of_sight_between(after: Instance, words: str) -> None:
     moved = replace(SEEN, predicted=1064.0, task=13)
-    assert smoke.instance([Look(SEEN), Look(moved, 64)], [GOOD]).status is Status.PASS
-    for looks in ([Look(SEEN), Look(after, 64)], [Look(SEEN), Look(Instance()), Look(after, 64)]):
+    assert smoke.instance([InstanceLook(SEEN), InstanceLook(moved, 64)], [GOOD]).status is SmokeStatus.PASS
+    for looks in (
+        [InstanceLook(SEEN), InstanceLook(after, 64)],
+        [InstanceLook(SEEN), InstanceLook(Instance()), InstanceLook(after, 64)],
+    ):
         check = smoke.instance(looks, [GOOD])
-        assert check.status is Status.FAIL
+        assert check.status is SmokeStatus.FAIL
         assert words in check.words
 
 
 def test_answers_of_another_model_or_build_fail() -> None:
-    looks = [Look(SEEN)]
-    assert smoke.instance(looks, [GOOD, replace(GOOD, model="n")]).status is Status.FAIL
-    assert smoke.instance(looks, [GOOD, replace(GOOD, build="b2")]).status is Status.FAIL
-    assert smoke.instance([Look(Instance())], [replace(GOOD, build=None)]).status is Status.WARN
+    looks = [InstanceLook(SEEN)]
+    assert smoke.instance(looks, [GOOD, replace(GOOD, model="n")]).status is SmokeStatus.FAIL
+    assert smoke.instance(looks, [GOOD, replace(GOOD, build="b2")]).status is SmokeStatus.FAIL
+    assert smoke.instance([InstanceLook(Instance())], [replace(GOOD, build=None)]).status is SmokeStatus.WARN
 
 
 def test_counters_of_six_digits_are_not_taken_for_another_server() -> None:
     before = replace(SEEN, predicted=1.23457e7)
-    assert smoke.instance([Look(before), Look(before, 64)], [GOOD]).status is Status.PASS
+    assert smoke.instance([InstanceLook(before), InstanceLook(before, 64)], [GOOD]).status is SmokeStatus.PASS

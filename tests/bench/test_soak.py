@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.bench.messages import TurnSeen
-from specdash.bench.soak import Report, body, judged, kind, windows
-from specdash.bench.soak import soak as run_soak
-from specdash.bench.soak_report import markdown, over_time, plots, verdict
-from specdash.bench.soak_watch import Look, SoakWatch, Watched
+from specdash.bench.load.messages import TurnSeen
+from specdash.bench.soak.soak import SoakReport, body, judged, kind, markdown, over_time, plots, verdict, windows
+from specdash.bench.soak.soak import soak as run_soak
+from specdash.bench.soak.soak_watch import ProcessLook, SoakWatch, WatchedProcess
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
 from support.proxy_process import running_proxy
 from support.upstream_script import Script, answers, error, tool_turn
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 GOOD = (("read_file", {"path": "a"}),)
 
 
-def report(*seen: TurnSeen) -> Report:
-    return Report(tuple(judged(number, one) for number, one in enumerate(seen)))
+def report(*seen: TurnSeen) -> SoakReport:
+    return SoakReport(tuple(judged(number, turn_seen) for number, turn_seen in enumerate(seen)))
 
 
 def test_turns_alternate_and_repeat_exactly() -> None:
@@ -124,25 +124,6 @@ def test_no_proxy_is_one_clear_line() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--turns", "0"),
-        ("--timeout", "0"),
-        ("--demo", "--url", "x"),
-        ("--key-env", "NO_KEY_X"),
-        ("--for", "soon"),
-        ("--for", "40d"),
-        ("--for", "1h", "--turns", "2"),
-        ("--pid", "99999999"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(options: tuple[str, ...]) -> None:
-    done = soak(*options)
-    assert done.returncode == ExitCode.USAGE
-    assert done.stderr.count("\n") == 1
-
-
 class Leaky:
     """A process that opens descriptors and takes memory, or does not."""
 
@@ -185,15 +166,16 @@ def test_a_process_that_ends_is_said_to_have_ended() -> None:
         watch.__enter__()
     wait_for(lambda: watch.watched[0].gone)
     watch.__exit__()
-    assert not Report((), watch.watched).leaks
+    assert not SoakReport((), watch.watched).leaks
 
 
-def watched(role: str, memory: float, descriptors: float) -> Watched:
+def watched(role: str, memory: float, descriptors: float) -> WatchedProcess:
     """A process over an hour; growth is an hour, in bytes and descriptors."""
     looks = [
-        Look(at * 10.0, round(2e8 + memory * at / 360), round(20 + descriptors * at / 360), 4) for at in range(360)
+        ProcessLook(at * 10.0, round(2e8 + memory * at / 360), round(20 + descriptors * at / 360), 4)
+        for at in range(360)
     ]
-    return Watched(role, 1, 0.0, looks)
+    return WatchedProcess(role, 1, 0.0, looks)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +186,7 @@ def watched(role: str, memory: float, descriptors: float) -> Watched:
 def test_growth_fails_a_soak_but_for_the_memory_of_an_engine(
     role: str, memory: float, descriptors: float, leaks: bool
 ) -> None:
-    made = Report(
+    made = SoakReport(
         report(TurnSeen(1.0, text="Fine.", stop_reason="end_turn")).turns, (watched(role, memory, descriptors),)
     )
     assert bool(made.leaks) == leaks
@@ -226,25 +208,22 @@ def test_speeds_are_told_over_time() -> None:
         for number in range(120)
     ]
     found = windows(turns)
-    assert [one.turns for one in found] == [10] * 12
+    assert [soak_window.turns for soak_window in found] == [10] * 12
     assert found[0].ttft_p50_s == pytest.approx(0.045)
     assert found[-1].ttft_p95_s == pytest.approx(1.1855)
-    assert all(one.output_tok_s == 10 for one in found)
-    assert len(over_time(Report(tuple(turns)))) == 13
+    assert all(soak_window.output_tok_s == 10 for soak_window in found)
+    assert len(over_time(SoakReport(tuple(turns)))) == 13
 
 
 def test_of_very_many_turns_only_those_at_fault_are_told_one_by_one() -> None:
     turns = [judged(1, TurnSeen(1.0, calls=GOOD)) for _ in range(1500)]
     bad = judged(1, TurnSeen(1.0, error="HTTP 500: boom"))
-    assert len(Report((*turns, bad)).as_json()["detail"]) == 1
-    assert Report(()).as_json()["turns"] == 0
+    assert len(SoakReport((*turns, bad)).as_json()["detail"]) == 1
+    assert SoakReport(()).as_json()["turns"] == 0
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: holds(), 20)
 
 
 @pytest.mark.slow
@@ -257,10 +236,10 @@ def test_a_soak_by_the_clock_watches_its_proxy_and_leaves_a_report(tmp_path: Pat
     assert done.returncode == ExitCode.OK, done.stderr
     told = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert 3 < told["duration_s"] < 15
-    assert {one["role"] for one in told["processes"]} == {"proxy", f"process {proxy.process.pid}"}
+    assert {process["role"] for process in told["processes"]} == {"proxy", f"process {proxy.process.pid}"}
     assert told["processes"][0]["memory"]["verdict"] == "too short to tell"
     assert {"report.md", "ttft.svg", "proxy-memory.svg", "proxy-descriptors.svg", "proxy.csv"} <= {
-        one.name for one in out.iterdir()
+        path.name for path in out.iterdir()
     }
     lines = (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == told["turns"]

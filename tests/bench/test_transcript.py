@@ -12,22 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.bench import transcript_lines
-from specdash.bench.transcript import read_transcript
-from specdash.bench.transcript_lines import TranscriptError, read_lines
-from specdash.bench.transcript_parts import NO_RESULT
+from specdash.bench.replay import transcript
+from specdash.bench.replay.transcript import NO_RESULT, TranscriptError, read_lines, read_transcript
 from support.transcripts import Shape, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from specdash.bench.transcript_turns import Call, Transcript
+    from specdash.bench.replay.transcript import Transcript, TranscriptCall
 
 
 def read(*values: Any, **options: Any) -> Transcript:
     """The session of values, one a line; bytes and text are lines as they are."""
-    lines = [one if isinstance(one, bytes) else one.encode() if isinstance(one, str) else json.dumps(one).encode()
-             for one in values]  # fmt: skip
+    texts = [value if isinstance(value, bytes | str) else json.dumps(value) for value in values]
+    lines = [text if isinstance(text, bytes) else text.encode() for text in texts]
     return read_transcript(io.BytesIO(b"".join(line + b"\n" for line in lines)), "s.jsonl", **options)
 
 
@@ -55,27 +53,42 @@ class Session:
         return self.user([{"type": "tool_result", "tool_use_id": of, "content": content}], **more)
 
     def says(self, message_id: str, *blocks: dict[str, Any] | str, **more: Any) -> dict[str, Any]:
-        content = [{"type": "text", "text": one} if isinstance(one, str) else one for one in blocks]
+        content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
         return self.add("assistant", content, message_id=message_id, **more)
 
     def read(self, **options: Any) -> Transcript:
         return read(*self.records, **options)
 
 
+def talk(*steps: str | tuple[Any, ...]) -> Session:
+    """A session: a text is the user's, ("m1", block, ...) a message of the model, ("=", call, ...) a result."""
+    session = Session()
+    for step in steps:
+        if isinstance(step, str):
+            session.user(step)
+            continue
+        name, *blocks = step
+        more = blocks.pop() if isinstance(blocks[-1], dict) and "type" not in blocks[-1] else {}
+        if name == "user":
+            session.user(*blocks, **more)
+        elif name == "=":
+            session.result(*blocks, **more)
+        else:
+            session.says(name, *blocks, **more)
+    return session
+
+
 def use(name: str, tool: str = "Read", **given: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": name, "name": tool, "input": given}
 
 
-def sent(call: Call) -> list[tuple[str, Any]]:
-    return [(one["role"], one["content"]) for one in call.messages()]
+def sent(call: TranscriptCall) -> list[tuple[str, Any]]:
+    return [(message["role"], message["content"]) for message in call.messages()]
 
 
 def test_each_turn_of_the_model_is_a_call_with_everything_before_it() -> None:
-    session = Session()
-    session.user("fix it")
-    session.says("m1", "I look.", use("t1", path="a.py"))
-    session.result("t1", [{"type": "text", "text": "line 1"}, {"type": "text", "text": "line 2"}])
-    session.says("m2", "Done.")
+    texts = [{"type": "text", "text": "line 1"}, {"type": "text", "text": "line 2"}]
+    session = talk("fix it", ("m1", "I look.", use("t1", path="a.py")), ("=", "t1", texts), ("m2", "Done."))
     first, second = session.read().calls
     assert sent(first) == [("user", "fix it")]
     made = {"id": "t1", "type": "function", "function": {"name": "Read", "arguments": '{"path": "a.py"}'}}
@@ -88,65 +101,48 @@ def test_each_turn_of_the_model_is_a_call_with_everything_before_it() -> None:
 
 
 def test_records_of_one_message_are_one_turn_and_thinking_is_dropped() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", {"type": "thinking", "thinking": "hm", "signature": "x"})
-    session.says("m1", "I look.")
-    session.says("m1", use("t1"))
-    session.result("t1")
-    session.user("and hurry")
-    session.says("m2", "Done.")
-    found = session.read()
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    one_turn: list[Any] = [("m1", thought), ("m1", "I look."), ("m1", use("t1")), ("=", "t1")]
+    found = talk("go", *one_turn, "and hurry", ("m2", "Done.")).read()
     assert len(found.calls) == 2
     last = found.calls[1].messages()
-    assert [one["role"] for one in last] == ["user", "assistant", "tool", "user"]
+    assert [entry["role"] for entry in last] == ["user", "assistant", "tool", "user"]
     assert (last[1]["content"], len(last[1]["tool_calls"]), last[3]["content"]) == ("I look.", 1, "and hurry")
     assert found.left_out["thinking"] == 1
 
 
-def test_results_that_come_between_the_calls_of_one_message_follow_them_all() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1"))
-    session.result("t1", "one")
-    session.says("m1", use("t2"), parentUuid="u1")
-    session.result("t2", "two")
-    session.says("m2", "Done.")
-    found = session.read()
-    assert len(found.calls) == 2
-    assert [len(one.get("tool_calls", ())) for one in found.calls[1].messages()] == [0, 2, 0, 0]
-    assert sent(found.calls[1])[2:] == [("tool", "one"), ("tool", "two")]
+AFTER_CALL = {"parentUuid": "u1"}
 
 
-def test_a_call_without_a_result_gets_one_made_up() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1"), use("t2"))
-    session.result("t2", "two")
-    session.user("stop that")
-    session.says("m2", "Yes.")
-    assert sent(session.read().calls[1])[2:] == [("tool", NO_RESULT), ("tool", "two"), ("user", "stop that")]
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        ([("m1", use("t1")), ("=", "t1", "one"), ("m1", use("t2"), AFTER_CALL), ("=", "t2", "two")],
+         [("tool", "one"), ("tool", "two")]),
+        ([("m1", use("t1"), use("t2")), ("=", "t2", "two"), "stop that"],
+         [("tool", NO_RESULT), ("tool", "two"), ("user", "stop that")]),
+        ([("m1", use("t1")), ("=", "t1", "one"), ("user", "faster", AFTER_CALL)],
+         [("tool", "one"), ("user", "faster")]),
+    ],
+    ids=["results between the calls of one message", "no result", "words that follow the call itself"],
+)  # fmt: skip
+def test_calls_have_their_results_after_them(steps: list[Any], ends: list[tuple[str, str]]) -> None:
+    calls = talk("go", *steps, ("m2", "Done.")).read().calls
+    assert len(calls) == 2
+    assert sent(calls[1])[2:] == ends
+    made = [len(message.get("tool_calls", ())) for message in calls[1].messages()]
+    assert made == [0, sum(role == "tool" for role, _ in ends), *[0] * len(ends)]
 
 
 def test_an_edited_prompt_begins_a_branch_and_both_branches_were_asked() -> None:
-    session = Session()
-    session.user("hello")
-    session.says("m1", "Hello.")
-    session.user("this way")
-    session.says("m2", "Done this way.")
-    session.user("that way", parentUuid="u1")
-    session.says("m3", "Done that way.")
-    calls = session.read().calls
-    assert [sent(one)[-1] for one in calls] == [("user", "hello"), ("user", "this way"), ("user", "that way")]
+    first: list[Any] = ["hello", ("m1", "Hello."), "this way", ("m2", "Done this way.")]
+    calls = talk(*first, ("user", "that way", AFTER_CALL), ("m3", "Done that way.")).read().calls
+    assert [sent(call)[-1] for call in calls] == [("user", "hello"), ("user", "this way"), ("user", "that way")]
     assert len(sent(calls[2])) == 3
 
 
 def test_an_answer_asked_for_again_has_the_same_prefix() -> None:
-    session = Session()
-    session.user("hello")
-    session.says("m1", "Hello.")
-    session.says("m2", "Good day.", parentUuid="u0")
-    first, second = session.read().calls
+    first, second = talk("hello", ("m1", "Hello."), ("m2", "Good day.", {"parentUuid": "u0"})).read().calls
     assert first.messages() == second.messages()
 
 
@@ -164,30 +160,16 @@ def test_a_compaction_begins_anew(way: str) -> None:
     assert sent(session.read().calls[1]) == [("user", "what was said\n\ngo on")]
 
 
-def test_words_that_follow_the_call_itself_keep_its_results() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1"))
-    session.result("t1", "one")
-    session.user("faster", parentUuid="u1")
-    session.says("m2", "Done.")
-    assert sent(session.read().calls[1])[2:] == [("tool", "one"), ("user", "faster")]
-
-
 def test_subagents_are_not_part_of_the_session_unless_it_is_theirs() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1", "Task"))
-    session.user("you are a subagent", isSidechain=True)
-    session.says("s1", "I was here.", isSidechain=True)
-    session.result("t1")
-    session.says("m2", "Done.")
+    aside = {"isSidechain": True}
+    sub: list[Any] = [("user", "you are a subagent", aside), ("s1", "I was here.", aside)]
+    session = talk("go", ("m1", use("t1", "Task")), *sub, ("=", "t1"), ("m2", "Done."))
     found = session.read()
     assert len(found.calls) == 2
     assert "subagent" not in str(found.calls[1].messages())
     assert found.left_out["record of a subagent"] == 2
-    alone = read(*(one for one in session.records if one["isSidechain"]))
-    assert [sent(one) for one in alone.calls] == [[("user", "you are a subagent")]]
+    alone = read(*(record for record in session.records if record["isSidechain"]))
+    assert [sent(call) for call in alone.calls] == [[("user", "you are a subagent")]]
 
 
 def test_what_claude_code_says_itself_is_no_call() -> None:
@@ -199,18 +181,13 @@ def test_what_claude_code_says_itself_is_no_call() -> None:
     session.user("again")
     session.says("m1", "Yes.")
     calls = session.read().calls
-    assert [sent(one) for one in calls] == [
+    assert [sent(call) for call in calls] == [
         [("user", "go"), ("assistant", "No response requested."), ("user", "again")]
     ]
 
 
 def test_repeated_records_and_calls_count_once() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1"))
-    session.says("m1", use("t1"))
-    session.result("t1")
-    session.says("m2", "Done.")
+    session = talk("go", ("m1", use("t1")), ("m1", use("t1")), ("=", "t1"), ("m2", "Done."))
     found = read(*session.records[:2], *session.records)
     assert len(found.calls) == 2
     assert len(found.calls[1].messages()) == 3
@@ -218,11 +195,9 @@ def test_repeated_records_and_calls_count_once() -> None:
 
 
 def test_tools_are_declared_from_what_was_used() -> None:
-    session = Session()
-    session.user("go")
-    session.says("m1", use("t1", "Read", path="a", limit=5), use("t2", "Read", path="b", limit=True), use("t3", "Bash"))
-    found = session.read()
-    assert [one["function"]["name"] for one in found.tools] == ["Read", "Bash"]
+    calls = use("t1", "Read", path="a", limit=5), use("t2", "Read", path="b", limit=True), use("t3", "Bash")
+    found = talk("go", ("m1", *calls)).read()
+    assert [tool["function"]["name"] for tool in found.tools] == ["Read", "Bash"]
     assert found.tools[0]["function"]["parameters"]["properties"] == {"path": {"type": "string"}, "limit": {}}
 
 
@@ -263,7 +238,7 @@ LIST = [
 )  # fmt: skip
 def test_openai_messages_are_read_in_every_form(lines: list[str]) -> None:
     found = read(*lines)
-    assert [[one["role"] for one in call.messages()] for call in found.calls] == [
+    assert [[message["role"] for message in call.messages()] for call in found.calls] == [
         ["system", "user"], ["system", "user", "assistant", "tool"],
     ]  # fmt: skip
     assert "hm" not in str(found.calls[1].messages())
@@ -312,7 +287,7 @@ def test_a_broken_line_is_named_or_skipped(line: str | bytes, why: str) -> None:
 
 
 def test_a_line_that_is_cut_off_says_so() -> None:
-    whole = "\n".join(json.dumps(one) for one in records(Shape(turns=2, last_chars=9_000)))
+    whole = "\n".join(json.dumps(record) for record in records(Shape(turns=2, last_chars=9_000)))
     with pytest.raises(TranscriptError, match="line 11: not whole JSON; it seems to be cut off"):
         read_transcript(io.BytesIO(whole.encode()[:-10]), "s.jsonl")
 
@@ -360,19 +335,19 @@ class Endless(io.RawIOBase):
 
 @pytest.mark.slow
 def test_a_line_of_two_gigabytes_is_skipped_in_bounded_memory() -> None:
-    session = "".join(json.dumps(one) + "\n" for one in records(Shape(turns=2, last_chars=9_000)))
+    session = "".join(json.dumps(record) + "\n" for record in records(Shape(turns=2, last_chars=9_000)))
     tracemalloc.start()
     stream = io.BufferedReader(Endless(2 * 1024**3, b"\n" + session.encode()), 1024 * 1024)
     found = read_transcript(stream, "s.jsonl", skip_broken=True)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (len(found.calls), found.broken) == (2, ("line 1: longer than 64 MiB",))
-    assert most < 3 * transcript_lines.LONGEST_LINE
+    assert most < 3 * transcript.LONGEST_LINE
 
 
 def test_a_line_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = list(read_lines(io.BytesIO(b"x" * 300 + b"\n5\n"), longest=100))
-    assert [(one.number, bool(one.broken)) for one in lines] == [(1, True), (2, False)]
+    assert [(line.number, bool(line.broken)) for line in lines] == [(1, True), (2, False)]
     assert "longer than" in lines[0].broken
 
 
@@ -387,15 +362,15 @@ def blocks() -> st.SearchStrategy[Any]:
     ids = st.sampled_from(["a", "b", "c"])
     return st.one_of(
         st.builds(lambda text: {"type": "text", "text": text}, st.text(max_size=5)),
-        st.builds(lambda one: {"type": "tool_use", "id": one, "name": "T", "input": {}}, ids),
-        st.builds(lambda one: {"type": "tool_result", "tool_use_id": one, "content": "r"}, ids),
+        st.builds(lambda entry: {"type": "tool_use", "id": entry, "name": "T", "input": {}}, ids),
+        st.builds(lambda entry: {"type": "tool_result", "tool_use_id": entry, "content": "r"}, ids),
         st.just({"type": "thinking", "thinking": "x"}),
         JSON_VALUES,
     )
 
 
 def lines() -> st.SearchStrategy[Any]:
-    uuids = st.none() | st.sampled_from([f"u{one}" for one in range(6)])
+    uuids = st.none() | st.sampled_from([f"u{index}" for index in range(6)])
     record = st.fixed_dictionaries(
         {
             "type": st.sampled_from(["user", "assistant", "system", "summary"]),
@@ -426,7 +401,7 @@ def test_whatever_comes_there_are_calls_or_a_documented_error(told: list[Any], s
         messages = call.messages()
         assert messages
         assert json.dumps(messages).encode()
-        assert all(one["role"] in ("system", "developer", "user", "assistant", "tool") for one in messages)
+        assert all(message["role"] in ("system", "developer", "user", "assistant", "tool") for message in messages)
 
 
 def is_prefix(short: Sequence[Any], long: Sequence[Any]) -> bool:

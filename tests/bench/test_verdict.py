@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, log
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.bench.statistics import PairedLog
-from specdash.bench.verdict import Verdict, compare, judge, order, pairs_of, rounds_to_decide, student
+from specdash.bench.compare.ab import (
+    ComparisonVerdict,
+    PairedLog,
+    compare,
+    is_over_one_sigma,
+    judge,
+    order,
+    pairs_of,
+    rounds_to_decide,
+)
+from specdash.system.stats import spread
 
 PROMPTS = [f"p{number}" for number in range(12)]
 
@@ -33,23 +42,20 @@ def trial(
 ) -> dict[int, dict[str, dict[str, tuple[float, float]]]]:
     """Rounds in the order that the benchmark uses; speeds fall by `drift` from the first boot to the last."""
     plan = order(list(speeds), rounds, random.randrange(1 << 30))
-    count, at = sum(map(len, plan)), 0
     found: dict[int, dict[str, dict[str, tuple[float, float]]]] = {}
-    for number, names in enumerate(plan):
-        for name in names:
-            slowed = 1 - drift * at / (count - 1)
-            found.setdefault(number, {})[name] = boot(random, speeds[name] * slowed, boot_sd=boot_sd)
-            at += 1
+    for at, (number, name) in enumerate(plan):
+        slowed = 1 - drift * at / (len(plan) - 1)
+        found.setdefault(number, {})[name] = boot(random, speeds[name] * slowed, boot_sd=boot_sd)
     return found
 
 
 def verdicts(
     random: Random, speeds: dict[str, float], rounds: int, boot_sd: float, drift: float = 0.0
-) -> list[Verdict]:
+) -> list[ComparisonVerdict]:
     ran = trial(random, speeds, rounds, boot_sd, drift)
     first, *others = speeds
     made = [compare(name, pairs_of(ran, first, name), comparisons=len(others)) for name in others]
-    return [one.verdict for one in made if one is not None]
+    return [comparison.verdict for comparison in made if comparison is not None]
 
 
 @pytest.mark.slow
@@ -59,10 +65,11 @@ def verdicts(
 @pytest.mark.parametrize("names", ["AB", "ABCD"])
 def test_equals_are_called_different_in_at_most_one_trial_of_twenty(boot_sd: float, rounds: int, names: str) -> None:
     random = Random(f"{boot_sd}/{rounds}/{names}")
-    real = [Verdict.FASTER, Verdict.SLOWER]
+    real = [ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER]
     trials = 300
     wrong = sum(
-        any(one in real for one in verdicts(random, dict.fromkeys(names, 50.0), rounds, boot_sd)) for _ in range(trials)
+        any(verdict in real for verdict in verdicts(random, dict.fromkeys(names, 50.0), rounds, boot_sd))
+        for _ in range(trials)
     )
     # Three standard deviations of a binomial count over 5 %.
     assert wrong / trials <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
@@ -72,9 +79,9 @@ def test_equals_are_called_different_in_at_most_one_trial_of_twenty(boot_sd: flo
 @pytest.mark.timeout(300)
 def test_equals_on_a_machine_that_slows_down_are_not_called_different_either() -> None:
     random = Random("drift")
-    real = [Verdict.FASTER, Verdict.SLOWER]
+    real = [ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER]
     found = [verdicts(random, {"A": 50.0, "B": 50.0}, 4, 0.008, drift=0.05)[0] for _ in range(400)]
-    assert sum(one in real for one in found) <= 0.05 * 400 + 13
+    assert sum(verdict in real for verdict in found) <= 0.05 * 400 + 13
 
 
 @pytest.mark.slow
@@ -84,16 +91,16 @@ def test_what_is_really_faster_is_found(gain: float, rounds: int, boot_sd: float
     random = Random(f"{gain}")
     speeds = {"A": 50.0, "B": 50.0 * (1 + gain)}
     found = [verdicts(random, speeds, rounds, boot_sd)[0] for _ in range(200)]
-    assert found.count(Verdict.FASTER) / 200 >= at_least
-    assert Verdict.SLOWER not in found
+    assert found.count(ComparisonVerdict.FASTER) / 200 >= at_least
+    assert ComparisonVerdict.SLOWER not in found
 
 
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(0, 1 << 30), st.floats(-0.2, 0.2))
 def test_a_steady_drift_cancels(count: int, blocks: int, seed: int, slope: float) -> None:
     names = [f"c{number}" for number in range(count)]
     plan = order(names, 2 * blocks, seed)
-    assert all(sorted(one) == names for one in plan)
-    at = [name for one in plan for name in one]
+    assert sorted(plan) == [(turn, name) for turn in range(2 * blocks) for name in names]
+    at = [name for _, name in plan]
     logs = {name: [slope * place for place, booted in enumerate(at) if booted == name] for name in names}
     means = [sum(found) / len(found) for found in logs.values()]
     assert means == pytest.approx([means[0]] * count)
@@ -103,17 +110,17 @@ def test_a_steady_drift_cancels(count: int, blocks: int, seed: int, slope: float
 def test_exchanging_the_sides_exchanges_the_verdict(
     pairs: int, mean: float, of_boots: float, of_prompts: float
 ) -> None:
-    mirrored = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
-    one = judge(PairedLog(mean, of_boots**2, of_prompts**2, pairs, 8), 0.05)
+    mirrored = {ComparisonVerdict.FASTER: ComparisonVerdict.SLOWER, ComparisonVerdict.SLOWER: ComparisonVerdict.FASTER}
+    verdict = judge(PairedLog(mean, of_boots**2, of_prompts**2, pairs, 8), 0.05)
     other = judge(PairedLog(-mean, of_boots**2, of_prompts**2, pairs, 8), 0.05)
-    assert other is mirrored.get(one, one)
+    assert other is mirrored.get(verdict, verdict)
 
 
 @given(st.integers(2, 8), st.floats(-0.3, 0.3), st.floats(1e-4, 0.05), st.integers(1, 6))
 def test_more_comparisons_never_make_a_difference_real(pairs: int, mean: float, sd: float, others: int) -> None:
     found = PairedLog(mean, sd**2, 0.0, pairs, 8)
-    if judge(found, 0.05) is Verdict.NOISE:
-        assert judge(found, 0.05 / others) is Verdict.NOISE
+    if judge(found, 0.05) is ComparisonVerdict.NOISE:
+        assert judge(found, 0.05 / others) is ComparisonVerdict.NOISE
 
 
 @settings(max_examples=25)
@@ -121,31 +128,33 @@ def test_more_comparisons_never_make_a_difference_real(pairs: int, mean: float, 
 def test_as_many_rounds_as_it_asks_for_would_decide(pairs: int, mean: float, sd: float, of_prompts: float) -> None:
     found = PairedLog(mean, sd**2, of_prompts**2, pairs, 8)
     more = rounds_to_decide(found, 0.05)
-    if judge(found, 0.05) is Verdict.NOISE and more is not None:
+    if judge(found, 0.05) is ComparisonVerdict.NOISE and more is not None:
         scaled = PairedLog(mean, sd**2 * pairs / (pairs + more), of_prompts**2, pairs + more, 8)
-        assert judge(scaled, 0.05) is not Verdict.NOISE
+        assert judge(scaled, 0.05) is not ComparisonVerdict.NOISE
 
 
 def test_one_round_tells_nothing_however_large_the_difference() -> None:
     ran = trial(Random(1), {"A": 50.0, "B": 100.0}, 1, 0.01)
     found = compare("B", pairs_of(ran, "A", "B"))
     assert found is not None
-    assert found.verdict is Verdict.NOISE
+    assert found.verdict is ComparisonVerdict.NOISE
     assert found.over_one_sigma is None
     assert found.gain == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_difference_that_is_sure_and_does_not_matter_is_not_crowned() -> None:
-    assert judge(PairedLog(0.01, 0.0018**2, 0.0, 8, 8), 0.05) is Verdict.SAME
-    assert judge(PairedLog(0.018, 0.002**2, 0.0, 8, 8), 0.05) is Verdict.SMALL
+    assert judge(PairedLog(0.01, 0.0018**2, 0.0, 8, 8), 0.05) is ComparisonVerdict.SAME
+    assert judge(PairedLog(0.018, 0.002**2, 0.0, 8, 8), 0.05) is ComparisonVerdict.SMALL
 
 
 def test_seed_004_calls_equals_real_where_the_interval_does_not() -> None:
     random = Random("seed 004")
     ran = [compare("B", pairs_of(trial(random, {"A": 50.0, "B": 50.0}, 3, 0.028), "A", "B")) for _ in range(300)]
-    found = [one for one in ran if one is not None]
-    by_sigma = sum(one.over_one_sigma is True for one in found) / 300
-    by_interval = sum(one.verdict in (Verdict.FASTER, Verdict.SLOWER) for one in found) / 300
+    found = [comparison for comparison in ran if comparison is not None]
+    by_sigma = sum(comparison.over_one_sigma is True for comparison in found) / 300
+    by_interval = (
+        sum(comparison.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER) for comparison in found) / 300
+    )
     assert by_sigma > 0.15
     assert by_interval <= 0.08
 
@@ -155,20 +164,82 @@ def test_without_a_prompt_in_common_nothing_is_compared() -> None:
     assert compare("B", []) is None
 
 
-@pytest.mark.parametrize(
-    ("freedom", "alpha", "quantile"),
-    [(1, 0.05, 12.706), (2, 0.05, 4.303), (3, 0.05, 3.182), (10, 0.05, 2.228), (1, 0.025, 25.452), (5, 0.01, 4.032)],
-)
-def test_students_quantiles_are_those_of_the_tables(freedom: float, alpha: float, quantile: float) -> None:
-    assert student(freedom, alpha) == pytest.approx(quantile, rel=1e-3)
-
-
 def test_a_difference_that_only_its_own_interval_shows_is_told_as_such() -> None:
     random = Random("several")
     found = [
         compare("B", pairs_of(trial(random, {"A": 50.0, "B": 55.0}, 4, 0.02), "A", "B"), comparisons=9)
         for _ in range(60)
     ]
-    alone = [one for one in found if one is not None and one.only_alone]
+    alone = [comparison for comparison in found if comparison is not None and comparison.only_alone]
     assert alone
-    assert all(one.verdict is Verdict.NOISE and one.low is not None and one.low > 0 for one in alone)
+    assert all(
+        comparison.verdict is ComparisonVerdict.NOISE and comparison.low is not None and comparison.low > 0
+        for comparison in alone
+    )
+
+
+def test_one_sigma_calls_three_in_ten_equal_pairs_real() -> None:
+    source, real, trials = Random(3), 0, 4000
+    for _ in range(trials):
+        before, after = (spread([source.gauss(0, 1) for _ in range(3)]) for _ in "ab")
+        assert before is not None
+        assert after is not None
+        real += bool(is_over_one_sigma(before, after))
+    assert 0.26 < real / trials < 0.31
+
+
+def test_one_sigma_of_single_values_is_unknown() -> None:
+    item = spread([1.0])
+    assert item is not None
+    assert is_over_one_sigma(item, item) is None
+
+
+def _pairs(
+    source: Random, count: int, gain: float, boot: float, prompts: int = 12
+) -> list[tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]]:
+    base = {f"p{n}": source.gauss(0, 0.3) for n in range(prompts)}
+
+    def measured(gained: float) -> dict[str, tuple[float, float]]:
+        luck = source.gauss(0, boot) - gained
+        return {name: (255.0, 2.55 * exp(at + luck + source.gauss(0, 0.03))) for name, at in base.items()}
+
+    return [(measured(0.0), measured(gain)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4, 6])
+def test_boots_without_a_difference_are_seldom_called_different(pairs: int) -> None:
+    source, called, trials = Random(pairs), 0, 1000
+    for _ in range(trials):
+        found = compare("B", _pairs(source, pairs, 0.0, 0.01))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        called += not found.low <= 0 <= found.high
+    assert called / trials <= 0.1
+
+
+def test_a_gain_shows_although_prompts_differ_ten_times_more() -> None:
+    found = compare("B", _pairs(Random(1), 4, log(1.1), 0.005))
+    assert found is not None
+    assert found.low is not None
+    assert 0.05 < found.low < found.gain < 0.15
+
+
+def test_exchanging_the_sides_turns_the_ratio_over() -> None:
+    pairs = _pairs(Random(2), 3, 0.1, 0.01)
+    there, back = compare("B", pairs), compare("B", [(after, before) for before, after in pairs])
+    assert there is not None
+    assert back is not None
+    assert there.low is not None
+    assert back.high is not None
+    assert 1 + there.gain == pytest.approx(1 / (1 + back.gain))
+    assert 1 + there.low == pytest.approx(1 / (1 + back.high))
+
+
+def test_prompts_that_one_side_lacks_do_not_count() -> None:
+    before = {"a": (100.0, 1.0), "b": (100.0, 2.0)}
+    found = compare("B", [(before, {"a": (100.0, 0.5), "c": (100.0, 9.0)})])
+    assert found is not None
+    assert found.gain == pytest.approx(1.0)
+    assert found.low is None
+    assert compare("B", [(before, {"c": (1.0, 1.0)})]) is None

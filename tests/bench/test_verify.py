@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.verify import (
+from specdash.bench.verify.verify import (
     EPSILON,
-    Answer,
-    Report,
-    Run,
-    Side,
-    Verdict,
-    Way,
+    Agreement,
+    GreedyAnswer,
+    SendMode,
+    VerifiedAnswer,
+    VerifyReport,
+    VerifySide,
     Weights,
     advice,
     against_itself,
@@ -60,20 +60,26 @@ class Model:
             text = (*text, self.best(text))
         return text[len(prefix) :]
 
-    def answer(self, flips: frozenset[int] = frozenset(), *, wrong: int | None = None) -> Answer:
+    def answer(self, flips: frozenset[int] = frozenset(), *, wrong: int | None = None) -> GreedyAnswer:
         """Its greedy answer, with the other token at the tied places `flips`, and a token of no worth at `wrong`."""
         text: tuple[int, ...] = ()
         for at in range(LENGTH):
             token = self.other(text) if at in flips else self.best(text)
             text = (*text, (self.best(text) + 3) % VOCABULARY if at == wrong else token)
-        return Answer(text)
+        return GreedyAnswer(text)
 
 
-def run_of(answer: Answer, *, side: Side = Side.CANDIDATE, way: Way = Way.SEQUENTIAL, prompt: int = 0) -> Run:
-    return Run(side, way, 1, prompt, answer, Verdict.UNDECIDED, LENGTH)
+def run_of(
+    answer: GreedyAnswer,
+    *,
+    side: VerifySide = VerifySide.CANDIDATE,
+    way: SendMode = SendMode.SEQUENTIAL,
+    prompt: int = 0,
+) -> VerifiedAnswer:
+    return VerifiedAnswer(side, way, 1, prompt, answer, Agreement.UNDECIDED, LENGTH)
 
 
-def judged(model: Model, answer: Answer, *, followed: int = LENGTH) -> Run:
+def judged(model: Model, answer: GreedyAnswer, *, followed: int = LENGTH) -> VerifiedAnswer:
     return judge(
         run_of(answer), model.answer(), weigh=model.weigh, resume=model.resume, candidate=None, followed=followed
     )
@@ -86,8 +92,8 @@ places = st.frozensets(st.integers(0, LENGTH - 1), max_size=8)
 def test_an_answer_that_left_the_baselines_at_near_ties_alone_is_a_batch_shape_effect(flips: frozenset[int]) -> None:
     model = Model(flips)
     run = judged(model, model.answer(flips))
-    assert run.verdict is (Verdict.BATCH_SHAPE if flips else Verdict.IDENTICAL)
-    assert [one.at for one in run.differences] == sorted(flips)
+    assert run.verdict is (Agreement.BATCH_SHAPE if flips else Agreement.IDENTICAL)
+    assert [difference.at for difference in run.differences] == sorted(flips)
     assert run.checked == LENGTH
     assert run.matched == min(flips, default=LENGTH)
 
@@ -96,36 +102,38 @@ def test_an_answer_that_left_the_baselines_at_near_ties_alone_is_a_batch_shape_e
 def test_one_wrong_token_is_found_where_it_is_also_behind_near_ties(flips: frozenset[int], wrong: int) -> None:
     model = Model(flips)
     run = judged(model, model.answer(flips, wrong=wrong))
-    assert run.verdict is Verdict.DAMAGED
+    assert run.verdict is Agreement.DAMAGED
     assert run.differences[-1].at == wrong
     assert run.telling == run.differences[-1]
-    assert [one.at for one in run.differences[:-1]] == sorted(at for at in flips if at < wrong)
+    assert [difference.at for difference in run.differences[:-1]] == sorted(at for at in flips if at < wrong)
     assert run.checked == wrong + 1
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
-def test_the_first_difference_is_where_the_common_beginning_ends(one: list[int], other: list[int]) -> None:
-    at = first_difference(one, other)
-    assert (at is None) is (one == other)
+def test_the_first_difference_is_where_the_common_beginning_ends(row: list[int], other: list[int]) -> None:
+    at = first_difference(row, other)
+    assert (at is None) is (row == other)
     if at is not None:
-        assert one[:at] == other[:at]
-        assert one[at : at + 1] != other[at : at + 1]
+        assert row[:at] == other[:at]
+        assert row[at : at + 1] != other[at : at + 1]
 
 
 @given(st.lists(st.integers(0, 6), max_size=LENGTH).map(tuple), places)
 def test_an_answer_that_ends_early_is_damage_whatever_it_says(tokens: tuple[int, ...], tied: frozenset[int]) -> None:
     model = Model(tied)
-    run = judged(model, Answer(tokens))
-    assert (run.verdict is Verdict.IDENTICAL) is (tokens == model.answer().tokens)
-    if len(tokens) < LENGTH and not any(one.expected is not None and not one.near_tie for one in run.differences[:-1]):
-        assert run.verdict is Verdict.DAMAGED
+    run = judged(model, GreedyAnswer(tokens))
+    assert (run.verdict is Agreement.IDENTICAL) is (tokens == model.answer().tokens)
+    if len(tokens) < LENGTH and not any(
+        difference.expected is not None and not difference.near_tie for difference in run.differences[:-1]
+    ):
+        assert run.verdict is Agreement.DAMAGED
 
 
 def test_near_ties_are_followed_only_so_far_and_the_run_says_how_far() -> None:
     flips = frozenset(range(0, 20, 2))
     model = Model(flips)
     run = judged(model, model.answer(flips), followed=3)
-    assert run.verdict is Verdict.BATCH_SHAPE
+    assert run.verdict is Agreement.BATCH_SHAPE
     assert len(run.differences) == 4
     assert run.checked == run.differences[-1].at + 1 < LENGTH
 
@@ -145,57 +153,57 @@ def test_near_ties_are_followed_only_so_far_and_the_run_says_how_far() -> None:
 )
 def test_a_near_tie_is_one_in_the_eyes_of_both(baseline: Weights | None, candidate: Weights | None, near: bool) -> None:
     model = Model()
-    one = judged(model, model.answer(wrong=3)).differences[0]
-    assert weighed(one, baseline, candidate, EPSILON).near_tie is near
+    difference = judged(model, model.answer(wrong=3)).differences[0]
+    assert weighed(difference, baseline, candidate, EPSILON).near_tie is near
 
 
 def test_a_text_that_the_baseline_gives_another_way_is_no_damage() -> None:
     model = Model(frozenset({4}))
-    other = replace(run_of(model.answer(frozenset({4})), side=Side.BASELINE, way=Way.PARALLEL))
-    other = replace(other, verdict=Verdict.BATCH_SHAPE)
+    other = replace(run_of(model.answer(frozenset({4})), side=VerifySide.BASELINE, way=SendMode.PARALLEL))
+    other = replace(other, verdict=Agreement.BATCH_SHAPE)
     run = against_itself(judged(Model(), other.answer), [other])
-    assert run.verdict is Verdict.BATCH_SHAPE
-    assert run.as_baseline is Way.PARALLEL
+    assert run.verdict is Agreement.BATCH_SHAPE
+    assert run.as_baseline is SendMode.PARALLEL
     assert "in parallel" in cause(run)
 
 
 def test_where_the_baseline_is_not_reproducible_nothing_is_claimed() -> None:
     model = Model()
-    broken = replace(run_of(model.answer(wrong=2), side=Side.BASELINE), verdict=Verdict.DAMAGED)
+    broken = replace(run_of(model.answer(wrong=2), side=VerifySide.BASELINE), verdict=Agreement.DAMAGED)
     run = judged(model, model.answer(wrong=9))
-    assert against_itself(run, [broken]).verdict is Verdict.UNDECIDED
-    assert against_itself(run, [replace(broken, prompt=1)]).verdict is Verdict.DAMAGED
+    assert against_itself(run, [broken]).verdict is Agreement.UNDECIDED
+    assert against_itself(run, [replace(broken, prompt=1)]).verdict is Agreement.DAMAGED
     same = judged(model, model.answer())
-    assert against_itself(same, [broken]).verdict is Verdict.IDENTICAL
+    assert against_itself(same, [broken]).verdict is Agreement.IDENTICAL
 
 
 def test_the_cause_tells_drafting_from_another_model() -> None:
     model = Model()
     run = judged(model, model.answer(wrong=3))
-    one = run.differences[-1]
-    assert one.expected is not None
-    drafting = replace(run, differences=(replace(one, candidate_first=one.expected),))
+    difference = run.differences[-1]
+    assert difference.expected is not None
+    drafting = replace(run, differences=(replace(difference, candidate_first=difference.expected),))
     assert "its drafting is at fault" in cause(drafting)
-    assert "another model" in cause(replace(run, differences=(replace(one, candidate_first=one.got),)))
-    assert "ended early" in cause(replace(run, differences=(replace(one, got=None),)))
+    assert "another model" in cause(replace(run, differences=(replace(difference, candidate_first=difference.got),)))
+    assert "ended early" in cause(replace(run, differences=(replace(difference, got=None),)))
     assert cause(judged(model, model.answer())) == ""
 
 
 def test_the_report_has_the_worst_verdict() -> None:
     model = Model(frozenset({4}))
     answers = [model.answer(), model.answer(frozenset({4})), model.answer(wrong=1)]
-    found = [Report([judged(model, one) for one in answers[:count]]).verdict for count in range(4)]
-    assert found == [None, Verdict.IDENTICAL, Verdict.BATCH_SHAPE, Verdict.DAMAGED]
+    found = [VerifyReport([judged(model, answer) for answer in answers[:count]]).verdict for count in range(4)]
+    assert found == [None, Agreement.IDENTICAL, Agreement.BATCH_SHAPE, Agreement.DAMAGED]
     assert worst([]) is None
 
 
 def test_advice_says_what_was_not_put_to_the_test_and_how_to_get_reproducible_answers() -> None:
     model = Model(frozenset({4}))
     plain, full = model.answer(), replace(model.answer(), drafted=8, accepted=8)
-    shaken = replace(judged(model, model.answer(frozenset({4}))), way=Way.PARALLEL)
+    shaken = replace(judged(model, model.answer(frozenset({4}))), way=SendMode.PARALLEL)
 
-    def said(*runs: Run, slots: int = 2, speculates: bool = True) -> str:
-        return " ".join(advice(Report(list(runs)), slots=slots, speculates=speculates))
+    def said(*runs: VerifiedAnswer, slots: int = 2, speculates: bool = True) -> str:
+        return " ".join(advice(VerifyReport(list(runs)), slots=slots, speculates=speculates))
 
     assert "drafted nothing" in said(judged(model, plain))
     assert not said(judged(model, plain), speculates=False)
@@ -204,4 +212,4 @@ def test_advice_says_what_was_not_put_to_the_test_and_how_to_get_reproducible_an
     assert not said(judged(model, replace(full, accepted=7)))
     assert "--no-kv-unified" in said(shaken)
     assert "LLAMA_FLASH_ATTN=off" not in said(shaken)
-    assert "LLAMA_FLASH_ATTN=off" in said(replace(shaken, way=Way.SEQUENTIAL))
+    assert "LLAMA_FLASH_ATTN=off" in said(replace(shaken, way=SendMode.SEQUENTIAL))

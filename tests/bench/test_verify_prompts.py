@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.verify_prompts import BUILT_IN, read_prompts
+from specdash.bench.verify.verify import BUILT_IN, read_prompts
 from specdash.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def written(directory: Path, text: str) -> str:
 
 
 def test_our_own_prompts_are_long_enough_that_kernels_are_not_switched() -> None:
-    assert len({one.name for one in BUILT_IN}) == len(BUILT_IN) == 4
-    for one in BUILT_IN:
-        words = str(one.messages[0]["content"]).split()
+    assert len({verify_prompt.name for verify_prompt in BUILT_IN}) == len(BUILT_IN) == 4
+    for verify_prompt in BUILT_IN:
+        words = str(verify_prompt.messages[0]["content"]).split()
         assert len(words) > 80, "every word is a token at least"
 
 
@@ -41,13 +41,13 @@ def test_our_own_prompts_are_long_enough_that_kernels_are_not_switched() -> None
 )
 def test_prompts_are_read_as_json_json_lines_and_plain_texts(text: str, tmp_path: Path) -> None:
     found = read_prompts(written(tmp_path, text))
-    assert [one.text for one in found] == ["first text\nof two lines", "second text"]
-    assert [one.name for one in found] == ["prompt 1", "prompt 2"]
+    assert [verify_prompt.text for verify_prompt in found] == ["first text\nof two lines", "second text"]
+    assert [verify_prompt.name for verify_prompt in found] == ["prompt 1", "prompt 2"]
 
 
 def test_messages_are_kept_for_the_chat_template(tmp_path: Path) -> None:
-    [one] = read_prompts(written(tmp_path, json.dumps({"messages": MESSAGES, "name": "greeting"})))
-    assert (one.name, one.messages, one.text) == ("greeting", tuple(MESSAGES), "")
+    [verify_prompt] = read_prompts(written(tmp_path, json.dumps({"messages": MESSAGES, "name": "greeting"})))
+    assert (verify_prompt.name, verify_prompt.messages, verify_prompt.text) == ("greeting", tuple(MESSAGES), "")
 
 
 @pytest.mark.parametrize(

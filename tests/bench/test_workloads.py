@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench import workloads
-from specdash.bench.workloads import CLASSES, UNCLASSED, bundled, read_prompts
+from specdash.bench.load import workloads
+from specdash.bench.load.workloads import CLASSES, UNCLASSED, bundled, read_prompts
 from specdash.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ def written(directory: Path, content: str | bytes) -> str:
 def test_there_are_at_least_six_prompts_of_each_class(kind: str) -> None:
     found = bundled([kind])
     assert len(found) >= 6
-    assert {one.kind for one in found} == {kind}
+    assert {prompt.kind for prompt in found} == {kind}
 
 
 def test_ids_tell_our_prompts_apart_and_no_two_begin_alike() -> None:
     found = bundled()
-    assert len({one.id for one in found}) == len(found)
-    assert len({str(one.messages[-1]) for one in found}) == len(found)
+    assert len({prompt.id for prompt in found}) == len(found)
+    assert len({str(prompt.messages[-1]) for prompt in found}) == len(found)
 
 
 def test_agentic_prompts_are_sessions_whose_every_result_answers_a_call_of_an_offered_tool() -> None:
     for prompt in bundled(["agentic"]):
-        offered = {one["function"]["name"] for one in prompt.tools}  # type: ignore[index]
+        offered = {tool["function"]["name"] for tool in prompt.tools}  # type: ignore[index]
         asked: dict[str, str] = {}
         answered = []
         for message in prompt.messages:
@@ -61,7 +61,7 @@ def test_a_class_that_is_none_is_named_with_those_there_are() -> None:
 
 
 def test_the_first_of_every_class_can_be_had() -> None:
-    assert [one.kind for one in bundled(("prose", "coding"), each=2)] == ["prose", "prose", "coding", "coding"]
+    assert [prompt.kind for prompt in bundled(("prose", "coding"), each=2)] == ["prose", "prose", "coding", "coding"]
 
 
 @pytest.mark.parametrize(
@@ -76,21 +76,21 @@ def test_the_first_of_every_class_can_be_had() -> None:
 )
 def test_a_file_is_lines_blocks_json_or_json_lines(text: str, tmp_path: Path) -> None:
     found = read_prompts(written(tmp_path, text))
-    assert [one.messages[0]["content"] for one in found] == ["first", "second"]
-    assert [one.kind for one in found] == [UNCLASSED, UNCLASSED]
-    assert len({one.id for one in found}) == 2
+    assert [prompt.messages[0]["content"] for prompt in found] == ["first", "second"]
+    assert [prompt.kind for prompt in found] == [UNCLASSED, UNCLASSED]
+    assert len({prompt.id for prompt in found}) == 2
 
 
 def test_blocks_keep_their_lines(tmp_path: Path) -> None:
-    [one, _] = read_prompts(written(tmp_path, "a\n\nb\n---\nc"))
-    assert one.messages[0]["content"] == "a\n\nb"
+    [prompt, _] = read_prompts(written(tmp_path, "a\n\nb\n---\nc"))
+    assert prompt.messages[0]["content"] == "a\n\nb"
 
 
 def test_id_class_tools_and_length_are_taken_over(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     row = {"id": "a1", "kind": "mine", "messages": MESSAGES, "tools": tools, "max_tokens": 64}
-    [one] = read_prompts(written(tmp_path, json.dumps(row)))
-    assert (one.id, one.kind, one.messages, one.tools, one.max_tokens) == (
+    [prompt] = read_prompts(written(tmp_path, json.dumps(row)))
+    assert (prompt.id, prompt.kind, prompt.messages, prompt.tools, prompt.max_tokens) == (
         "a1",
         "mine",
         tuple(MESSAGES),
@@ -101,7 +101,7 @@ def test_id_class_tools_and_length_are_taken_over(tmp_path: Path) -> None:
 
 def test_only_the_classes_asked_for_are_taken(tmp_path: Path) -> None:
     file = written(tmp_path, json.dumps([{"prompt": "a", "kind": "x"}, {"prompt": "b", "kind": "y"}]))
-    assert [one.kind for one in read_prompts(file, ["y"])] == ["y"]
+    assert [read_prompt.kind for read_prompt in read_prompts(file, ["y"])] == ["y"]
     with pytest.raises(InputError, match="none of class z; there are x, y"):
         read_prompts(file, ["z"])
 
@@ -176,4 +176,4 @@ def test_any_json_is_prompts_or_one_clear_error(tmp_path_factory: pytest.TempPat
     except InputError:
         return
     assert len(found) == len(rows)
-    assert all(one.messages for one in found)
+    assert all(prompt.messages for prompt in found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -15,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.control import faults
-from specdash.control.records import append_record
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, Step, StoredChange
+from specdash.control.apply.journal import append_record
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
-from specdash.core.paths import applies_file
-from support.deployment import Rig, misbehaving
+from specdash.core.paths import applies_file, config_file
+from support.deployment import Rig, assert_each_end_has_its_code_and_json, misbehaving
+from support.outside import documented
+from support.over_ssh import AGENT, local_ssh
+from support.pseudo_terminal import read_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,11 +51,39 @@ def test_an_unknown_option_is_no_key(capsys: pytest.CaptureFixture[str]) -> None
     assert "unrecognized arguments: -x" in capsys.readouterr().err
 
 
-def test_the_fault_points_are_listed_once_each(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["apply", "--list-fault-points"]) == ExitCode.OK
-    printed = capsys.readouterr().out.split()
-    assert tuple(printed) == faults.POINTS
-    assert len(set(printed)) == len(printed)
+def test_another_machine_is_named_by_the_command_line_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["apply", "--url", "http://127.0.0.1:8080", "LLAMA_DRAFT_MAX=4"]) == ExitCode.USAGE
+    assert "services are changed on their own machine" in capsys.readouterr().err
+    monkeypatch.setenv("SPECDASH_URL", "ssh://far")
+    assert main(["apply", "LLAMA_DRAFT_MAX=4", "--manager", "supervisor", "--dry-run"]) == ExitCode.SERVICE
+    assert "no backend service to change" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "words"), [(255, "no connection (exit 255)"), (2, "is of another version")])
+def test_a_machine_that_cannot_be_asked_is_told_and_nothing_is_changed(
+    code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program={program}")
+    assert main(["apply", "--yes", "--url", "ssh://far", "LLAMA_DRAFT_MAX=4"]) == ExitCode.UNREACHABLE
+    assert words in capsys.readouterr().err
+
+
+def test_what_the_table_of_a_target_says_of_its_services_holds_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program='{AGENT}'")
+    config = config_file()
+    config.parent.mkdir(parents=True)
+    config.write_text('[[target]]\nname = "far"\nurl = "ssh://far"\nmanager = "supervisor"\n')
+    assert main(["apply", "--dry-run", "--target", "far", "LLAMA_DRAFT_MAX=4"]) == ExitCode.SERVICE
+    assert "no service found in" in capsys.readouterr().err
+    assert main(["applies", "--target=far", "--json"]) == ExitCode.OK
+    assert capsys.readouterr().out == "[]\n"
 
 
 def test_without_an_unfinished_apply_there_is_nothing_to_recover(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,15 +101,23 @@ def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to(capsys: pyte
 
 
 def test_the_list_tells_number_outcome_downtime_changes_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    change = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "8")
-    good = ApplyRecord(1, 1e9, 1e9 + 1, ApplyKind.APPLY, Outcome.APPLIED, (change,), downtime_s=0.412)
+    change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
+    good = ApplyRecord(1, 1e9, 1e9 + 1, ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,), downtime_s=0.412)
     bad = ApplyRecord(
-        2, 1e9, 1e9, ApplyKind.APPLY, Outcome.ROLLED_BACK, (change,), "fast", Step.PROBE, "a first completion broke off"
+        2,
+        1e9,
+        1e9,
+        ApplyKind.APPLY,
+        ApplyOutcome.ROLLED_BACK,
+        (change,),
+        "fast",
+        ApplyStep.PROBE,
+        "a first completion broke off",
     )
-    for one in (good, bad):
-        append_record(applies_file(os.environ), one)
+    for apply_record in (good, bad):
+        append_record(applies_file(os.environ), apply_record)
     assert main(["applies", "-n", "1", "--json"]) == ExitCode.OK
-    assert [one["number"] for one in json.loads(capsys.readouterr().out)] == [2]
+    assert [load["number"] for load in documented("applies", capsys.readouterr().out)] == [2]
     assert main(["applies"]) == ExitCode.OK
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.split()[:4] == ["number", "when", "kind", "outcome"]
@@ -127,19 +164,8 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(rig: Rig) -> None:
 
 @with_engine
 def test_each_end_has_its_exit_code_and_one_json_object_on_stdout(rig: Rig) -> None:
-    cases: list[tuple[list[str], ExitCode, str]] = [
-        (["LLAMA_DRAFT_MAX=8"], ExitCode.OK, "applied"),
-        (["LLAMA_DRAFT_MAX=8"], ExitCode.OK, "unchanged"),
-        (["LLAMA_DRAFT_MAX=0"], ExitCode.REFUSED, "refused"),
-        (misbehaving(rig.home, "exits"), ExitCode.ROLLED_BACK, "rolled back"),
-    ]
-    for words, code, outcome in cases:
-        done = rig.command("apply", "--yes", "--json", *words)
-        assert done.returncode == code, done.stderr
-        assert json.loads(done.stdout)["outcome"] == outcome
-        assert done.stdout.count("\n") == 1
-    rig.assert_settled()
-    assert len(json.loads(rig.command("applies", "--json").stdout)) == 3
+    assert_each_end_has_its_code_and_json(rig, rig.command)
+    assert len(documented("applies", rig.command("applies", "--json").stdout)) == 3
 
 
 @with_engine
@@ -225,7 +251,7 @@ def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Ri
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) != 0
     rig.assert_settled(version=rig.good_backend)
-    assert rig.records()[-1].outcome is Outcome.ROLLED_BACK
+    assert rig.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
 
 
 @with_engine
@@ -247,16 +273,6 @@ def test_on_a_terminal_it_asks(rig: Rig, answer: bytes, *, applied: bool) -> Non
     assert process.wait(60) == 0
     os.close(controller)
     assert rig.values()["LLAMA_DRAFT_MAX"] == ("8" if applied else "4")
-
-
-def read_until(descriptor: int, wanted: bytes, seconds: float = 60) -> bytes:
-    seen = b""
-    deadline = time.monotonic() + seconds
-    while wanted not in seen:
-        assert time.monotonic() < deadline, seen
-        if select.select([descriptor], [], [], 0.2)[0]:
-            seen += os.read(descriptor, 4096)
-    return seen
 
 
 @with_engine

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-
-import pytest
+from typing import TYPE_CHECKING
 
 from specdash.cli.main import main
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_the_formula_is_printed_as_settings_and_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,20 +35,3 @@ def test_the_simulation_says_that_it_is_circular(capsys: pytest.CaptureFixture[s
     assert "circular" in found["method"]
     assert main(["simulate"]) == 0
     assert "a circular model" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["autotune", "--acceptance", "1.5"], "--acceptance 1.5"),
-        (["autotune", "--rollback", "nan"], "--rollback nan"),
-        (["autotune", "--draft-max", "0"], "--draft-max 0"),
-        (["autotune", "--draft-min", "20"], "--draft-min 20"),
-        (["simulate", "--draft-p-min", "-1"], "--draft-p-min -1: wants 0 to 1"),
-        (["simulate", "--steps", "0"], "--steps 0: wants 1 to 1000000"),
-        (["simulate", "--trace", "calm"], "calm"),
-    ],
-)
-def test_what_cannot_be_meant_is_named(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert named in capsys.readouterr().err

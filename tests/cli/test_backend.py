@@ -287,7 +287,7 @@ def test_a_server_that_fails_is_reported_with_its_last_errors(env_file: Path, en
 
 
 def test_running_a_backend_imports_neither_textual_nor_plotext() -> None:
-    code = "import sys, specdash.cli.backend, specdash.backend.foreground; print([m for m in sys.modules])"
+    code = "import sys, specdash.cli.backend, specdash.backend.session; print([m for m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert not {"textual", "plotext", "rich", "xllamacpp"} & set(eval(done.stdout))  # noqa: S307 - our own output
 

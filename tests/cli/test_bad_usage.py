@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from specdash.cli.main import main
 from specdash.core.errors import ExitCode
+from support.fault_server import free_port
 
 
 def specdash(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -24,6 +26,15 @@ def specdash(*argv: str, env: dict[str, str] | None = None) -> subprocess.Comple
         env={**os.environ, **(env or {})},
         check=False,
     )
+
+
+def inside(capsys: pytest.CaptureFixture[str], *argv: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, for what ends while the command line is read."""
+    try:
+        code = main(argv)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
 
 
 def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
@@ -48,21 +59,100 @@ def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
         (("snapshot", "--url", "ftp://host"), "ftp"),
         (("demo", "--spec-type", "draft-mtp", "--headless"), "draft-mtp"),
         (("demo", "--seconds", "0", "--headless"), "--seconds 0"),
+        (("demo", "--tour", "--headless"), "--tour is for the dashboard"),
+        (("demo", "--tour", "--read-only"), "leave --read-only out"),
+        (("demo", "--tour", "--spec-type", "none"), "leave --spec-type out"),
         (("demo", "--engine", "vllm"), "vllm"),
-        (("watch",), "terminal"),
-        (("demo",), "terminal"),
         (("backend",), "run,show"),
         (("parse-log",), "FILE"),
     ],
 )
-def test_a_command_line_that_cannot_be_meant_is_named(argv: tuple[str, ...], named: str) -> None:
-    assert named.lower() in complaint(specdash(*argv), ExitCode.USAGE).lower()
+def test_a_command_line_that_cannot_be_meant_is_named(
+    argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert named.lower() in complaint(inside(capsys, *argv), ExitCode.USAGE).lower()
 
 
-def test_an_unreadable_log_is_named(tmp_path: Path) -> None:
-    line = complaint(specdash("parse-log", str(tmp_path / "none.log")), ExitCode.BAD_INPUT)
+@pytest.mark.parametrize("command", ["watch", "demo"])
+def test_a_dashboard_without_a_terminal_says_so(command: str) -> None:
+    assert "terminal" in complaint(specdash(command), ExitCode.USAGE)
+
+
+NOBODY = "http://nobody"
+"""Stands for a URL at which nobody answers."""
+REFUSED: dict[str, str] = {
+    "autotune --acceptance 1.5": "--acceptance 1.5",
+    "autotune --rollback nan": "--rollback nan",
+    "autotune --draft-max 0": "--draft-max 0",
+    "autotune --draft-min 20": "--draft-min 20",
+    "simulate --draft-p-min -1": "--draft-p-min -1: wants 0 to 1",
+    "simulate --steps 0": "--steps 0: wants 1 to 1000000",
+    "simulate --trace calm": "calm",
+    "baseline": "record,list,forget",
+    "baseline record --context many": "--context many",
+    "baseline record --tokens 3": "--tokens 3",
+    "baseline record --url http://x --in-place": "--in-place",
+    "baseline forget": "--all",
+    "baseline forget m.gguf --all": "--all",
+    "bench live --runs 0": "--runs 0: wants 1 to",
+    "bench live --max-tokens 1": "--max-tokens 1: wants 2 to",
+    "bench live --concurrency 0": "--concurrency 0: wants 1 to",
+    "bench live --rate 0": "--rate 0: wants 0.001 to",
+    "bench live --rate nan": "--rate nan: wants",
+    "bench live --constant": "--constant says how requests come at a rate",
+    "bench live --rate 1 --concurrency 2": "not allowed with argument",
+    "bench live --class poetry": "no prompts of class 'poetry'",
+    "bench live --url ftp://x": "the scheme must be http or https",
+    "bench live --temperature -1": "--temperature -1: wants 0 to",
+    "bench soak --turns 0": "--turns 0",
+    "bench soak --timeout 0": "--timeout 0",
+    "bench soak --demo --url x": "--demo",
+    "bench soak --key-env NO_KEY_X": "NO_KEY_X",
+    "bench soak --for soon": "soon",
+    "bench soak --for 40d": "40d",
+    "bench soak --for 1h --turns 2": "--turns",
+    "bench soak --pid 99999999": "99999999",
+    "repro-empty --turns 1": "--turns 1",
+    "repro-empty --tool-chars 0": "--tool-chars 0",
+    "repro-empty --max-tokens 0": "--max-tokens 0",
+    "repro-empty --engine xllamacpp --url http://x": "--env-file",
+    "repro-empty --env-file f --url http://x": "two servers",
+    "smoke -n 0": "-n 0",
+    "smoke --max-tokens 1": "--max-tokens 1",
+    "smoke --timeout 0": "--timeout 0",
+    "verify --tokens 1": "--tokens 1",
+    "verify --parallel 0": "--parallel 0",
+    "verify --runs 99": "--runs 99",
+    "verify --epsilon -1": "--epsilon -1",
+    "verify --url http://x --set LLAMA_DRAFT_MAX=3": "leave --url out",
+    "verify --baseline-url http://x --baseline LLAMA_MODEL=3": "leave --baseline-url out",
+}
+NOT_THERE: dict[str, tuple[str, ExitCode]] = {
+    f"repro-empty --url {NOBODY}": ("does not answer", ExitCode.UNREACHABLE),
+    f"smoke --url {NOBODY}": ("does not answer", ExitCode.UNREACHABLE),
+    "verify --prompts /nonexistent": ("/nonexistent", ExitCode.BAD_INPUT),
+    "verify --env-file /nonexistent": ("/nonexistent", ExitCode.BAD_INPUT),
+    "verify --profile no-such": ("", ExitCode.BAD_INPUT),
+    f"verify --url {NOBODY}": ("left no record", ExitCode.BAD_INPUT),
+    f"verify --baseline-url {NOBODY} --url http://127.0.0.1:1": ("does not answer", ExitCode.UNREACHABLE),
+}
+
+
+@pytest.mark.parametrize("words", [*REFUSED, *NOT_THERE])
+def test_an_option_that_cannot_be_meant_and_what_is_not_there_are_named_in_one_line(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named, code = NOT_THERE.get(words) or (REFUSED[words], ExitCode.USAGE)
+    assert main(words.replace(NOBODY, f"http://127.0.0.1:{free_port()}").split()) == code
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert named in lines[-1]
+    assert len(lines) == 1 or words.startswith("verify")
+
+
+def test_an_unreadable_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = complaint(inside(capsys, "parse-log", str(tmp_path / "none.log")), ExitCode.BAD_INPUT)
     assert "none.log" in line
-    complaint(specdash("parse-log", str(tmp_path)), ExitCode.BAD_INPUT)
+    complaint(inside(capsys, "parse-log", str(tmp_path)), ExitCode.BAD_INPUT)
 
 
 def test_a_broken_config_file_is_named(tmp_path: Path) -> None:
@@ -119,36 +209,39 @@ def test_no_server_anywhere_says_how_to_name_one() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_api_key_that_is_not_there_is_named_without_a_secret(tmp_path: Path) -> None:
+def test_an_api_key_that_is_not_there_is_named_without_a_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ("snapshot", "--url", "http://127.0.0.1:9", "--api-key-env", "NOT_SET_ANYWHERE")
-    assert "NOT_SET_ANYWHERE" in complaint(specdash(*argv), ExitCode.BAD_INPUT)
+    assert "NOT_SET_ANYWHERE" in complaint(inside(capsys, *argv), ExitCode.BAD_INPUT)
     missing = str(tmp_path / "key")
     argv = ("snapshot", "--url", "http://127.0.0.1:9", "--api-key-file", missing)
-    assert missing in complaint(specdash(*argv), ExitCode.BAD_INPUT)
+    assert missing in complaint(inside(capsys, *argv), ExitCode.BAD_INPUT)
 
 
 @pytest.mark.parametrize("words", [(), ("bench",), ("bench", "live"), ("proxy", "hold")])
-def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
-    asked, told = specdash("help", *words), specdash(*words, "--help")
+def test_help_is_a_command_too(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    asked, told = inside(capsys, "help", *words), inside(capsys, *words, "--help")
     assert (asked.returncode, asked.stderr) == (ExitCode.OK, "")
     assert asked.stdout == told.stdout
 
 
-def test_help_on_what_is_no_command_suggests_one() -> None:
-    assert "did you mean 'bench'" in complaint(specdash("help", "bnech"), ExitCode.USAGE)
-    assert "did you mean 'help'" in complaint(specdash("hlep"), ExitCode.USAGE)
+def test_help_on_what_is_no_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'bench'" in complaint(inside(capsys, "help", "bnech"), ExitCode.USAGE)
+    assert "did you mean 'help'" in complaint(inside(capsys, "hlep"), ExitCode.USAGE)
 
 
-def test_what_an_action_does_not_know_points_to_its_own_help() -> None:
-    assert "see `specdash bench live --help`" in complaint(specdash("bench", "live", "--each", "3"), ExitCode.USAGE)
+def test_what_an_action_does_not_know_points_to_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    done = inside(capsys, "bench", "live", "--each", "3")
+    assert "see `specdash bench live --help`" in complaint(done, ExitCode.USAGE)
 
 
 def test_the_options_that_the_readme_names_are_options() -> None:
     """Of the dashboard, whose command needs no name."""
     from specdash.cli import watch
-    from specdash.cli.main import Parser
+    from specdash.cli.main import CommandParser
 
-    parser = Parser(prog="specdash")
+    parser = CommandParser(prog="specdash")
     watch.configure(parser)
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     dashboards = readme[readme.index("While specdash is open it records") :].partition("\n\n")[0]

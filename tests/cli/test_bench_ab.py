@@ -14,11 +14,13 @@ from specdash.backend import demo
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file
-from support.deployment import Rig, until
+from support.waiting import until
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
+
+    from support.deployment import Rig
 
 QUICK = ("--each", "2", "--max-tokens", "32", "--class", "pattern")
 
@@ -80,12 +82,12 @@ class TestBesideTheService:
         many = ("--each", "6", "--max-tokens", "32", "--class", "pattern", "--rounds", "6")
         words = ("current", "none", "current", "--env-file", env_file(tmp_path), *many, "--out", str(tmp_path / "out"))
         report = ran(capsys, "ab", *words)
-        by_name = {one["name"]: one for one in report["comparisons"]}
+        by_name = {comparison["name"]: comparison for comparison in report["comparisons"]}
         assert by_name["none"]["verdict"] == "real: faster", report["comparisons"]
         assert by_name["current (2)"]["verdict"] in ("within noise", "the same"), report["comparisons"]
         assert report["winner"] == "none"
         assert {"report.md", "report.json", "decode.svg", "gain.svg", "boots.jsonl"} <= {
-            one.name for one in (tmp_path / "out").iterdir()
+            path.name for path in (tmp_path / "out").iterdir()
         }
 
     def test_a_configuration_that_cannot_start_is_told_with_its_reason_and_the_others_compared(
@@ -93,10 +95,10 @@ class TestBesideTheService:
     ) -> None:
         words = ("none", "broken:LLAMA_DRAFT_MODEL=/no/such.gguf", "current", "--env-file", env_file(tmp_path), *QUICK)
         report = ran(capsys, "ab", *words, "--rounds", "2")
-        sides = {one["name"]: one for one in report["configurations"]}
+        sides = {configuration["name"]: configuration for configuration in report["configurations"]}
         assert "/no/such.gguf" in sides["broken"]["failures"][0]
         assert [sides[name]["boots"] for name in ("none", "broken", "current")] == [2, 0, 2]
-        assert [one["name"] for one in report["comparisons"]] == ["current"]
+        assert [comparison["name"] for comparison in report["comparisons"]] == ["current"]
 
     def test_when_nothing_starts_there_is_no_recommendation_and_it_fails(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -145,7 +147,7 @@ class TestBesideTheService:
             capsys, "matrix", "--drafter", drafters, "--runs", "2", "--env-file", env_file(tmp_path), *QUICK,
             "--class", "coding",
         )  # fmt: skip
-        cells = {(one["drafter"], one["class"]): one for one in report["cells"]}
+        cells = {(cell["drafter"], cell["class"]): cell for cell in report["cells"]}
         assert len(cells) == 4 * 3
         assert cells["demo", "coding"]["acceptance"]["count"] == 2
         assert cells["none", "coding"]["acceptance"] is None
@@ -168,7 +170,7 @@ class TestOnTheService:
         done = rig.command("bench", "ab", "none", "current", "--rounds", "2", "--service", "--yes", *QUICK, "--json")
         assert done.returncode == ExitCode.OK, done.stderr
         report = json.loads(done.stdout)
-        assert [one["boots"] for one in report["configurations"]] == [2, 2]
+        assert [configuration["boots"] for configuration in report["configurations"]] == [2, 2]
         assert not trial_file(rig.env).exists()
         rig.assert_settled(version=rig.good_backend)
 

@@ -9,16 +9,18 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.bench.live_text import number
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import state_dir
 from support.chat_server import Answer, ChatServer
 from support.fault_server import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECRET = "nobody must see this text"
 QUICK = ("--runs", "2", "--max-tokens", "32")
@@ -67,15 +69,12 @@ def test_it_prints_a_table_and_leaves_report_samples_and_plots(
     assert overall["decode_tokens_per_s"]["value"] == pytest.approx(31 / 0.02)
     samples = [json.loads(line) for line in (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(samples) == 8
-    assert {(one["prompt"], one["run"]) for one in samples} == {(f"a{n}", run) for n in range(4) for run in range(2)}
+    assert {(sample["prompt"], sample["run"]) for sample in samples} == {
+        (f"a{n}", run) for n in range(4) for run in range(2)
+    }
     for name in ("decode.svg", "ttft.svg", "acceptance.svg"):
         assert ET.fromstring((out / name).read_text(encoding="utf-8")).tag.endswith("svg")  # noqa: S314 - our own
     assert "| first | 4 |" in (out / "report.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("value", "words"), [(0.5, "0.5"), (57.613, "57.61"), (999.94, "999.9"), (25031.4, "25,031")])
-def test_rates_are_written_to_be_read(value: float, words: str) -> None:
-    assert number(value) == words
 
 
 def test_results_hold_no_text_of_prompts_and_answers_and_are_for_the_owner_alone(
@@ -149,44 +148,37 @@ def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(
     assert not (out / "decode.svg").exists()
 
 
-def test_some_failures_are_said_beside_the_figures(
-    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+ODD: dict[str, tuple[Callable[[int, Any], Answer], tuple[str, ...], tuple[str, ...]]] = {
+    "failures": (
+        lambda number, _: Answer(status=503) if number == 3 else Answer(),
+        (),
+        ("1 request failed (1 busy): HTTP 503: no", "8 (1 failed)"),
+    ),
+    "cached": (lambda *_: Answer(cached=64), (), ("cache off was asked for, but 8 requests used one",)),
+    "learnt": (
+        lambda number, _: Answer(drafted=10, accepted=8) if number < 5 else Answer(drafted=30, accepted=24),
+        (),
+        ("25.0 % of the tokens came from drafts in the first run and 75.0 % later",),
+    ),
+    "too slow": (
+        lambda *_: Answer(decode_s=0.1),
+        ("--rate", "100", "--constant"),
+        ("offered 100 requests a second", "the server cannot keep up", "latency p50 / p95"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_makes_figures_odd_is_said_beside_them(
+    name: str, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ChatServer(lambda number, _: Answer(status=503) if number == 3 else Answer()) as server:
-        assert live(server, prompts, tmp_path / "out") == ExitCode.OK
+    script, words, said = ODD[name]
+    with ChatServer(script) as server:
+        assert live(server, prompts, tmp_path / "out", *words) == ExitCode.OK
     printed = capsys.readouterr().out
-    assert "1 request failed (1 busy): HTTP 503: no" in printed
-    assert "8 (1 failed)" in printed
-
-
-def test_a_cache_that_was_not_to_be_used_is_said_and_its_speeds_left_out(
-    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ChatServer(lambda *_: Answer(cached=64)) as server:
-        assert live(server, prompts, tmp_path / "out") == ExitCode.OK
-    assert "cache off was asked for, but 8 requests used one" in capsys.readouterr().out
-    assert report(tmp_path / "out")["figures"]["all"]["decode_tokens_per_s"] is None
-
-
-def test_a_drafter_that_learns_the_prompts_is_said(
-    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ChatServer(
-        lambda number, _: Answer(drafted=10 if number < 5 else 30, accepted=8 if number < 5 else 24)
-    ) as server:
-        live(server, prompts, tmp_path / "out")
-    assert "25.0% of the tokens came from drafts in the first run and 75.0% later" in capsys.readouterr().out
-
-
-def test_a_server_that_cannot_keep_up_with_the_rate_is_said(
-    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with ChatServer(lambda *_: Answer(decode_s=0.1)) as server:
-        assert live(server, prompts, tmp_path / "out", "--rate", "100", "--constant") == ExitCode.OK
-    printed = capsys.readouterr().out
-    assert "offered 100 requests a second" in printed
-    assert "the server cannot keep up" in printed
-    assert "latency p50 / p95" in printed
+    assert all(line in printed for line in said)
+    decode = report(tmp_path / "out")["figures"]["all"]["decode_tokens_per_s"]
+    assert (decode is None) is (name == "cached"), "speeds of what was cached are left out"
 
 
 def test_a_folder_with_something_in_it_is_not_written_into(
@@ -198,26 +190,6 @@ def test_a_folder_with_something_in_it_is_not_written_into(
         assert live(server, prompts, Path(prompts)) == ExitCode.BAD_INPUT
         assert "is a file; name a folder" in capsys.readouterr().err
         assert not server.bodies
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--runs", "0"], "--runs 0: wants 1 to"),
-        (["--max-tokens", "1"], "--max-tokens 1: wants 2 to"),
-        (["--concurrency", "0"], "--concurrency 0: wants 1 to"),
-        (["--rate", "0"], "--rate 0: wants 0.001 to"),
-        (["--rate", "nan"], "--rate nan: wants"),
-        (["--constant"], "--constant says how requests come at a rate"),
-        (["--rate", "1", "--concurrency", "2"], "not allowed with argument"),
-        (["--class", "poetry"], "no prompts of class 'poetry'"),
-        (["--url", "ftp://x"], "the scheme must be http or https"),
-        (["--temperature", "-1"], "--temperature -1: wants 0 to"),
-    ],
-)
-def test_what_cannot_be_meant_is_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "live", *words]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
 
 
 def _stopped_after(answers: int, url: str, prompts: str, out: Path, number: int) -> subprocess.CompletedProcess[str]:

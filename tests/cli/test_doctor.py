@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -12,6 +13,7 @@ import pytest
 from specdash.cli.main import main
 from support.fault_server import FaultServer, free_port, says
 from support.faulty_nvml import FaultyNvml
+from support.outside import documented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +51,7 @@ def server() -> Iterator[FaultServer]:
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--json", *arguments])
-    return code, json.loads(capsys.readouterr().out)
+    return code, documented("doctor", capsys.readouterr().out)
 
 
 def switches(found: dict[str, Any]) -> str:
@@ -233,13 +235,40 @@ def test_gpu_driver_and_engines_are_named_without_a_server(
         "cuda": "12.8",
         "devices": [{"index": 0, "name": "NVIDIA H200", "memory_bytes": 80 << 30, "compute": "9.0"}],
     }
-    assert [one["chosen"] for one in found["engines"]].count(True) == 1
-    assert all(one["verdict"] and one["evidence"] for one in found["engines"])
+    assert [engine["chosen"] for engine in found["engines"]].count(True) == 1
+    assert all(engine["verdict"] and engine["evidence"] for engine in found["engines"])
     assert "xorbitsai.github.io/xllamacpp/whl/cu128" in found["install"][0]["command"]
     assert "-DCMAKE_CUDA_ARCHITECTURES=90" in found["install"][1]["command"]
     assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
     out = capsys.readouterr().out
     assert "gpu      NVIDIA H200 (80.0 GiB, compute 9.0); driver 575.1, CUDA 12.8" in out
+
+
+@pytest.mark.parametrize(
+    ("running", "held", "words"),
+    [
+        ([(os.getpid(), 3 << 30), (os.getppid(), 1 << 30)], 3 << 30, "visible, holds 3.0 GiB of GPU memory"),
+        ([(os.getppid(), 1 << 30)], 0, "visible, holds no GPU memory: it runs on the CPU"),
+        ([(os.getpid(), None)], None, "visible"),
+        # Numbers of outside the container.
+        ([(2**22 + 5, 1 << 30)], None, "visible"),
+    ],
+)
+def test_what_the_server_holds_on_the_gpu_is_told(
+    running: list[tuple[int, int | None]],
+    held: int | None,
+    words: str,
+    server: FaultServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = FaultyNvml()
+    rows = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in running]
+    nvml.values["nvmlDeviceGetComputeRunningProcesses"] = rows
+    with_nvml(monkeypatch, nvml)
+    assert report(capsys, "--url", server.url)[1]["process"] == {"unavailable": None, "gpu_memory_bytes": held}
+    main(["doctor", "--url", server.url])
+    assert f"process  {words}\n" in capsys.readouterr().out
 
 
 def test_without_a_driver_the_reason_is_said_and_the_way_out(
@@ -248,7 +277,7 @@ def test_without_a_driver_the_reason_is_said_and_the_way_out(
     nvml = FaultyNvml()
     nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     with_nvml(monkeypatch, nvml)
-    monkeypatch.setattr("specdash.collect.gpu_driver.PCI", Path("/nowhere"))
+    monkeypatch.setattr("specdash.collect.gpu.PCI", Path("/nowhere"))
     assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
     out = capsys.readouterr().out
     assert "gpu      the NVIDIA driver is installed and not loaded: " in out

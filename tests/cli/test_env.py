@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.control.journal import Before, Journal, JournalEdit, journal_file
+from specdash.control.apply.journal import Edit, Journal, ServiceBefore, journal_file
 from specdash.core import paths
-from specdash.core.applies import ApplyKind, Step
-from specdash.core.changes import Role
+from specdash.core.changes import ApplyKind, ApplyStep, Role
 from specdash.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -266,11 +265,9 @@ class TestSet:
         assert backend.read_text() == BACKEND
 
     def test_leaves_a_file_alone_that_a_killed_apply_was_changing(self, env: Env, backend: Path, proxy: Path) -> None:
-        before = Before(running=True)
-        edit = JournalEdit(
-            Role.BACKEND, "a.service", "systemd", str(backend), b"", b"", True, 1, (), needs_restart=True, before=before
-        )
-        journal_file().write(Journal(3, ApplyKind.APPLY, 0.0, 1 << 22, 0.0, Step.WRITE, (edit,)))
+        before = ServiceBefore(running=True)
+        edit = Edit(Role.BACKEND, "a.service", "systemd", str(backend), b"", b"", True, (), True, 1, before)
+        journal_file().write(Journal(3, ApplyKind.APPLY, 0.0, 1 << 22, 0.0, ApplyStep.WRITE, (edit,)))
         code, _, err = env("set", "LLAMA_DRAFT_MAX=9")
         assert (code, "`specdash recover`" in err) == (ExitCode.UNFINISHED, True)
         assert backend.read_text() == BACKEND

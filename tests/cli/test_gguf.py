@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.control.preflight import gpus as preflight_gpus
+from specdash.control.preflight import context as preflight_gpus
 from specdash.core.paths import backend_env_file
 from specdash.llama.memory import HEADROOM, HEADROOM_WITH_MTP
 from support import gguf_files as files
@@ -120,7 +120,7 @@ def test_nothing_that_fits_fails_with_what_is_needed(paths: dict[str, str], caps
     assert code == 1
     assert said["projection"]["largest_ctx_size"] == 0
     assert "nothing fits" in said["failures"][0]
-    assert "1.8 MiB may be used (90% of 2.0 MiB free)" in said["failures"][0]
+    assert "1.8 MiB may be used (90 % of 2.0 MiB free)" in said["failures"][0]
 
 
 def test_headroom_is_larger_where_the_prediction_layers_draft(

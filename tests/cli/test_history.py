@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,10 @@ import pytest
 
 from specdash.cli.main import main
 from specdash.core import paths
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
-from specdash.history.schema import VERSION
-from specdash.history.writer import Batch, Writer
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
+from specdash.history.store import VERSION
+from specdash.history.writer import Batch, Bounds, Writer
+from support.outside import documented
 from support.recording import URL, counters
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def out(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return json.loads(out(capsys, *words))
+    return documented(f"history-{words[0]}", out(capsys, *words))
 
 
 @pytest.mark.usefixtures("record")
@@ -92,10 +90,10 @@ def test_events_are_told_in_order_with_how_long_they_lasted(capsys: pytest.Captu
     lines = out(capsys, "events", "--since", "-1h").splitlines()
     assert [line[21:] for line in lines] == [
         "recorder  recording began",
-        "critical  Slot hangs: slot 1 is busy (for 1m40s)",
+        "critical  Slot hangs: slot 1 is busy (for 1 min 40 s)",
     ]
     found = told(capsys, "events", "--since", "-1h", "--json")["events"]
-    assert [(one["kind"], one["severity"], one["ref"]) for one in found] == [
+    assert [(entry["kind"], entry["severity"], entry["ref"]) for entry in found] == [
         ("recorder", None, "began"),
         ("alert", "critical", "slot_hung"),
     ]
@@ -105,7 +103,7 @@ def test_events_are_told_in_order_with_how_long_they_lasted(capsys: pytest.Captu
 def test_stats_tell_what_is_recorded_and_that_the_file_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "stats", "--check")
     assert URL in text
-    assert "9m59s" in text
+    assert "9 min 59 s" in text
     assert text.endswith("sound\n")
     found = told(capsys, "stats", "--json")
     assert found["schema"] == VERSION

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
-from specdash.cli import incident
+from specdash.cli.incident import incident
 from specdash.cli.options import resolved_settings
 from specdash.core import paths
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.errors import ExitCode
-from specdash.core.run_record import RunRecord
+from specdash.core.records import Alert, AlertSeverity, EventKind, RunRecord, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
-from specdash.history.writer import Batch, Writer
-from specdash.insight.alerts_picture import AlertsPicture
-from specdash.insight.picture import BackendPicture, Picture
+from specdash.history.writer import Batch, Bounds, Writer
+from specdash.insight.picture import AlertsPicture, BackendPicture, Picture
 from specdash.insight.rules.catalogue import shipped
 from support.bundles import manifest, members
 from support.engines import engine_env, running_backend
@@ -53,11 +49,25 @@ def test_a_server_that_is_down_gets_its_bundle(tmp_path: Path, nobody: str) -> N
     assert done.returncode == ExitCode.OK, done.stderr
     found, about = members(output), manifest(output)
     assert "the server was DOWN" in about["state"]
-    missing = {one["part"]: one["why"] for one in about["missing"]}
+    missing = {entry["part"]: entry["why"] for entry in about["missing"]}
     assert {"history.db", "log/llama-server.log", "env/backend.env", "proxy-events.jsonl", "plots"} <= missing.keys()
     assert all(missing.values())
     assert {"snapshot.json", "summary.md", "versions.json", "machine.json"} <= found.keys()
     assert json.loads(found["versions.json"])["python"]
+
+
+def test_of_a_server_behind_ssh_nothing_of_this_machine_is_taken_for_its_own(tmp_path: Path) -> None:
+    here, log, output = paths.backend_env_file(), tmp_path / "here.log", tmp_path / "b.tar.gz"
+    here.parent.mkdir(parents=True)
+    here.write_text("LLAMA_CTX_SIZE=4711\n")
+    log.write_text("srv  start: the log of another server\n")
+    words = ("--url", "ssh://far", "--log", str(log), "--output", str(output))
+    done = specdash(*words, SPECDASH_SSH=f"command={tmp_path}/no-ssh")
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert not {"env/backend.env", "log/llama-server.log"} & members(output).keys()
+    missing = {entry["part"]: entry["why"] for entry in manifest(output)["missing"]}
+    assert "own machine" in missing["env/backend.env"]
+    assert "own machine" in missing["log/llama-server.log"]
 
 
 def test_by_default_it_goes_to_the_state_directory(nobody: str) -> None:
@@ -67,7 +77,7 @@ def test_by_default_it_goes_to_the_state_directory(nobody: str) -> None:
     (path,) = paths.incidents_dir().iterdir()
     assert told["path"] == str(path)
     assert told["schema"] == "specdash.incident/1"
-    assert {one["name"] for one in told["members"]} == members(path).keys() - {"manifest.json"}
+    assert {member["name"] for member in told["members"]} == members(path).keys() - {"manifest.json"}
 
 
 def test_standard_output_takes_the_archive_itself(nobody: str) -> None:
@@ -115,16 +125,16 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, nobody
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == ExitCode.NOT_WRITTEN, done.stderr
     assert "no space left" in done.stderr
-    assert not [one for one in tmp_path.rglob("*") if "b.tar.gz" in one.name]
+    assert not [path for path in tmp_path.rglob("*") if "b.tar.gz" in path.name]
 
 
 def test_values_of_unknown_keys_are_hidden_in_applies_and_what_is_told_of_them() -> None:
     now = time.time()
     path = paths.applies_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    change = StoredChange("backend", "MY_OWN_THING", "hush-before", "hush-after")
+    change = Change(Role.BACKEND, "MY_OWN_THING", "hush-before", "hush-after")
     path.write_text(
-        ApplyRecord(1, now - 9000, now - 8990, ApplyKind.APPLY, Outcome.APPLIED, (change,)).to_json() + "\n"
+        ApplyRecord(1, now - 9000, now - 8990, ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,)).to_json() + "\n"
     )
     event = TimelineEvent(now - 60, EventKind.APPLY, "MY_OWN_THING hush-before→hush-after", ref="1")
     parts = gathered(Picture(1.0, now, 300.0, BackendPicture(URL), timeline=(event,)))
@@ -162,19 +172,19 @@ def test_alerts_come_from_the_record_and_from_now_each_once() -> None:
     recorded(an_alert("busy", now - 500), an_alert("gone", now - 400, now - 300), at=now - 600)
     seen = (an_alert("busy", now - 1), an_alert("fresh", now - 1))
     parts = gathered(Picture(1.0, now, 300.0, BackendPicture(URL), alerts=AlertsPicture(active=seen)))
-    assert [(one.rule, one.since < now - 100) for one in parts.alerts] == [
+    assert [(alert.rule, alert.since < now - 100) for alert in parts.alerts] == [
         ("busy", True),
         ("gone", True),
         ("fresh", False),
     ]
-    assert {one.title for one in parts.events} >= {"recording began", "Busy", "Gone", "Fresh"}
+    assert {event.title for event in parts.events} >= {"recording began", "Busy", "Gone", "Fresh"}
 
 
 def test_only_what_touches_the_span_is_told() -> None:
     now = time.time()
     recorded(an_alert("early", now - 3000, now - 2900), an_alert("late", now - 500, now - 400), at=now - 3100)
     parts = gathered(since=-3200, until=-2000)
-    assert [one.rule for one in parts.alerts] == ["early"]
+    assert [alert.rule for alert in parts.alerts] == ["early"]
     assert parts.cause.startswith("Early")
 
 
@@ -202,22 +212,22 @@ def test_applies_of_the_span_are_in_it() -> None:
     path = paths.applies_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     records = [
-        ApplyRecord(n, at, at + 5, ApplyKind.APPLY, Outcome.APPLIED) for n, at in ((1, now - 9000), (2, now - 60))
+        ApplyRecord(n, at, at + 5, ApplyKind.APPLY, ApplyOutcome.APPLIED) for n, at in ((1, now - 9000), (2, now - 60))
     ]
-    path.write_text("".join(f"{one.to_json()}\n" for one in records))
-    assert [one.number for one in gathered().applies] == [2]
+    path.write_text("".join(f"{record.to_json()}\n" for record in records))
+    assert [apply.number for apply in gathered().applies] == [2]
 
 
 def test_a_part_that_fails_is_missing_and_the_rest_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise ValueError("a bug")
 
-    monkeypatch.setattr("specdash.export.incident.machine.versions", fails)
+    monkeypatch.setattr("specdash.export.incident.bundle.versions", fails)
     path = paths.history_file()
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no database" * 100)
     parts = gathered()
-    missing = {one.part: one.why for one in parts.missing}
+    missing = {entry.part: entry.why for entry in parts.missing}
     assert missing["versions.json"] == "failed: ValueError"
     assert "history.db" in missing
     assert incident.write(parts).exists()
@@ -333,5 +343,5 @@ def test_after_a_real_engine_was_killed_its_bundle_has_its_log_its_env_file_and_
     build = json.loads(found["versions.json"])["llama_cpp_build"]
     assert build is not None
     assert build in killed.engine
-    (record,) = (one for one in json.loads(found["run-records.json"]) if one["url"] == running.url)
+    (record,) = (load for load in json.loads(found["run-records.json"]) if load["url"] == running.url)
     assert (record["end"], record["crashed"], record["alive"]) == ("signal SIGKILL", True, False)

@@ -124,7 +124,7 @@ class TestText:
         main(["parse-log", str(LOGS / "llama_ctxshift_draft75.log")])
         text = capsys.readouterr().out
         assert "requests: 1 (1 completed, 0 cancelled, 0 failed, 0 unfinished)" in text
-        assert "507/711 (71.3%)" in text
+        assert "507/711 (71.3 %)" in text
         assert "warning: context_shift x4, 0.473 s to 1.691 s" in text
 
 

@@ -73,12 +73,12 @@ def test_list_names_all_and_what_is_broken(say: Said) -> None:
         ["bad", "broken"],
     ]
     found = say.json("list")
-    assert [(one["name"], one["own"], one["replaces_built_in"]) for one in found["profiles"]] == [
+    assert [(profile["name"], profile["own"], profile["replaces_built_in"]) for profile in found["profiles"]] == [
         ("agentic-continuity", False, False),
         ("loop-incident", True, True),
         ("max-throughput", False, False),
     ]
-    assert [one["name"] for one in found["broken"]] == ["bad"]
+    assert [entry["name"] for entry in found["broken"]] == ["bad"]
 
 
 def test_show_tells_values_meanings_source_and_notes(say: Said) -> None:
@@ -184,7 +184,7 @@ class TestSave:
 
 class TestDiff:
     def test_each_key_is_compared_by_meaning(self, say: Said) -> None:
-        found = {one["service"]: one["keys"] for one in say.json("diff", "agentic-continuity")["services"]}
+        found = {service["service"]: service["keys"] for service in say.json("diff", "agentic-continuity")["services"]}
         assert [(row["key"], row["present"], row["profile"], row["same"]) for row in found["backend"]] == [
             ("LLAMA_DRAFT_MAX", "12", "12", True),
             ("LLAMA_DRAFT_MIN", None, "2", False),

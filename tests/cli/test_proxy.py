@@ -13,7 +13,7 @@ from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import proxy_records_dir
 from specdash.core.proxy_parameters import PARAMETERS
-from specdash.core.run_record import ProxyRecord
+from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, free_port, says
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TestShow:
         assert main(["proxy", "show", "--env-file", str(env_file), "--json"]) == ExitCode.OK
         shown = json.loads(capsys.readouterr().out)
         rows = {row["key"]: row for row in shown["settings"]}
-        assert set(rows) == {one.key for one in PARAMETERS}
+        assert set(rows) == {parameter.key for parameter in PARAMETERS}
         assert (rows["PROXY_PORT"]["value"], rows["PROXY_PORT"]["source"]) == ("4100", str(env_file))
         assert (rows["PROXY_READ_TIMEOUT"]["value"], rows["PROXY_READ_TIMEOUT"]["source"]) == ("600", "default")
         assert rows["PROXY_PORT"]["needs_restart"] is True

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.cli import record
+from specdash.cli.record import record
 from specdash.core import paths
 from specdash.core.flag import Flag
 from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
 from support.fault_server import FaultServer, says
-from support.recording import until
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,9 @@ def test_it_records_until_a_signal_and_ends_with_0(server: FaultServer, number: 
         process.send_signal(number)
         assert process.wait(10) == 0
     with Store(file()) as store:
-        assert len([one for _, one in store.readings(server.url, 0, 4e9) if one.source is Source.HEALTH]) >= 2
+        assert (
+            len([reading for _, reading in store.readings(server.url, 0, 4e9) if reading.source is Source.HEALTH]) >= 2
+        )
         assert [event.ref for event in store.events(server.url, 0, 4e9) if event.ref in ("began", "ended")] == [
             "began",
             "ended",
@@ -86,9 +88,11 @@ def test_a_server_that_is_down_is_recorded_as_down() -> None:
     with recorder("--url", "http://127.0.0.1:9", "--for", "2s") as process:
         assert process.wait(15) == 0
     with Store(file()) as store:
-        health = [one for _, one in store.readings("http://127.0.0.1:9", 0, 4e9) if one.source is Source.HEALTH]
+        health = [
+            reading for _, reading in store.readings("http://127.0.0.1:9", 0, 4e9) if reading.source is Source.HEALTH
+        ]
         assert health
-        assert all(one.value is None for one in health)
+        assert all(reading.value is None for reading in health)
 
 
 def test_two_share_a_record_and_the_second_takes_over(server: FaultServer) -> None:
@@ -102,7 +106,7 @@ def test_two_share_a_record_and_the_second_takes_over(server: FaultServer) -> No
             second.terminate()
             assert second.wait(10) == 0
     with Store(file()) as store:
-        moments = [at for at, one in store.readings(server.url, 0, 4e9) if one.source is Source.HEALTH]
+        moments = [at for at, reading in store.readings(server.url, 0, 4e9) if reading.source is Source.HEALTH]
         assert max(after - before for before, after in itertools.pairwise(moments)) < 3.0
 
 
@@ -131,12 +135,12 @@ def test_without_a_server_it_waits_until_there_is_one(
     looks = [[], [], [Target("http://127.0.0.1:9")]]
     monkeypatch.setattr(record, "find_targets", lambda _: looks.pop(0))
     monkeypatch.setattr(record, "LOOK_S", 0.01)
-    assert record._target({}, Flag(), None) == Target("http://127.0.0.1:9")
+    assert record._targets({}, Flag(), None) == [Target("http://127.0.0.1:9")]
     assert capsys.readouterr().err.count("no llama-server found yet") == 1
     stopped = Flag()
     stopped.set()
     looks.append([])
-    assert record._target({}, stopped, None) is None
+    assert record._targets({}, stopped, None) == []
 
 
 @pytest.mark.parametrize(("words", "code"), [(("--for", "never"), 2), (("--url", "nonsense:::"), 2)])

@@ -13,10 +13,9 @@ from history.test_replay import OK, counters_at
 from specdash.cli.main import main
 from specdash.core import paths
 from specdash.core.readings import Reading, Source
+from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
-from specdash.history.writer import Batch, Writer
+from specdash.history.writer import Batch, Bounds, Writer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -54,59 +54,45 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_answers_that_are_empty_with_the_cache_alone_are_reproduced(
-    upstream: FaultUpstream, capsys: pytest.CaptureFixture[str]
+WHOLE = {"choices": [{"finish_reason": "stop", "message": {"content": ""}}], "usage": {"completion_tokens": 0}}
+CALLED = {"tool_calls": [{"index": 0, "function": {"name": "run_linter", "arguments": "{}"}}]}
+OUTCOMES: dict[str, tuple[Script, Script | None, ExitCode, str]] = {
+    "empty": (EMPTY, None, ExitCode.OK, "REPRODUCED: calls 2 and 3 are empty with the cache on"),
+    "healthy": (answers("fine"), None, ExitCode.FAILED, "DID NOT REPRODUCE"),
+    "control": (EMPTY, EMPTY, ExitCode.INCONCLUSIVE, "CONTROL EMPTY"),
+    "not streamed": (Script(body=json.dumps(WHOLE).encode()), None, ExitCode.OK, "EMPTY"),
+    "white space": (Script((Delta({"content": " \n"}, "stop"),)), None, ExitCode.OK, "EMPTY stop"),
+    "cut": (Script((Delta({"content": ""}, "length"),)), None, ExitCode.OK, "EMPTY leng"),
+    "reasoning": (Script((Delta({"reasoning_content": "hm"}, "length"),)), None, ExitCode.FAILED, "DID NOT"),
+    "tool call": (Script((Delta(CALLED, "stop"),)), None, ExitCode.FAILED, "DID NOT"),
+    **{
+        f"fails {number}": (script, None, ExitCode.INCONCLUSIVE, "call 2 failed with the cache on")
+        for number, script in enumerate(
+            [
+                error(500, "Compute error.", "server_error"),
+                Script((error_event(),)),
+                Script((Delta({"content": "x"}), Drop())),
+            ]
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_only_answers_that_say_nothing_with_the_cache_alone_are_reproduced(
+    name: str, upstream: FaultUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    upstream.decide = once_cached(EMPTY)
-    assert repro(upstream) == ExitCode.OK
+    then, control, code, words = OUTCOMES[name]
+    upstream.decide = once_cached(then, control=control)
+    assert repro(upstream) == code
     out = capsys.readouterr().out
-    assert "REPRODUCED: calls 2 and 3 are empty with the cache on" in out
-    assert "EMPTY stop" in out
-    assert max(len(line) for line in out.splitlines() if not line.startswith(("REPRODUCED", "server"))) <= 80
-
-
-def test_a_healthy_server_does_not_reproduce_and_the_words_say_so(
-    upstream: FaultUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert repro(upstream) == ExitCode.FAILED
-    assert "DID NOT REPRODUCE" in capsys.readouterr().out
-
-
-def test_an_empty_control_has_a_code_of_its_own(upstream: FaultUpstream, capsys: pytest.CaptureFixture[str]) -> None:
-    upstream.decide = once_cached(EMPTY, control=EMPTY)
-    assert repro(upstream) == ExitCode.INCONCLUSIVE
-    assert "CONTROL EMPTY" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("said", "empty"),
-    [
-        (Delta({"content": " \n"}, "stop"), True),
-        (Delta({"content": ""}, "length"), True),
-        (Delta({"reasoning_content": "hm"}, "length"), False),
-        (Delta({"tool_calls": [{"index": 0, "function": {"name": "run_linter", "arguments": "{}"}}]}, "stop"), False),
-    ],
-)
-def test_only_what_says_nothing_at_all_is_empty(said: Delta, empty: bool, upstream: FaultUpstream) -> None:
-    upstream.decide = once_cached(Script((said,)))
-    assert repro(upstream) == (ExitCode.OK if empty else ExitCode.FAILED)
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [error(500, "Compute error.", "server_error"), Script((error_event(),)), Script((Delta({"content": "x"}), Drop()))],
-)
-def test_calls_that_fail_show_nothing_and_are_named(
-    failure: Script, upstream: FaultUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
-    upstream.decide = once_cached(failure)
-    assert repro(upstream) == ExitCode.INCONCLUSIVE
-    assert "call 2 failed with the cache on" in capsys.readouterr().out
+    assert words in out
+    assert max(len(line) for line in out.splitlines() if "|" in line) <= 80
 
 
 def test_the_control_is_cold_whatever_the_server_makes_of_cache_prompt(upstream: FaultUpstream) -> None:
     repro(upstream)
-    _warm_up, *rest = [one.body for one in upstream.chats]
+    _warm_up, *rest = [chat.body for chat in upstream.chats]
     control, cached = rest[:3], rest[3:]
     assert not any(body["cache_prompt"] for body in control)
     assert all(body["cache_prompt"] for body in cached)
@@ -153,7 +139,7 @@ def test_a_template_that_knows_no_tools_gets_them_as_text(
     upstream.routes["/apply-template"] = Script(body=b'{"prompt": "tool results are left out here"}')
     assert repro(upstream, "--json") == ExitCode.FAILED
     assert told(capsys)["flat"] is True
-    assert all("tools" not in one.body for one in upstream.chats)
+    assert all("tools" not in chat.body for chat in upstream.chats)
     assert {message["role"] for message in upstream.chats[-1].body["messages"]} == {"system", "user", "assistant"}
 
 
@@ -163,12 +149,6 @@ def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same(upstream
     upstream.decide = once_cached(EMPTY)
     assert repro(upstream) == ExitCode.OK
     assert upstream.chats[-1].body["messages"][-1]["role"] == "tool"
-
-
-def test_an_answer_that_is_not_streamed_counts(upstream: FaultUpstream) -> None:
-    whole = {"choices": [{"finish_reason": "stop", "message": {"content": ""}}], "usage": {"completion_tokens": 0}}
-    upstream.decide = once_cached(Script(body=json.dumps(whole).encode()))
-    assert repro(upstream) == ExitCode.OK
 
 
 def test_a_server_that_ends_at_a_call_is_unreachable_and_the_table_is_printed(
@@ -193,24 +173,6 @@ def test_a_server_that_loads_is_refused(upstream: FaultUpstream, capsys: pytest.
     upstream.routes["/props"] = loading()
     assert repro(upstream) == ExitCode.REFUSED
     assert "Loading model" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "named"),
-    [
-        (("--turns", "1"), ExitCode.USAGE, "--turns 1"),
-        (("--tool-chars", "0"), ExitCode.USAGE, "--tool-chars 0"),
-        (("--max-tokens", "0"), ExitCode.USAGE, "--max-tokens 0"),
-        (("--engine", "xllamacpp", "--url", "http://x"), ExitCode.USAGE, "--env-file"),
-        (("--env-file", "f", "--url", "http://x"), ExitCode.USAGE, "two servers"),
-        (("--url", "http://127.0.0.1:1"), ExitCode.UNREACHABLE, "does not answer"),
-    ],
-)
-def test_what_cannot_be_meant_is_named(
-    words: tuple[str, ...], code: ExitCode, named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["repro-empty", *words]) == code
-    assert named in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,17 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.demo import proxy_env_text
-from specdash.backend.launch import free_port
+from specdash.backend.demo import TARGET_MODEL, bundled_model, proxy_env_text
+from specdash.backend.launch import free_port, plan_from_file
 from specdash.cli.main import main
-from specdash.control.supervisor_client import SupervisorClient
+from specdash.control.services.service_command import adopted_values
+from specdash.control.services.supervisor_client import SupervisorClient
+from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, services_file, supervisor_socket
+from specdash.core.target import Target
+from support.engines import llama_server_binary
+from support.outside import documented
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +58,51 @@ def listed() -> list[dict[str, Any]]:
     return content["services"]
 
 
+@pytest.mark.llama_server
+class TestAServerStartedByHand:
+    """A real one, with a key, an argument that has no key of ours, and a relative path."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> Iterator[str]:
+        model, port = bundled_model(TARGET_MODEL), free_port("127.0.0.1")
+        shutil.copy(model, tmp_path / "m.gguf")
+        words = f"-m m.gguf -c 1024 --port {port} --api-key s3cret-key --seed 7 -np 2"
+        with (tmp_path / "by-hand.log").open("wb") as log:
+            process = subprocess.Popen([llama_server_binary(), *words.split()], cwd=tmp_path, stdout=log, stderr=log)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def test_is_adopted_as_an_env_file_that_a_service_starts_the_same_server_from(
+        self, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert services("adopt", "--url", url, "--dry-run") == ExitCode.OK
+        assert not backend_env_file(os.environ).exists()
+        assert services("adopt", "--url", url) == ExitCode.OK
+        out, err = capsys.readouterr()
+        assert "s3cret-key" not in out + err
+        assert "specdash services install backend --start" in out
+        file = backend_env_file(os.environ)
+        assert file.stat().st_mode & 0o777 == 0o600
+        values = read_values(file.read_bytes(), str(file))
+        assert values["LLAMA_MODEL"] == str(tmp_path / "m.gguf")
+        assert (values["LLAMA_CTX_SIZE"], values["LLAMA_PARALLEL"]) == ("1024", "2")
+        assert values["LLAMA_API_KEY"] == "s3cret-key"
+        assert values["LLAMA_EXTRA_ARGS"] == "--seed 7"
+        assert f"127.0.0.1:{values['LLAMA_PORT']}" in url
+        plan = plan_from_file(str(file))
+        assert {"-c", "--ctx-size"} & set(plan.argv)
+        assert services("adopt", "--url", url) == ExitCode.CONFLICT
+
+
+def test_what_is_not_seen_or_was_not_started_by_hand_is_not_adopted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert services("adopt", "--url", "http://127.0.0.1:9") == ExitCode.REFUSED
+    assert "its process is not seen from here" in capsys.readouterr().err
+    assert adopted_values(["/usr/bin/python", "-m", "specdash.backend.embedded"], {}, Target("http://[::1]:1")) is None
+
+
 class TestNothingThere:
     def test_status_says_so_with_the_way_out(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status") == ExitCode.SERVICE
@@ -64,7 +114,7 @@ class TestNothingThere:
 
     def test_status_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status", "--json") == ExitCode.SERVICE
-        shown = json.loads(capsys.readouterr().out)
+        shown = documented("services-status", capsys.readouterr().out)
         assert shown["services"] == []
         assert len(shown["problems"]) == 3
 
@@ -147,7 +197,7 @@ class TestSupervisor:
         write(services_file(os.environ), json.dumps({"version": 1, "services": [theirs]}))
         write(proxy_env_file(), "PROXY_PORT=4000\n")
         assert services("install", "proxy") == ExitCode.OK
-        assert [one["name"] for one in listed()] == ["mine", "specdash-proxy"]
+        assert [entry["name"] for entry in listed()] == ["mine", "specdash-proxy"]
         assert listed()[1] == {
             "name": "specdash-proxy",
             "role": "proxy",
@@ -185,7 +235,7 @@ class TestSupervisor:
         assert services("install", "proxy", "--start") == ExitCode.OK
         assert "specdash-proxy: started" in capsys.readouterr().out
         assert services("status", "--json") == ExitCode.OK
-        (row,) = json.loads(capsys.readouterr().out)["services"]
+        (row,) = documented("services-status", capsys.readouterr().out)["services"]
         assert (row["manager"], row["state"], row["reloads"], row["socket"]) == ("supervisor", "running", True, True)
         assert services("restart", "proxy") == ExitCode.OK
         self.until_said("Proxy started", capsys)
@@ -221,9 +271,9 @@ class TestSupervisor:
         with out.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, env=os.environ.copy())
         try:
-            self.until_in(out, "Proxy started")
+            until(lambda: "Proxy started" in out.read_text(encoding="utf-8"), PATIENCE_S)
             services("reload")
-            self.until_in(out, "reload: no setting changed")
+            until(lambda: "reload: no setting changed" in out.read_text(encoding="utf-8"), PATIENCE_S)
             process.send_signal(2)
             assert process.wait(20) == ExitCode.INTERRUPTED
         finally:
@@ -231,19 +281,10 @@ class TestSupervisor:
             process.wait(5)
 
     @staticmethod
-    def until_in(file: Path, text: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in file.read_text(encoding="utf-8"):
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.05)
-
-    @staticmethod
     def until_said(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        def is_said() -> bool:
             capsys.readouterr()
             services("logs", "proxy", "-n", "200")
-            if text in capsys.readouterr().out:
-                return
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.05)
+            return text in capsys.readouterr().out
+
+        until(is_said, PATIENCE_S)

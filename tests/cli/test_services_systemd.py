@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,21 +19,21 @@ import pytest
 from specdash.backend.demo import env_text, proxy_env_text
 from specdash.backend.launch import free_port
 from specdash.cli.main import main
-from specdash.control.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, version_of
+from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, version_of
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
-from specdash.core.run_record import ProxyRecord, RunRecord
+from specdash.core.records import ProxyRecord, RunRecord
 from support.systemd_user import running_user_manager
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from support.systemd_user import UserManager
 
 pytestmark = pytest.mark.systemd
 UNITS = {BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT}
-PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +56,6 @@ class Stack:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return json.load(answer)
 
-    def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not true():
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.02)
-
     def answers(self, port: int) -> None:
         """Wait until it says that it is well."""
 
@@ -72,7 +65,7 @@ class Stack:
             except OSError:
                 return False
 
-        self.until(well)
+        until(well)
 
 
 @pytest.fixture
@@ -177,7 +170,7 @@ class TestInstall:
         assert services("install", "proxy", "--proxy-env", str(other), "--start") == ExitCode.OK
         assert stack.units() == {PROXY_SOCKET, PROXY_UNIT}
         assert services("status") == ExitCode.OK
-        stack.until(lambda: _answers_at_all(stack.proxy_port))
+        until(lambda: _answers_at_all(stack.proxy_port))
 
     def test_uninstall_stops_and_removes_what_is_ours_and_keeps_the_rest(
         self, stack: Stack, capsys: pytest.CaptureFixture[str]
@@ -235,7 +228,7 @@ class TestBackend:
         data = stack.backend_env.read_bytes().replace(b'LLAMA_DRAFT_MAX="4"', b'LLAMA_DRAFT_MAX="6"')
         stack.backend_env.write_bytes(data)
         assert services("reload", "backend") == ExitCode.OK
-        stack.until(lambda: self.digest() == hashlib.sha256(data).hexdigest())
+        until(lambda: self.digest() == hashlib.sha256(data).hexdigest())
         stack.answers(stack.backend_port)
         assert stack.user.systemctl("show", "-p", "MainPID", "--value", BACKEND_UNIT).strip() == str(row["pid"])
 
@@ -251,7 +244,7 @@ class TestBackend:
         stack.answers(stack.backend_port)
         pid = int(stack.user.systemctl("show", "-p", "MainPID", "--value", BACKEND_UNIT))
         os.kill(pid, signal.SIGKILL)
-        stack.until(lambda: stack.user.systemctl("show", "-p", "NRestarts", "--value", BACKEND_UNIT).strip() == "1")
+        until(lambda: stack.user.systemctl("show", "-p", "NRestarts", "--value", BACKEND_UNIT).strip() == "1")
         stack.answers(stack.backend_port)
         assert services("status") == ExitCode.OK
 
@@ -290,7 +283,7 @@ class TestProxy:
             for _ in range(3):
                 before = sum(counts)
                 assert services("restart", "proxy") == ExitCode.OK
-                stack.until(lambda before=before: sum(counts) > before + 10)  # type: ignore[misc]
+                until(lambda before=before: sum(counts) > before + 10)  # type: ignore[misc]
         finally:
             stop.set()
             for thread in threads:
@@ -312,7 +305,7 @@ class TestProxy:
             file.write("PROXY_LOOP_WINDOW=9\n")
         assert services("reload", "proxy") == ExitCode.OK
         log = stack.user.home / ".local/state/specdash/logs/specdash-proxy.log"
-        stack.until(lambda: "PROXY_LOOP_WINDOW: 6 -> 9" in log.read_text(encoding="utf-8"))
+        until(lambda: "PROXY_LOOP_WINDOW: 6 -> 9" in log.read_text(encoding="utf-8"))
         assert stack.user.systemctl("show", "-p", "MainPID", "--value", PROXY_UNIT) == pid
         assert log.stat().st_mode & 0o077 == 0
         (record,) = [
@@ -341,7 +334,7 @@ class TestProxy:
                 return stack.active(PROXY_SOCKET) == "failed"
             return False
 
-        stack.until(given_up)
+        until(given_up)
         stack.proxy_env.write_text(text, encoding="utf-8")
         assert services("restart", "proxy") == ExitCode.OK
         assert stack.active(PROXY_SOCKET) == "active"

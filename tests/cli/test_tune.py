@@ -18,18 +18,18 @@ import pytest
 
 from specdash.backend import demo
 from specdash.cli.main import main
-from specdash.core.applies import ApplyKind, Outcome
+from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, tune_runs_dir
-from specdash.tune.run_files import newest_run, read_run
-from specdash.tune.status import Ending, RunState
-from support.deployment import Rig, until
+from specdash.tune.run.status import Ending, RunState, newest_run, read_run
 from support.engines import llama_server_binary, write_env
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specdash.tune.status import Now, Run
+    from specdash.tune.run.status import CurrentStep, TuneRun
+    from support.deployment import Rig
 
 SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100")
 BESIDE = [pytest.mark.llama_server, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,7 +77,7 @@ def tune(*words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_of(env: dict[str, str] | None = None) -> Run:
+def run_of(env: dict[str, str] | None = None) -> TuneRun:
     found = newest_run(env or os.environ)
     assert found is not None
     return found
@@ -165,7 +165,7 @@ def test_where_there_is_no_knob_the_plan_says_what_to_allow(
         (("--prompts", "empty.jsonl"), ExitCode.BAD_INPUT, "has no prompt"),
         (("--prompts", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
         (("--transcript", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
-        (("--objective", "per-watt"), ExitCode.USAGE, "no GPU here"),
+        (("--objective", "per-watt"), ExitCode.USAGE, "needs GPUs whose driver tells their energy"),
         (("--workload", "live"), ExitCode.USAGE, "does not run"),
         (("--allow-types", "draft-mtp"), ExitCode.USAGE, "prediction (nextn) layers"),
         (("--prompts", "a", "--transcript", "b"), ExitCode.USAGE, "give one of them"),
@@ -210,10 +210,10 @@ def test_a_small_tune_with_known_acceptance_ends_with_a_report(tmp_path: Path) -
     assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
     run = run_of()
     assert run.state is RunState.FINISHED
-    assert [one.result.failure for one in run.boots] == [""] * len(run.boots)
+    assert [boot.result.failure for boot in run.boots] == [""] * len(run.boots)
     for boot in run.boots:
-        beyond = [sum(one.accepted_per_position[1:]) for one in boot.result.prompts]
-        assert sum(beyond) <= 0.05 * sum(one.steps for one in boot.result.prompts)
+        beyond = [sum(prompt.accepted_per_position[1:]) for prompt in boot.result.prompts]
+        assert sum(beyond) <= 0.05 * sum(prompt.steps for prompt in boot.result.prompts)
     assert "makes every text garbage" in done.stderr
     assert f"{len(run.boots)} of 5" in done.stderr
     told = json.loads((Path(run.directory) / "report.json").read_text())
@@ -252,7 +252,7 @@ def test_nothing_of_engines_beside_outlives_a_run_that_is_killed(tmp_path: Path)
     assert list(temporary.glob("specdash-tune-*"))
     process.kill()
     process.wait(10)
-    until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in ours), 20)
+    until(lambda: not any(our.is_running() and our.status() != psutil.STATUS_ZOMBIE for our in ours), 20)
     until(lambda: not list(temporary.glob("specdash-tune-*")))
     assert run_of().state is RunState.CUT_SHORT
 
@@ -283,7 +283,7 @@ def test_ctrl_c_keeps_what_was_measured_and_a_resume_goes_on_with_it(tmp_path: P
     assert both.directory == first.directory
     assert both.heads == 2
     assert len(both.boots) == 4
-    assert [one.at for one in both.boots[: len(first.boots)]] == [one.at for one in first.boots]
+    assert [boot.at for boot in both.boots[: len(first.boots)]] == [boot.at for boot in first.boots]
 
 
 def measured_boots(env: dict[str, str] | None = None) -> int:
@@ -299,9 +299,9 @@ def test_the_service_ends_as_it_was_and_every_boot_was_an_ordinary_apply(rig: Ri
     rig.assert_settled(version=before)
     run = run_of(rig.env)
     records = rig.records()[-len(run.boots) - 1 :]
-    assert [one.outcome for one in records] == [Outcome.APPLIED] * (len(run.boots) + 1)
+    assert [record.outcome for record in records] == [ApplyOutcome.APPLIED] * (len(run.boots) + 1)
     assert records[-1].kind is ApplyKind.ROLLBACK
-    assert all(one.downtime_s is not None for one in run.boots)
+    assert all(boot.downtime_s is not None for boot in run.boots)
     assert "secret-of-the-rig" not in "".join(
         path.read_text() for path in Path(run.directory).iterdir() if path.is_file()
     )
@@ -344,13 +344,13 @@ def test_a_killed_run_leaves_nothing_that_cannot_be_put_back(rig: Rig, way: str)
         rig.assert_settled(version=before)
         assert run_of(rig.env).state is RunState.STOPPED
     else:
-        kept = [one.at for one in run_of(rig.env).boots]
+        kept = [boot.at for boot in run_of(rig.env).boots]
         done = rig.command("tune", "--resume", "--yes", timeout=240)
         assert done.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), done.stderr
         rig.assert_settled(version=before)
         run = run_of(rig.env)
         assert run.state is RunState.FINISHED
-        assert [one.at for one in run.boots][: len(kept)] == kept
+        assert [boot.at for boot in run.boots][: len(kept)] == kept
         assert len(run.boots) == 4
 
 
@@ -411,7 +411,7 @@ def users(rig: Rig, count: int) -> Iterator[None]:
             client.join(40)
 
 
-def now_of(rig: Rig) -> Now | None:
+def now_of(rig: Rig) -> CurrentStep | None:
     return run_of(rig.env).now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,10 @@ from specdash.core.config import Resolved
 from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
+from specdash.insight.picture import BackendState
 from support.fault_server import FaultServer, says
-from support.recording import env_of, file_of, hurry, until
+from support.recording import env_of, file_of, hurry
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,12 +40,31 @@ def test_what_is_seen_is_recorded_with_charts_and_changes_of_state(server: Fault
     try:
         until(lambda: file_of(tmp_path).exists() and live._recorder is not None and live._recorder.is_recording)
         with Store(file_of(tmp_path)) as store:
-            until(lambda: any(one.source is Source.HEALTH for _, one in store.readings(server.url, 0, 4e9)))
+            until(lambda: any(reading.source is Source.HEALTH for _, reading in store.readings(server.url, 0, 4e9)))
         assert live.recording_trouble == ""
     finally:
         live.stop()
     with Store(file_of(tmp_path)) as store:
         assert [event.ref for event in store.events(server.url, 0, 4e9)][-1] == "ended"
+
+
+def test_the_screen_is_told_when_the_server_turns_up_and_when_it_goes_and_not_at_each_look(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    server.routes["/props"] = says(200, '{"total_slots":1}')
+    server.routes["/metrics"] = says(200, "llamacpp:n_decode_total 5\n")
+    server.routes["/slots"] = says(200, '[{"id":0,"is_processing":false}]')
+    live = collecting(server, tmp_path, record=False)
+    news: list[tuple[object, ...]] = []
+    live.on_news = lambda: news.append(live._state.headline if live._state is not None else ())
+    live.start()
+    try:
+        until(lambda: any(BackendState.LIVE in headline for headline in news) and server.count("/metrics") > 4)
+        server.close()
+        until(lambda: BackendState.DOWN in news[-1])
+    finally:
+        live.stop()
+    assert all(before != after for before, after in pairwise(news))
 
 
 def test_without_the_setting_nothing_is_written(server: FaultServer, tmp_path: Path) -> None:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from specdash.collect.command_line import is_llama_server, server_arguments
-from specdash.collect.discover import answers_like_llama_server, discover, target_for_url
+from specdash.collect.discover import (
+    answers_like_llama_server,
+    discover,
+    ended_run,
+    is_llama_server,
+    server_arguments,
+    target_for_url,
+)
 from specdash.core.paths import run_records_dir
-from specdash.core.run_record import RunRecord
+from specdash.core.records import RunRecord
+from specdash.system.processes import began
 from support.fault_server import FaultServer, hangs, says, writes
+from support.supervised import zombie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +70,12 @@ class TestRunRecords:
         record(env, **changes)
         assert not [target for target in discover(env, ports=()) if "run record" in target.origin]
 
+    def test_the_record_of_a_backend_that_ended_and_was_not_reaped_is_void(self, env: dict[str, str]) -> None:
+        with zombie() as pid:
+            record(env, pid=pid, pid_started=began(pid))
+            assert not [target for target in discover(env, ports=()) if "run record" in target.origin]
+            assert ended_run(env=env) is not None
+
     def test_a_damaged_record_hides_no_other(self, env: dict[str, str]) -> None:
         record(env)
         (run_records_dir(env) / "0.json").write_bytes(b"\xff{")
@@ -85,6 +99,16 @@ class TestRunRecords:
         assert target.url == "http://localhost:18199"
         assert target.engine == "xllamacpp 1"
         assert target.origin.startswith("--url; run record")
+
+    def test_between_two_boots_an_address_keeps_the_key_of_what_ran_there_last(
+        self, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "llama.env"
+        file.write_text("LLAMA_API_KEY=K3\n")
+        with zombie() as pid:
+            record(env, pid=pid, pid_started=began(pid), api_key_env="LLAMA_API_KEY", env_file=str(file))
+            assert target_for_url("http://127.0.0.1:18199", env).api_key == "K3"
+            assert target_for_url("http://127.0.0.1:18198", env).api_key is None
 
     def test_an_address_of_which_nothing_is_known_stays_as_it_is(self, env: dict[str, str]) -> None:
         record(env)

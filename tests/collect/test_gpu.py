@@ -5,14 +5,16 @@ Faults cannot be had from a healthy driver, so they are injected by a stand-in f
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pynvml
 import pytest
 
+from specdash.collect import gpu as gpu_module
 from specdash.collect.gpu import PROBES, RETRY_ABSENT_S, GpuCollector, reasons_in_words
-from specdash.core.observations import Gpu, GpuProcess, Gpus
-from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, ReadingStatus, Source
+from support.driver_library import DriverLibrary, error, healthy, number, processes, structure
 from support.faulty_nvml import FaultyNvml
 
 
@@ -84,6 +86,7 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
         memory_utilisation=0.2,
         memory_used_bytes=10 << 30,
         memory_total_bytes=80 << 30,
+        memory_free_bytes=69 << 30,
         power_watts=250.5,
         power_limit_watts=700.0,
         temperature_celsius=61.0,
@@ -107,8 +110,8 @@ def test_each_field_is_asked_no_more_often_than_it_can_change(bench: Bench, nvml
         bench.step(1.0)
     asked = {name: nvml.calls.count(name) for name in set(nvml.calls)}
     assert asked["nvmlDeviceGetUtilizationRates"] == 21
-    assert asked["nvmlDeviceGetCurrentClocksThrottleReasons"] == 11
-    assert asked["nvmlDeviceGetTemperature"] == 5
+    assert asked["nvmlDeviceGetCurrentClocksEventReasons"] == 11
+    assert asked["nvmlDeviceGetTemperatureV"] == 5
     assert asked["nvmlDeviceGetComputeRunningProcesses"] == 5
     assert asked["nvmlDeviceGetName"] == 1
     assert asked["nvmlInit"] == 1
@@ -155,7 +158,7 @@ def test_attempts_at_a_broken_driver_grow_rarer(bench: Bench, nvml: FaultyNvml) 
     nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     pauses = [bench.step(1.0) for _ in range(8)]
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
-    assert all(reading.status is Status.UNKNOWN for reading in bench.readings)
+    assert all(reading.status is ReadingStatus.UNKNOWN for reading in bench.readings)
 
 
 def test_one_lost_gpu_does_not_hide_the_others() -> None:
@@ -174,6 +177,81 @@ def test_one_lost_gpu_does_not_hide_the_others() -> None:
     value = bench.readings[-1].value
     assert value is not None
     assert value.gpus[1].utilisation == 0.75
+
+
+def test_a_mig_gpu_tells_no_load_and_is_there_all_the_same(bench: Bench, nvml: FaultyNvml) -> None:
+    nvml.faults["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    nvml.faults["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_NO_PERMISSION
+    nvml.faults["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
+    bench.step()
+    gpu = bench.gpu
+    assert (gpu.utilisation, gpu.memory_used_bytes, gpu.memory_left_bytes, gpu.processes) == (None, None, None, None)
+    assert (gpu.name, gpu.power_watts) == ("NVIDIA H200", 250.5)
+
+
+def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_module, "LIBRARY", "libnvidia-ml.so.of-no-driver")
+    monkeypatch.delitem(sys.modules, "pynvml")
+    bench = Bench(None)
+    assert bench.step() == RETRY_ABSENT_S
+    assert "no NVIDIA driver on this machine" in bench.failure
+    assert "pynvml" not in sys.modules
+
+
+def test_with_the_library_the_package_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_module, "LIBRARY", None)  # the program itself: there is always that
+    assert gpu_module._import_nvml() is pynvml
+
+
+def told_by_the_package(field: str, library: DriverLibrary) -> Any:
+    probe = next(probe for probe in PROBES if field in probe.fields)
+    with library.opened() as nvml:
+        return dict(zip(probe.fields, probe.ask(nvml, None), strict=True))[field]
+
+
+@pytest.mark.parametrize("version", ["_v2", "_v3"])
+def test_memory_that_the_driver_does_not_tell_of_a_process_is_unknown(version: str) -> None:
+    answers = processes((4711, 3 << 30), (4712, 2**64 - 1))
+    library = DriverLibrary(**{f"nvmlDeviceGetComputeRunningProcesses{version}": answers})
+    assert told_by_the_package("processes", library) == (GpuProcess(4711, 3 << 30), GpuProcess(4712, None))
+
+
+@pytest.mark.parametrize("word", ["Throttle", "Event"])
+def test_what_limits_the_clocks_by_the_name_that_the_driver_has(word: str) -> None:
+    library = DriverLibrary(**{f"nvmlDeviceGetCurrentClocks{word}Reasons": number(0x41)})
+    assert told_by_the_package("throttle_reasons", library) == ("thermal slowdown (hardware)",)
+
+
+def test_the_temperature_by_the_name_that_the_driver_has() -> None:
+    library = DriverLibrary(nvmlDeviceGetTemperature=number(57))
+    assert told_by_the_package("temperature_celsius", library) == 57.0
+    both = DriverLibrary(nvmlDeviceGetTemperature=number(57), nvmlDeviceGetTemperatureV=structure(temperature=58))
+    assert told_by_the_package("temperature_celsius", both) == 58.0
+    refusing = error(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    other = DriverLibrary(nvmlDeviceGetTemperature=number(57), nvmlDeviceGetTemperatureV=refusing)
+    assert told_by_the_package("temperature_celsius", other) == 57.0
+
+
+def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
+    with healthy().opened() as nvml:
+        bench = Bench(nvml)
+        bench.step()
+    assert bench.gpu.memory_left_bytes == 134153 << 20, "618 MiB less than total minus used"
+    assert bench.gpu.uuid == "GPU-67ad81fc-b9e4-fd02-6e39-ac30327586d3"
+    assert bench.gpu.processes == (GpuProcess(4711, 8 << 30, "p4711"), GpuProcess(4712, None, "p4712"))
+    assert None not in {getattr(bench.gpu, name) for name in Gpu.__slots__}
+
+
+def test_a_package_without_the_older_names_still_asks() -> None:
+    class Newer(FaultyNvml):
+        def __getattr__(self, name: str) -> Any:
+            if name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    bench = Bench(Newer())
+    bench.step()
+    assert (bench.gpu.temperature_celsius, bench.gpu.throttle_reasons) == (61.0, ("power cap",))
 
 
 def test_without_a_driver_the_reason_is_said_and_looked_at_again_later(bench: Bench, nvml: FaultyNvml) -> None:

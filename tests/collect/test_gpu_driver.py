@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from specdash.collect.gpu_driver import Absence, Driver, gpus_on_the_bus, look
+from specdash.collect.gpu import Absence, Driver, gpus_on_the_bus, look
 from support.faulty_nvml import FaultyNvml
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_driver_cuda_and_every_gpu_are_named(tmp_path: Path) -> None:
     nvml.values.update({"nvmlSystemGetCudaDriverVersion": 12080, "nvmlDeviceGetCudaComputeCapability": (9, 0)})
     found = looked(nvml, tmp_path)
     assert (found.version, found.cuda, found.absence) == ("575.1", (12, 8), None)
-    assert [one.words for one in found.gpus] == ["NVIDIA H200 (80.0 GiB, compute 9.0)"] * 2
+    assert [driver_gpu.words for driver_gpu in found.gpus] == ["NVIDIA H200 (80.0 GiB, compute 9.0)"] * 2
     assert nvml.sessions == 0, "the session is closed again"
 
 
@@ -44,7 +44,7 @@ def test_what_the_driver_does_not_tell_is_unknown_and_nothing_else_is_lost(tmp_p
     }
     found = looked(nvml, tmp_path)
     assert (found.version, found.cuda) == ("575.1", None)
-    assert [one.words for one in found.gpus] == ["NVIDIA H200"]
+    assert [driver_gpu.words for driver_gpu in found.gpus] == ["NVIDIA H200"]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,15 @@ def test_why_there_is_no_gpu_is_said_with_what_to_do(
     found = looked(nvml, bus(tmp_path / "pci") if gpu_there else tmp_path)
     assert (found.absence, found.gpus) == (absence, ())
     assert said in found.detail
+
+
+@pytest.mark.parametrize("gpu_there", [True, False])
+def test_a_library_that_cannot_be_opened_is_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu_there: bool
+) -> None:
+    monkeypatch.setattr("specdash.collect.gpu.LIBRARY", "libnvidia-ml.so.of-no-driver")
+    found = look(None, bus(tmp_path / "pci") if gpu_there else tmp_path)
+    assert found.absence is (Absence.NO_DRIVER if gpu_there else Absence.NO_GPU)
 
 
 def test_a_driver_that_shows_no_gpu_points_at_containers(tmp_path: Path) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pynvml
 
-from specdash.collect.gpu_looks import GpuLooks
+from specdash.collect.gpu import GpuLooks
 from support.faulty_nvml import FaultyNvml
 
 
 def test_gpus_are_told_together_by_what_matters_of_each() -> None:
     nvml = FaultyNvml(gpus=2)
     nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = lambda index: 1000 * (index + 1)
-    nvml.values["nvmlDeviceGetTemperature"] = lambda index, _: 50 + index
+    nvml.values["nvmlDeviceGetTemperatureV"] = lambda index, _: 50 + index
     nvml.values["nvmlDeviceGetClockInfo"] = lambda index, _: 1500 - 300 * index
     seen = GpuLooks(nvml=nvml).look()
     assert seen.energy_joules == 3.0
     assert (seen.celsius, seen.clock_mhz, seen.utilisation, seen.watts) == (51.0, 1200, 0.75, 501.0)
     assert (seen.free_bytes, seen.used_bytes) == (69 << 30, 20 << 30), "the driver's reserve is not free"
     assert seen.words == ("NVIDIA H200, 700 W", "NVIDIA H200, 700 W")
-    assert [one.index for one in seen.gpus] == [0, 1]
+    assert [gpu.index for gpu in seen.gpus] == [0, 1]
     assert seen.absent == ""
 
 
@@ -26,7 +26,7 @@ def test_every_look_asks_anew_in_one_session() -> None:
     nvml = FaultyNvml()
     looks = GpuLooks(nvml=nvml)
     assert looks.look().celsius == 61
-    nvml.values["nvmlDeviceGetTemperature"] = 83
+    nvml.values["nvmlDeviceGetTemperatureV"] = 83
     nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = 9_000
     again = looks.look()
     assert (again.celsius, again.energy_joules) == (83, 9.0)

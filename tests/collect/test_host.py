@@ -16,22 +16,23 @@ import pytest
 from specdash.collect.host import (
     DISKS_S,
     HostCollector,
+    ProcessWatch,
     disk_figures,
     disk_of,
     memory_figures,
     swapped_pages,
     written_places,
 )
-from specdash.collect.processes import ProcessWatch, listening_pid, local_port
-from specdash.collect.secrets import MASK, masked_command
-from specdash.core.readings import Reading, Source, Status
-from specdash.core.target import Target
+from specdash.core.masking import MASK, masked_command
+from specdash.core.readings import Reading, ReadingStatus, Source
+from specdash.core.target import Target, local_port
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.core.observations import Disk, Host, ProcessTree
+    from specdash.core.readings import Disk, Host, ProcessTree
 
 PARENT = """
 import subprocess, sys, time
@@ -202,7 +203,6 @@ class TestProcess:
     def test_the_owner_of_a_port_is_found(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            assert listening_pid(port) == os.getpid()
             tree: ProcessTree = value_of(collected(Target(f"http://127.0.0.1:{port}"))[Source.PROCESS][0])
         assert tree.pid == os.getpid()
 
@@ -213,7 +213,7 @@ class TestProcess:
     def test_a_port_of_nobody_and_another_machine_say_so(self) -> None:
         for url, words in (("http://127.0.0.1:1", "listens on port 1"), ("http://10.0.0.1:1", "another machine")):
             reading = collected(Target(url))[Source.PROCESS][0]
-            assert reading.status is Status.UNKNOWN
+            assert reading.status is ReadingStatus.UNKNOWN
             assert reading.failure is not None
             assert words in reading.failure.detail
 
@@ -265,21 +265,37 @@ def test_a_process_that_was_stopped_is_named_be_it_the_root_or_a_child(family: s
     child = next(pid for pid in tree.pids if pid != family.pid)
     for pid in (child, family.pid):
         os.kill(pid, signal.SIGSTOP)
-        _wait_for(lambda pid=pid: _stopped(watch) == (pid,))  # type: ignore[misc]
+        until(lambda pid=pid: _stopped(watch) == (pid,))  # type: ignore[misc]
         os.kill(pid, signal.SIGCONT)
-        _wait_for(lambda: _stopped(watch) == ())
+        until(lambda: _stopped(watch) == ())
+
+
+def test_of_a_server_at_rest_every_other_look_is_left_out_unless_its_process_was_stopped_or_has_ended(
+    family: subprocess.Popen[str],
+) -> None:
+    readings: list[Reading[Any]] = []
+    collector = HostCollector(Target("http://127.0.0.1:1", pid=family.pid), readings.append)
+
+    def told() -> list[Source]:
+        readings.clear()
+        collector.step(1.0, at_rest=True)
+        return [reading.source for reading in readings]
+
+    both = [Source.HOST, Source.PROCESS]
+    assert [told() for _ in range(5)] == [both, [], both, [], both]
+    os.kill(family.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(family.pid).status() == psutil.STATUS_STOPPED)
+    assert told() == both
+    assert value_of(readings[1]).stopped == (family.pid,)
+    family.kill()
+    family.wait()
+    assert told() == both
+    assert readings[1].value is None
 
 
 def _stopped(watch: ProcessWatch) -> tuple[int, ...] | None:
     tree = watch.sample()
     return tree.stopped if tree is not None else None
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

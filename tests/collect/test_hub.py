@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from specdash.collect import gpu, proxy_watch
+from specdash.collect import gpu
+from specdash.collect import hub as proxy_watch
+from specdash.collect.discover import with_proxy
 from specdash.collect.hub import Hub
-from specdash.collect.proxy_discover import with_proxy
 from specdash.core import paths
 from specdash.core.errors import UsageError
-from specdash.core.proxy_events import RequestEvent, to_json
-from specdash.core.proxy_status import ProxyEvents, ProxyStatus, status_to_json
-from specdash.core.readings import FailureKind, Reading, Source, Status
-from specdash.core.run_record import ProxyRecord
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, status_to_json, to_json
+from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
+from specdash.core.records import ProxyRecord
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, hangs, says
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 PATIENCE_S = 15.0
@@ -56,10 +57,11 @@ class Seen:
         return [reading for reading in self.readings if reading.source is source]
 
     def wait_for(self, *sources: Source) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(self.of(source) for source in sources):
-            assert time.monotonic() < deadline, f"only {sorted({str(r.source) for r in self.readings})}"
-            time.sleep(0.005)
+        until(
+            lambda: all(self.of(source) for source in sources),
+            PATIENCE_S,
+            why=lambda: f"only {sorted({str(r.source) for r in self.readings})}",
+        )
 
 
 def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
@@ -70,7 +72,21 @@ def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
         # Only a router has models to tell of.
         seen.wait_for(*(source for source in Source if source is not Source.ROUTER))
     for source in (Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.LOG, Source.HOST, Source.PROCESS):
-        assert seen.of(source)[-1].status is Status.KNOWN, seen.of(source)[-1].failure
+        assert seen.of(source)[-1].status is ReadingStatus.KNOWN, seen.of(source)[-1].failure
+
+
+def test_a_server_that_goes_is_asked_for_at_once_and_so_is_its_process(server: FaultServer) -> None:
+    seen = Seen()
+    # At the pace of this hub's clock, nothing would be asked again for an hour.
+    with Hub(Target(server.url), [seen.take], interval_s=3600.0, gpu=False) as hub:
+        hub._http._interval_s = 3600.0
+        seen.wait_for(Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS)
+        until(lambda: len(seen.of(Source.PROCESS)) >= 2, PATIENCE_S)
+        looks = len(seen.of(Source.PROCESS))
+        server.close()
+        until(lambda: seen.of(Source.HEALTH)[-1].failure is not None, PATIENCE_S)
+        until(lambda: len(seen.of(Source.PROCESS)) > looks, PATIENCE_S)
+    assert seen.of(Source.HEALTH)[-1].failure is not None
 
 
 def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:
@@ -127,18 +143,11 @@ def proxies(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return Proxies(tmp_path, server.url)
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def shown(state: TargetState) -> tuple[str | None, int | None, list[str]]:
     """What the picture says of the proxy: address, requests, and the ids of finished ones."""
     proxy = state.picture(time.monotonic(), time.time()).proxy
     requests = proxy.live.requests if proxy.live is not None else None
-    return proxy.url, requests, [one.request_id for one in proxy.finished]
+    return proxy.url, requests, [request_event.request_id for request_event in proxy.finished]
 
 
 def test_a_proxy_that_starts_after_the_dashboard_is_shown(server: FaultServer, proxies: Proxies) -> None:
@@ -234,13 +243,15 @@ def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> 
 
 
 def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultServer) -> None:
+    before = set(threading.enumerate())
     seen = Seen()
     with Hub(Target(server.url), [seen.take]):
         seen.wait_for(Source.HEALTH, Source.HOST, Source.GPU)
     count = len(seen.readings)
     time.sleep(0.4)
     assert len(seen.readings) == count
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("specdash-")]
+    left = set(threading.enumerate()) - before
+    assert not [thread.name for thread in left if thread.name.startswith("specdash-")]
 
 
 def test_the_end_comes_within_a_second_though_everything_hangs(
@@ -290,7 +301,4 @@ def test_a_new_interval_reaches_all_collectors(server: FaultServer) -> None:
     with Hub(Target(server.url), [seen.take], interval_s=5.0, gpu=False) as hub:
         seen.wait_for(Source.HEALTH, Source.HOST)
         hub.set_interval(0.25)
-        deadline = time.monotonic() + PATIENCE_S
-        while len(seen.of(Source.HEALTH)) < 5 or len(seen.of(Source.HOST)) < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: min(len(seen.of(Source.HEALTH)), len(seen.of(Source.HOST))) >= 5)

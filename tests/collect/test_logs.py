@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.collect.logs import KEPT_TAIL_LINES, LogCollector, merged
-from specdash.core.log_facts import LogBatch, TaskLaunched, WarningTally
-from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.log_facts import DETAIL, TOLD, LogBatch, TaskLaunched, WarningTally
+from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +76,12 @@ def test_a_missing_log_is_said_once_and_found_when_it_comes(log: Path, published
     collector = LogCollector(str(log), published.append)
     collector.step()
     collector.step()
-    assert [reading.status for reading in published] == [Status.UNKNOWN]
+    assert [reading.status for reading in published] == [ReadingStatus.UNKNOWN]
     assert published[0].failure is not None
     assert published[0].failure.kind is FailureKind.UNAVAILABLE
     log.write_bytes(LAUNCH % (1, 7))
     collector.step()
-    assert published[-1].status is Status.KNOWN
+    assert published[-1].status is ReadingStatus.KNOWN
     assert [fact.task for fact in published.facts()] == [7]
     assert not published.batches()[-1].restarted
 
@@ -105,7 +105,7 @@ def test_a_deleted_log_is_a_failure_after_its_last_words(log: Path, published: P
     log.unlink()
     collector.step()
     collector.step()
-    assert [reading.status for reading in published] == [Status.KNOWN, Status.UNKNOWN]
+    assert [reading.status for reading in published] == [ReadingStatus.KNOWN, ReadingStatus.UNKNOWN]
 
 
 def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Path, published: Published) -> None:
@@ -160,6 +160,12 @@ class TestMerging:
         (batch,) = merged(batches)
         assert len(batch.tail) == KEPT_TAIL_LINES
         assert batch.tail[-1] == "599"
+
+    def test_what_tells_something_is_kept_longer_than_detail(self) -> None:
+        detail = LogBatch(tail=("step",) * 400, tail_kinds=DETAIL * 400)
+        (batch,) = merged([LogBatch(tail=("begun",), tail_kinds=TOLD), *[detail] * 3])
+        assert batch.tail[0] == "begun"
+        assert batch.tail_kinds == TOLD + DETAIL * (KEPT_TAIL_LINES // 2)
 
     def test_tallies_without_times_keep_what_is_known(self) -> None:
         first = LogBatch(warnings=(WarningTally("a", 1, None, None, "s"),))

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.collect.backend import Pace
-from specdash.collect.proxy import ProxyPoller
-from specdash.collect.proxy_answers import UAP, parse_context
-from specdash.core.proxy_events import Phase
-from specdash.core.proxy_status import ActiveView, ProxyStatus, SessionView, Upstream, status_to_json
+from specdash.collect.backend import PollPace
+from specdash.collect.proxy import UAP, ProxyPoller, parse_context
+from specdash.core.proxy_events import (
+    ActiveView,
+    ProxyStatus,
+    RequestPhase,
+    SessionView,
+    UpstreamStatus,
+    status_to_json,
+)
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.core.target import Target
-from specdash.llama.bodies import ParseError
+from specdash.llama.server_answers import ParseError
 from support.fault_server import FaultServer, answer, free_port, hangs, resets, says
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +31,13 @@ if TYPE_CHECKING:
 STATUS = ProxyStatus(
     version="0.3.0",
     started=1.0,
-    upstream=Upstream.OK,
+    upstream=UpstreamStatus.OK,
     context_window=32768,
     requests=7,
     counters={"malformed_tool:retried": 2},
     sessions=(SessionView("s1", 5.0, context_tokens=1000, context_window=32768),),
     session_count=1,
-    active=(ActiveView("r1", "s1", 4.0, Phase.PREFILL, prompt_tokens=900, prompt_done=300),),
+    active=(ActiveView("r1", "s1", 4.0, RequestPhase.PREFILL, prompt_tokens=900, prompt_done=300),),
 )
 UAP_ANSWER = {
     "active_session_id": "fp:0123456789abcdef0123",
@@ -105,7 +111,7 @@ async def test_a_uap_proxy_is_shown_as_one_session(server: FaultServer) -> None:
     assert session.utilisation == pytest.approx(0.7629, abs=1e-4)
     assert (session.turns_remaining, session.malformed_streak, session.loop_repeats) == (6, 4, 9)
     assert session.is_looping
-    assert status.upstream is Upstream.UNKNOWN
+    assert status.upstream is UpstreamStatus.UNKNOWN
 
 
 def test_a_uap_proxy_without_requests_has_no_session() -> None:
@@ -161,18 +167,18 @@ async def test_every_failure_has_its_kind(server: FaultServer) -> None:
 
 async def test_it_keeps_asking_and_tells_of_an_end_and_a_return(server: FaultServer) -> None:
     seen: list[Reading[Any]] = []
-    pace = Pace(first_retry=0.02, last_retry=0.02)
+    pace = PollPace(first_retry=0.02, last_retry=0.02)
     poller = ProxyPoller(
         Target("http://127.0.0.1:1", proxy_url=server.url), seen.append, interval_s=0.25, pace=pace, deadline_s=5.0
     )
     polling = asyncio.create_task(poller.run())
     good = server.routes["/v1/context"]
     try:
-        await until(lambda: bool(seen) and seen[-1].value == STATUS)
+        await until_async(lambda: bool(seen) and seen[-1].value == STATUS)
         server.routes["/v1/context"] = says(502, "{}")
-        await until(lambda: seen[-1].failure is not None)
+        await until_async(lambda: seen[-1].failure is not None)
         server.routes["/v1/context"] = good
-        await until(lambda: seen[-1].value == STATUS)
+        await until_async(lambda: seen[-1].value == STATUS)
     finally:
         polling.cancel()
         with suppress(asyncio.CancelledError):
@@ -192,9 +198,3 @@ async def test_an_answer_that_did_not_change_is_not_parsed_again(server: FaultSe
 async def test_an_endless_answer_is_cut_off(server: FaultServer) -> None:
     server.routes["/v1/context"] = hangs(answer(200, b"x" * 10)[:-5])
     assert await kind(server.url, deadline_s=0.2) is FailureKind.TIMEOUT
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110 - nothing signals a reading
-            await asyncio.sleep(0.005)

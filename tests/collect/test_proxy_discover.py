@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from specdash.collect import proxy_discover
-from specdash.collect.proxy_discover import ProxySearch, with_proxy
+from specdash.collect import discover
+from specdash.collect.discover import ProxySearch, with_proxy
 from specdash.core import paths
-from specdash.core.run_record import ProxyRecord
+from specdash.core.records import ProxyRecord
 from specdash.core.target import Target
 
 if TYPE_CHECKING:
@@ -140,13 +140,13 @@ def test_a_proxy_that_ended_stays_until_another_is_found(env: dict[str, str], ot
 def test_records_are_read_again_only_when_one_changed(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     leave(env, "other", upstream="http://127.0.0.1:9999")
     read: list[int] = []
-    wanted = proxy_discover._record
+    wanted = discover._record
 
     def counted(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
         read.append(1)
         return wanted(target, env)
 
-    monkeypatch.setattr(proxy_discover, "_record", counted)
+    monkeypatch.setattr(discover, "_record", counted)
     search = ProxySearch(SERVER, env)
     for _ in range(3):
         assert search.look() is None

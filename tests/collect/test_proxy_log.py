@@ -12,16 +12,23 @@ from hypothesis import strategies as st
 
 from specdash.collect import proxy_log
 from specdash.collect.proxy_log import JournalLines, ProxyEventsCollector
-from specdash.collect.tail import Chunk
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent, to_json
-from specdash.core.proxy_status import ProxyEvents
+from specdash.collect.tail import TailChunk
+from specdash.core.proxy_events import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    ProxyEvents,
+    RequestEvent,
+    RequestOutcome,
+    to_json,
+)
 from specdash.core.readings import FailureKind, Reading, Source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 REQUEST = RequestEvent(1_700_000_000.0, "s1", "r1", duration_s=2.0, draft_tokens=10, accepted_tokens=7)
-LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, Action.APPLIED, "r2", {"repeats": 9})
+LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, "r2", {"repeats": 9})
 
 HUMAN = b"""\
 2026-09-21 14:13:19,123 [INFO] REQ: stream=True msgs=12 tools=3
@@ -44,11 +51,11 @@ class Published(list[Reading[Any]]):
 class Given:
     """Lines that come as the test says."""
 
-    def __init__(self, *chunks: Chunk) -> None:
+    def __init__(self, *chunks: TailChunk) -> None:
         self.chunks = list(chunks)
 
-    def read(self, limit: int = 0) -> Chunk:
-        return self.chunks.pop(0) if self.chunks else Chunk()
+    def read(self, limit: int = 0) -> TailChunk:
+        return self.chunks.pop(0) if self.chunks else TailChunk()
 
     def close(self) -> None:
         self.chunks.clear()
@@ -97,23 +104,23 @@ def test_a_rotated_file_is_followed_into_the_new_one(file: Path, published: Publ
 
 
 def test_of_a_large_file_only_the_last_mebibyte_is_read(file: Path, published: Published) -> None:
-    one = lines(REQUEST)
-    file.write_bytes(one * (3 * proxy_log.BACKFILL_BYTES // len(one)))
+    chunk = lines(REQUEST)
+    file.write_bytes(chunk * (3 * proxy_log.BACKFILL_BYTES // len(chunk)))
     ProxyEventsCollector(str(file), published.append).step()
     read = sum(len(batch.events) + batch.dropped for batch in published.batches())
-    assert 0 < read * len(one) <= proxy_log.BACKFILL_BYTES
+    assert 0 < read * len(chunk) <= proxy_log.BACKFILL_BYTES
     assert len(published.events()) <= proxy_log.MAX_EVENTS
 
 
 def test_json_that_is_no_event_is_counted_and_other_lines_are_the_human_logs(published: Published) -> None:
     text = b'{"event":"party"}\n{"event":"request","at":"noon","session":"s","request_id":"r"}\n{"a\n\n'
-    ProxyEventsCollector("x", published.append, lines=Given(Chunk(text + lines(LOOP)))).step()
+    ProxyEventsCollector("x", published.append, lines=Given(TailChunk(text + lines(LOOP)))).step()
     assert published.batches() == [ProxyEvents((LOOP,), 0, 3)]
 
 
 def test_a_line_without_an_end_is_dropped_and_never_kept(published: Published) -> None:
-    piece = Chunk(b"{" + b"x" * proxy_log.MAX_LINE_BYTES, more=True)
-    given = Given(piece, piece, piece, Chunk(b"}\n" + lines(LOOP)))
+    piece = TailChunk(b"{" + b"x" * proxy_log.MAX_LINE_BYTES, more=True)
+    given = Given(piece, piece, piece, TailChunk(b"}\n" + lines(LOOP)))
     collector = ProxyEventsCollector("x", published.append, lines=given)
     collector.step()
     assert len(collector._rest) == 0
@@ -125,10 +132,10 @@ def test_however_the_bytes_are_cut_the_events_are_the_same(cuts: list[int]) -> N
     data = lines(REQUEST, LOOP, REQUEST)
     chunks, at = [], 0
     for cut in cuts:
-        chunks.append(Chunk(data[at : at + cut], more=True))
+        chunks.append(TailChunk(data[at : at + cut], more=True))
         at += cut
     published = Published()
-    ProxyEventsCollector("x", published.append, lines=Given(*chunks, Chunk(data[at:]))).step()
+    ProxyEventsCollector("x", published.append, lines=Given(*chunks, TailChunk(data[at:]))).step()
     assert published.events() == [REQUEST, LOOP, REQUEST]
 
 
@@ -209,7 +216,7 @@ def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well
     file.write_bytes(HUMAN)
     ProxyEventsCollector(str(file), published.append, tell_context=True).step()
     (event,) = published.events()
-    assert (event.guardrail, event.action) == (Guardrail.LOOP_BREAKER, Action.RELEASED)
+    assert (event.guardrail, event.action) == (Guardrail.LOOP_BREAKER, GuardrailAction.RELEASED)
     (status,) = published.statuses()
     (session,) = status.sessions
     assert (session.context_tokens, session.context_window, session.turns_remaining) == (28000, 32768, 4)
@@ -236,7 +243,7 @@ def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, publishe
 
 def test_sessions_of_a_log_are_bounded(published: Published) -> None:
     text = b"".join(b"CONTEXT: 10/100 tokens (10.0%%), unknown turns remaining session=s%d\n" % i for i in range(300))
-    ProxyEventsCollector("x", published.append, lines=Given(Chunk(text)), tell_context=True).step()
+    ProxyEventsCollector("x", published.append, lines=Given(TailChunk(text)), tell_context=True).step()
     (status,) = published.statuses()
     assert len(status.sessions) <= 100
 
@@ -254,7 +261,7 @@ def test_a_human_log_tells_of_finished_requests(file: Path, published: Published
     assert isinstance(ended, RequestEvent)
     assert (ended.request_id, ended.session, ended.stop_reason) == ("req_1", "s1", "tool_use")
     assert (ended.completion_tokens, ended.ttft_s, ended.decode_rate) == (41, 0.75, 31.5)
-    assert (ended.outcome, ended.prompt_tokens, ended.duration_s) == (Outcome.OK, None, None)
+    assert (ended.outcome, ended.prompt_tokens, ended.duration_s) == (RequestOutcome.OK, None, None)
 
 
 @given(st.data())
@@ -263,7 +270,7 @@ def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: s
     cut = data.draw(st.integers(0, len(text)))
     published = Published()
     collector = ProxyEventsCollector(
-        "x", published.append, lines=Given(Chunk(text[:cut]), Chunk(text[cut:])), tell_context=True
+        "x", published.append, lines=Given(TailChunk(text[:cut]), TailChunk(text[cut:])), tell_context=True
     )
     collector.step()
     collector.step()
@@ -272,7 +279,7 @@ def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: s
 
 
 def test_once_the_address_is_known_the_log_speaks_for_the_proxy_no_more(published: Published) -> None:
-    given = Given(Chunk(HUMAN), Chunk(HUMAN))
+    given = Given(TailChunk(HUMAN), TailChunk(HUMAN))
     collector = ProxyEventsCollector("x", published.append, lines=given, tell_context=True)
     collector.step()
     collector.tell_no_context()

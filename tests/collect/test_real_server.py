@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,19 +9,27 @@ import pytest
 from specdash.collect.discover import answers_like_llama_server
 from specdash.collect.hub import Hub
 from specdash.core.log_facts import LogBatch, RequestAcceptance
-from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, Props, Slots
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import (
+    Counters,
+    FailureKind,
+    Health,
+    HealthStatus,
+    ProcessTree,
+    Props,
+    Reading,
+    Slots,
+    Source,
+)
 from specdash.core.target import Target
 from support.fault_server import free_port
 from support.small_server import complete, small_server
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.engine
 
-PATIENCE_S = 30.0
 PROMPT = "import os\n\ndef walk(path):\n    for name in os.listdir(path):\n"
 
 
@@ -41,13 +48,6 @@ class Seen:
         return last.failure.kind if last is not None and last.failure is not None else None
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
-
-
 def test_a_request_is_seen_by_metrics_slots_and_log_alike(tmp_path: Path) -> None:
     port, log, seen = free_port(), tmp_path / "server.log", Seen()
     target = Target(f"http://127.0.0.1:{port}", log=str(log))
@@ -57,6 +57,7 @@ def test_a_request_is_seen_by_metrics_slots_and_log_alike(tmp_path: Path) -> Non
         until(lambda: isinstance(metrics := seen.last(Source.METRICS), Counters) and bool(metrics.draft_tokens))
         until(lambda: any(not slot.is_processing and slot.task is not None for slot in seen.last(Source.SLOTS).slots))
         until(lambda: any(isinstance(fact, RequestAcceptance) for fact in _facts(seen)))
+        until(lambda: isinstance(seen.last(Source.PROCESS), ProcessTree))
         counters, slots = seen.last(Source.METRICS), seen.last(Source.SLOTS)
         props, health, tree = seen.last(Source.PROPS), seen.last(Source.HEALTH), seen.last(Source.PROCESS)
         (acceptance,) = (fact for fact in _facts(seen) if isinstance(fact, RequestAcceptance))

@@ -44,14 +44,14 @@ class Watched:
         return picture
 
     def statuses(self, picture: Picture) -> dict[str, str]:
-        return {one.id: one.status for one in picture.views.router.models}
+        return {model.id: model.status for model in picture.views.router.models}
 
 
 def test_nothing_is_loaded_by_looking_and_the_reason_is_said(tmp_path: Path) -> None:
     with running_router(tmp_path) as router:
         watched = Watched(router)
         with watched.hub:
-            picture = watched.until(lambda one: one.views.router.models and one.backend.reason)
+            picture = watched.until(lambda picture: picture.views.router.models and picture.backend.reason)
             assert "router without a model in memory" in picture.backend.reason
             assert picture.views.router.any_means is None
             assert watched.statuses(picture) == dict.fromkeys(("alpha", "beta", "broken"), "unloaded")
@@ -65,19 +65,19 @@ def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tm
         router.use("alpha")
         watched = Watched(router)
         with watched.hub:
-            picture = watched.until(lambda one: one.backend.speculation.types)
+            picture = watched.until(lambda picture: picture.backend.speculation.types)
             assert picture.backend.model == "alpha"
             assert picture.backend.speculation.types == ("draft-simple",)
-            assert [one.id for one in picture.views.router.models if one.watched] == ["alpha"]
+            assert [model.id for model in picture.views.router.models if model.watched] == ["alpha"]
             router.use("beta")
-            picture = watched.until(lambda one: one.views.router.any_means == "beta")
+            picture = watched.until(lambda picture: picture.views.router.any_means == "beta")
             assert watched.statuses(picture)["beta"] == "loaded"
             router.use("alpha")
-            watched.until(lambda one: one.views.router.any_means == "alpha")
+            watched.until(lambda picture: picture.views.router.any_means == "alpha")
             assert watched.picture.backend.model == "alpha"
             router.use("broken")
-            picture = watched.until(lambda one: watched.statuses(one)["broken"] == "failed")
-            failure = next(one.failure for one in picture.views.router.models if one.id == "broken")
+            picture = watched.until(lambda picture: watched.statuses(picture)["broken"] == "failed")
+            failure = next(model.failure for model in picture.views.router.models if model.id == "broken")
             assert failure == "its server ended at the start with exit code 1"
 
 
@@ -86,7 +86,7 @@ def test_a_model_that_fell_asleep_is_not_woken(tmp_path: Path) -> None:
         router.use("alpha")
         watched = Watched(router)
         with watched.hub:
-            picture = watched.until(lambda one: watched.statuses(one).get("alpha") == "sleeping")
+            picture = watched.until(lambda picture: watched.statuses(picture).get("alpha") == "sleeping")
             assert picture.views.router.any_means == "alpha"
             looks = watched.state.latest[Source.METRICS].at
             watched.until(lambda _: watched.state.latest[Source.METRICS].at > looks + 2)
@@ -99,6 +99,6 @@ def test_the_model_that_the_user_named_is_looked_at(tmp_path: Path) -> None:
         router.use("beta")
         watched = Watched(router, model="beta")
         with watched.hub:
-            picture = watched.until(lambda one: one.backend.speculation.active and one.views.router.models)
+            picture = watched.until(lambda picture: picture.backend.speculation.active and picture.views.router.models)
             assert picture.backend.model == "beta"
-            assert [one.id for one in picture.views.router.models if one.watched] == ["beta"]
+            assert [model.id for model in picture.views.router.models if model.watched] == ["beta"]

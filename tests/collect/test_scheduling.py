@@ -15,20 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.collect.scheduling import SPAN_S, TICK_S, SchedulingWatch
-from specdash.core.observations import STARVED_SHARE, SchedulingDelay
+from specdash.collect.hub import SPAN_S, TICK_S, SchedulingWatch
+from specdash.core.readings import STARVED_SHARE, SchedulingDelay
+from support.clock import Clock
 from support.fault_server import FaultServer, says
+from support.waiting import until
 
 if TYPE_CHECKING:
     from specdash.core.readings import Reading
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def woken(late: list[float]) -> tuple[SchedulingWatch, Clock, list[Reading[Any]]]:
@@ -36,8 +30,8 @@ def woken(late: list[float]) -> tuple[SchedulingWatch, Clock, list[Reading[Any]]
     told: list[Reading[Any]] = []
     clock = Clock()
     watch = SchedulingWatch(told.append, clock)
-    for one in late:
-        clock.now += TICK_S + one
+    for value in late:
+        clock.now += TICK_S + value
         watch.woke()
     return watch, clock, told
 
@@ -48,10 +42,10 @@ def test_it_counts_as_starved_by_what_was_late_within_the_span_and_tells_every_c
     clock = Clock()
     watch = SchedulingWatch(told.append, clock)
     wakes: list[tuple[float, float]] = []
-    for one in late:
-        clock.now += TICK_S + one
+    for value in late:
+        clock.now += TICK_S + value
         watch.woke()
-        wakes.append((clock.now, one))
+        wakes.append((clock.now, value))
         in_span = sum(delay for at, delay in wakes if at > clock.now - SPAN_S)
         assert told[-1].value is not None
         if abs(in_span - STARVED_SHARE * SPAN_S) > 1e-6:
@@ -61,12 +55,12 @@ def test_it_counts_as_starved_by_what_was_late_within_the_span_and_tells_every_c
 
 def test_a_machine_that_is_sound_is_told_of_once() -> None:
     _, _, told = woken([0.005] * 4000)
-    assert [one.value.is_starved for one in told if one.value is not None] == [False]
+    assert [reading.value.is_starved for reading in told if reading.value is not None] == [False]
 
 
 def test_it_is_told_again_while_it_lasts_and_when_it_is_over() -> None:
     _, _, told = woken([0.0, *[0.5] * 20, *[0.0] * 60])
-    states = [one.value.is_starved for one in told if one.value is not None]
+    states = [reading.value.is_starved for reading in told if reading.value is not None]
     assert states[0] is False
     assert states[-1] is False
     assert states.count(True) > 5
@@ -116,10 +110,7 @@ def test_a_specdash_that_is_stopped_and_goes_on_blames_itself_alone() -> None:
     with FaultServer(routes) as server:
         command = [sys.executable, "-m", "specdash", "check", "--url", server.url, "--for", "20", "--json"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while server.count("/metrics") < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: server.count("/metrics") >= 3, 60)
         for _ in range(3):
             os.kill(process.pid, signal.SIGSTOP)
             time.sleep(2.5)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.collect.tail import Chunk, LogTail
+from specdash.collect.tail import LogTail, TailChunk
 from specdash.core.readings import FailureKind
 
 
@@ -59,7 +59,7 @@ class TestStart:
 
     def test_an_empty_file_has_nothing_and_no_failure(self, log: Path) -> None:
         log.touch()
-        assert LogTail(str(log)).read() == Chunk()
+        assert LogTail(str(log)).read() == TailChunk()
 
     def test_a_file_that_is_not_there_yet_is_read_from_its_start_when_it_comes(self, log: Path) -> None:
         tail = LogTail(str(log), whole_below=4, backfill=4)
@@ -111,16 +111,16 @@ class TestGrowth:
         log.write_bytes(b"one\n")
         tail = LogTail(str(log))
         drain(tail)
-        assert tail.read() == Chunk()
+        assert tail.read() == TailChunk()
         append(log, b"two\n")
         assert drain(tail) == (b"two\n", False)
 
     def test_reads_are_bounded_and_say_that_there_is_more(self, log: Path) -> None:
         log.write_bytes(b"0123456789")
         tail = LogTail(str(log))
-        assert tail.read(4) == Chunk(b"0123", more=True)
-        assert tail.read(4) == Chunk(b"4567", more=True)
-        assert tail.read(4) == Chunk(b"89")
+        assert tail.read(4) == TailChunk(b"0123", more=True)
+        assert tail.read(4) == TailChunk(b"4567", more=True)
+        assert tail.read(4) == TailChunk(b"89")
 
     def test_a_line_of_ten_megabytes_and_invalid_utf8_pass_as_they_are(self, log: Path) -> None:
         data = b"\xff\xfe\x00" + b"x" * 10_000_000 + b"\nend\n"
@@ -270,3 +270,24 @@ def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[
         assert got == written
     finally:
         shutil.rmtree(folder)
+
+
+class TestGoingOn:
+    def test_a_second_reader_begins_where_the_first_ended(self, log: Path) -> None:
+        append(log, b"one\n")
+        first = LogTail(str(log))
+        drain(first)
+        append(log, b"two\n")
+        assert drain(LogTail(str(log), after=first.place)) == (b"two\n", False)
+
+    @pytest.mark.parametrize("change", ["another file", "cut short"])
+    def test_a_log_that_is_another_one_is_read_from_its_start(self, log: Path, change: str) -> None:
+        append(log, b"of the old server\n")
+        first = LogTail(str(log))
+        drain(first)
+        if change == "another file":
+            log.rename(log.with_suffix(".1"))
+        else:
+            os.truncate(log, 0)
+        append(log, b"new\n")
+        assert drain(LogTail(str(log), after=first.place)) == (b"new\n", True)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.backend.server_check import health
-from specdash.control.apply import Apply
-from specdash.control.apply_plan import plan_rollback
-from specdash.control.journal import journal_file
-from specdash.control.services import ServiceState
-from specdash.core.applies import STEPS, ApplyKind, Outcome, Progress, Step, StepState
-from specdash.core.changes import Role
+from specdash.backend.start_check import health
+from specdash.control.apply.apply import Apply
+from specdash.control.apply.journal import journal_file
+from specdash.control.apply.plan import plan_rollback
+from specdash.control.services.services import ServiceState
+from specdash.core.changes import STEPS, ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
-from specdash.core.observations import HealthStatus
+from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.certificates import make_certificate
-from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment, until
+from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment
 from support.fault_server import FaultServer, says
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,13 +83,13 @@ class Clients:
             thread.join(60)
 
 
-def during(rig: Rig, step: Step, do: Callable[[], object], *words: str, **options: Any) -> Apply:
+def during(rig: Rig, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
     """An apply that does `do` when `step` begins."""
     planned = rig.prepare(*words, **options)
     reports = rig.reports
     done: list[object] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress: ApplyProgress) -> None:
         reports.append(progress)
         if progress.step is step and progress.state is StepState.RUNNING and not done:
             done.append(True)
@@ -133,17 +133,17 @@ def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
         record = rig.apply("LLAMA_DRAFT_MAX=8")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     rig.assert_settled(version=old.replace(b'MAX="4"', b"MAX=8"))
     assert clients.errors == []
-    assert [(one.key, one.before, one.after) for one in record.changes] == [("LLAMA_DRAFT_MAX", "4", "8")]
+    assert [(change.key, change.before, change.after) for change in record.changes] == [("LLAMA_DRAFT_MAX", "4", "8")]
     assert record.downtime_s is not None
     assert 0 < record.downtime_s < 30
     assert 0 < record.step_seconds["engine load"] < 30
     assert record.digests == {"backend": rig.digest()}
     assert rig.backups()[record.backups["backend"] - 1] == old
     assert rig.records()[-1] == record
-    done = [one.step for one in rig.reports if one.state is StepState.DONE]
+    done = [report.step for report in rig.reports if report.state is StepState.DONE]
     assert done == list(STEPS)
 
 
@@ -156,21 +156,21 @@ def test_a_refused_change_touches_nothing(rig: Rig) -> None:
     apply = rig.prepare("LLAMA_DRAFT_MAX=4", "LLAMA_DRAFT_MIN=9")
     assert apply.plan.refused
     record = apply.run()
-    assert (record.outcome, record.failed_step) == (Outcome.REFUSED, Step.PREFLIGHT)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT)
     assert apply.error is not None
     assert apply.error.exit_code is ExitCode.REFUSED
     rig.assert_settled(version=old)
     assert rig.engine() == engine
-    assert rig.records()[-1].outcome is Outcome.REFUSED
+    assert rig.records()[-1].outcome is ApplyOutcome.REFUSED
 
 
 FAILING = [
-    ("exits", Step.HEALTH, "failed to load the model of the test"),
-    ("deaf", Step.HEALTH, "not healthy within 2 s (no answer yet)"),
-    ("loading", Step.HEALTH, "not healthy within 2 s (loading)"),
-    ("no-drafts", Step.SPECULATION, "it is healthy but does not speculate"),
-    ("dies-on-probe", Step.PROBE, "a first completion broke off"),
-    ("no-tokens", Step.PROBE, "HTTP 500: speculative batch index 7"),
+    ("exits", ApplyStep.HEALTH, "failed to load the model of the test"),
+    ("deaf", ApplyStep.HEALTH, "not healthy within 2 s (no answer yet)"),
+    ("loading", ApplyStep.HEALTH, "not healthy within 2 s (loading)"),
+    ("no-drafts", ApplyStep.SPECULATION, "it is healthy but does not speculate"),
+    ("dies-on-probe", ApplyStep.PROBE, "a first completion broke off"),
+    ("no-tokens", ApplyStep.PROBE, "HTTP 500: speculative batch index 7"),
 ]
 TOLD = {
     "exits": "failed to load the model of the test",
@@ -180,13 +180,15 @@ TOLD = {
 
 
 @pytest.mark.parametrize(("way", "step", "reason"), FAILING, ids=[way for way, *_ in FAILING])
-def test_a_server_that_fails_is_rolled_back_and_no_client_notices(rig: Rig, way: str, step: Step, reason: str) -> None:
+def test_a_server_that_fails_is_rolled_back_and_no_client_notices(
+    rig: Rig, way: str, step: ApplyStep, reason: str
+) -> None:
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
         # The runner asks nothing of its own, so that what the apply finds is the apply's.
         words = (*misbehaving(rig.home, way), "LLAMA_START_PROBE=0")
-        record = rig.apply(*words, health_timeout_s=2 if step is Step.HEALTH else 30)
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, step), record.reason
+        record = rig.apply(*words, health_timeout_s=2 if step is ApplyStep.HEALTH else 30)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, step), record.reason
     assert reason in record.reason
     assert TOLD.get(way, "") in "\n".join(record.log_lines)
     assert clients.errors == []
@@ -196,7 +198,7 @@ def test_a_server_that_fails_is_rolled_back_and_no_client_notices(rig: Rig, way:
 def test_a_crash_loop_is_seen_at_once_and_not_waited_out(rig: Rig) -> None:
     began = time.monotonic()
     record = rig.apply(BROKEN_TEMPLATE, health_timeout_s=300)
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH)
     assert time.monotonic() - began < 60
     assert any("--no-jinja" in line for line in record.log_lines), record.log_lines
     rig.assert_settled()
@@ -205,7 +207,7 @@ def test_a_crash_loop_is_seen_at_once_and_not_waited_out(rig: Rig) -> None:
 def test_a_server_that_the_runners_own_probe_ends_is_rolled_back_with_its_words(rig: Rig) -> None:
     old = rig.file().read_bytes()
     record = rig.apply(*misbehaving(rig.home, "dies-on-probe"), health_timeout_s=30)
-    assert record.outcome is Outcome.ROLLED_BACK, record.reason
+    assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
     assert "GGML_ASSERT(the test said so)" in "\n".join((record.reason, *record.log_lines))
     rig.assert_settled(version=old)
 
@@ -218,8 +220,8 @@ def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_b
     shutil.copy(models["draft"], draft)
     old = rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = during(rig, Step.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.RESTART), record.reason
+    record = during(rig, ApplyStep.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "aborts the server at the first rejected token" in record.reason
     rig.assert_settled(version=old)
 
@@ -229,8 +231,8 @@ def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str
     shutil.copy(models["draft"], draft)
     engine, old = rig.engine(), rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = during(rig, Step.HOLD, draft.unlink, *words).run()
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.RESTART), record.reason
+    record = during(rig, ApplyStep.HOLD, draft.unlink, *words).run()
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "no such file" in record.reason
     assert rig.engine() == engine
     rig.assert_settled(version=old)
@@ -247,11 +249,11 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
     assert f"set LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1" in alone.plan.findings[0].line
     assert rig.file().read_bytes() == old
     record = rig.apply(*moved(port))
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert rig.ask()
     assert fetch(f"http://127.0.0.1:{port}/health")["status"] == "ok"
     plan = plan_rollback(rig.deployment, env=rig.env)
-    assert Apply(plan, alone.options, lambda _: None, rig.env).run().outcome is Outcome.APPLIED
+    assert Apply(plan, alone.options, lambda _: None, rig.env).run().outcome is ApplyOutcome.APPLIED
     rig.assert_settled(version=old)
 
 
@@ -262,7 +264,7 @@ def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, 
         apply = rig.prepare(word)
         assert apply.plan.refused
         record = apply.run()
-    assert record.outcome is Outcome.REFUSED
+    assert record.outcome is ApplyOutcome.REFUSED
     assert clients.errors == []
     rig.assert_settled(version=rig.good_backend)
 
@@ -285,8 +287,8 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
     words = (f"PROXY_TLS_CERT_FILE={certificate}", f"PROXY_TLS_KEY_FILE={key}")
     garble = lambda: certificate.write_text("no certificate", encoding="utf-8")  # noqa: E731
     with Clients(rig) as clients:
-        record = during(rig, Step.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.RESUME), record.reason
+        record = during(rig, ApplyStep.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
     assert "is not a PEM file" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
@@ -295,7 +297,7 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
 def test_edits_by_hand_that_are_not_in_force_yet_are_told_of(rig: Rig) -> None:
     rig.file().write_bytes(rig.file().read_bytes() + b"LLAMA_DRAFT_P_MIN=0.5\n")
     record = rig.apply("LLAMA_DRAFT_MAX=9")
-    assert record.outcome is Outcome.APPLIED
+    assert record.outcome is ApplyOutcome.APPLIED
     assert any("those edits come into force too" in warning for warning in record.warnings)
 
 
@@ -303,9 +305,9 @@ def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     with contextlib.ExitStack() as stack:
         steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = during(rig, Step.WRITE, steal, *moved(port)).run()
-    assert record.outcome is Outcome.ROLLED_BACK
-    assert record.failed_step in (Step.RESTART, Step.HEALTH)
+        record = during(rig, ApplyStep.WRITE, steal, *moved(port)).run()
+    assert record.outcome is ApplyOutcome.ROLLED_BACK
+    assert record.failed_step in (ApplyStep.RESTART, ApplyStep.HEALTH)
     assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
     rig.assert_settled(version=old)
 
@@ -315,18 +317,18 @@ def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believ
     words = (*misbehaving(rig.home, "deaf"), *moved(port))
     with contextlib.ExitStack() as stack:
         answer = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = during(rig, Step.HEALTH, answer, *words, health_timeout_s=2).run()
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH), record.reason
+        record = during(rig, ApplyStep.HEALTH, answer, *words, health_timeout_s=2).run()
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH), record.reason
     rig.assert_settled(version=old)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_cancel_at_any_step_leaves_everything_as_it_was(rig: Rig, step: Step) -> None:
+def test_a_cancel_at_any_step_leaves_everything_as_it_was(rig: Rig, step: ApplyStep) -> None:
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
         record = rig.cancelled_at(step, "LLAMA_DRAFT_MAX=9", "PROXY_LOOP_WINDOW=11")
-    untouched = step in (Step.LOCK, Step.PREFLIGHT, Step.BACKUP)
-    assert record.outcome is (Outcome.REFUSED if untouched else Outcome.ROLLED_BACK)
+    untouched = step in (ApplyStep.LOCK, ApplyStep.PREFLIGHT, ApplyStep.BACKUP)
+    assert record.outcome is (ApplyOutcome.REFUSED if untouched else ApplyOutcome.ROLLED_BACK)
     assert (record.failed_step, record.reason) == (step, "it was interrupted")
     assert clients.errors == []
     rig.assert_settled(version=old)
@@ -336,7 +338,7 @@ def test_a_hot_proxy_setting_drops_no_stream_and_restarts_nothing(rig: Rig) -> N
     engine, proxy = rig.engine(), rig.service(Role.PROXY).status().pid
     with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) as ended:
         record = rig.apply("PROXY_LOOP_WINDOW=12")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert ended == ["answered"]
     assert (rig.engine(), rig.service(Role.PROXY).status().pid) == (engine, proxy)
     assert record.downtime_s is None
@@ -347,7 +349,7 @@ def test_a_proxy_setting_that_needs_a_restart_loses_no_request(rig: Rig) -> None
     proxy = rig.service(Role.PROXY).status().pid
     with Clients(rig) as clients:
         record = rig.apply("PROXY_MAX_CONNECTIONS=32")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert rig.service(Role.PROXY).status().pid != proxy
     assert clients.errors == []
     rig.assert_settled()
@@ -357,13 +359,13 @@ def test_a_proxy_setting_that_needs_a_restart_loses_no_request(rig: Rig) -> None
 def test_both_services_change_as_one(rig: Rig, word: str) -> None:
     with Clients(rig) as clients:
         record = rig.apply("LLAMA_DRAFT_MAX=6", word)
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert clients.errors == []
     assert set(record.digests) == {"backend", "proxy"}
     rig.assert_settled()
     with Clients(rig) as clients:
         record = rig.apply(*misbehaving(rig.home, "exits"), "PROXY_LOOP_WINDOW=14", "PROXY_MAX_CONNECTIONS=34")
-    assert record.outcome is Outcome.ROLLED_BACK
+    assert record.outcome is ApplyOutcome.ROLLED_BACK
     assert clients.errors == []
     assert rig.values(Role.PROXY)[word.split("=", maxsplit=1)[0]] == word.split("=")[1]
     rig.assert_settled()
@@ -380,13 +382,13 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
             ended.extend(stack.enter_context(turn) for turn in turns)
             until(lambda: rig.proxy("/admin/state")["active"] > 1)
 
-        record = during(rig, Step.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
+        record = during(rig, ApplyStep.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
     if force:
-        assert record.outcome is Outcome.APPLIED, record.reason
+        assert record.outcome is ApplyOutcome.APPLIED, record.reason
         assert any("cut off (--force)" in warning for warning in record.warnings)
         rig.assert_settled()
         return
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.DRAIN)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.DRAIN)
     assert "requests were still running after 0.01 s" in record.reason
     assert ended == [["answered"]] * 3
     assert rig.engine() == engine
@@ -397,7 +399,7 @@ def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(r
     with long_request(f"{rig.backend_url}/completion", ENDLESS, DIRECT) as ended:
         until(lambda: any(slot["is_processing"] for slot in fetch_slots(rig)))
         record = rig.apply("LLAMA_DRAFT_MAX=9")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     if ended != ["answered"]:
         assert any("did not come through a held proxy" in warning for warning in record.warnings)
     rig.assert_settled()
@@ -417,16 +419,16 @@ def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
     rig.file().write_bytes(theirs)
     record = apply.run()
-    assert record.outcome is Outcome.REFUSED
+    assert record.outcome is ApplyOutcome.REFUSED
     assert isinstance(apply.error, ConflictError)
     assert rig.file().read_bytes() == theirs
 
 
 def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) -> None:
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
-    apply = during(rig, Step.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
+    apply = during(rig, ApplyStep.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
     record = apply.run()
-    assert record.failed_step is Step.WRITE
+    assert record.failed_step is ApplyStep.WRITE
     assert isinstance(apply.error, ConflictError)
     assert rig.file().read_bytes() == theirs
     assert rig.proxy("/admin/state")["held"] is False
@@ -436,8 +438,8 @@ def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said
     def edit() -> None:
         rig.file().write_bytes(rig.file().read_bytes() + b"# an editor was here\n")
 
-    record = during(rig, Step.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLBACK_FAILED, Step.PROBE)
+    record = during(rig, ApplyStep.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLBACK_FAILED, ApplyStep.PROBE)
     assert "was changed by somebody else" in record.reason
     assert f"backup {record.backups['backend']}" in record.reason
     assert rig.file().read_bytes().endswith(b"# an editor was here\n")
@@ -450,11 +452,11 @@ def test_a_service_that_did_not_run_is_started_and_stopped_again_when_that_fails
     service.manager.stop(service.name)
     old = rig.file().read_bytes()
     record = rig.apply(*misbehaving(rig.home, "no-tokens"))
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE)
     assert rig.file().read_bytes() == old
     assert service.status().state in (ServiceState.STOPPED, ServiceState.FAILED)
     record = rig.apply("LLAMA_DRAFT_MAX=6")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert record.downtime_s is None
     rig.assert_settled()
 
@@ -465,7 +467,7 @@ def test_a_service_in_a_crash_loop_is_mended_by_an_apply(rig: Rig) -> None:
     service.manager.restart(service.name)
     until(lambda: rig.engine() is None)
     record = rig.apply("-LLAMA_ARG_CHAT_TEMPLATE")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     rig.assert_settled()
 
 
@@ -476,12 +478,12 @@ def test_a_service_that_is_not_well_is_restarted_whole_and_a_healthy_one_swaps_i
     words = "".join(f"{word}\n" for word in (*misbehaving(rig.home, way), "LLAMA_START_PROBE=0"))
     rig.file().write_bytes(rig.good[Role.BACKEND] + words.encode())
     service.manager.restart(service.name)
-    until(lambda: (one := rig.engine()) is not None and one.digest == rig.digest())
+    until(lambda: (serving_engine := rig.engine()) is not None and serving_engine.digest == rig.digest())
     wanted = HealthStatus.OK if way == "good" else HealthStatus.LOADING
     until(lambda: (found := health(rig.backend_url)) is not None and found.status is wanted)
     runner = service.status().pid
     record = rig.apply("LLAMA_ALIAS=good", "LLAMA_DRAFT_MAX=5")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert (service.status().pid == runner) == (way == "good")
     engine = rig.engine()
     assert engine is not None
@@ -498,8 +500,8 @@ def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
         except ConflictError as error:
             refusals.append(error)
 
-    record = during(rig, Step.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
-    assert record.outcome is Outcome.APPLIED
+    record = during(rig, ApplyStep.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
+    assert record.outcome is ApplyOutcome.APPLIED
     assert "LLAMA_DRAFT_MAX 4 -> 8" in str(refusals[0])
     assert rig.values()["LLAMA_DRAFT_MAX"] == "8"
 
@@ -519,19 +521,19 @@ def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> No
     between = rig.file().read_bytes()
     rig.apply("LLAMA_DRAFT_MAX=6")
 
-    def back(number: int | None = None) -> Outcome:
+    def back(number: int | None = None) -> ApplyOutcome:
         plan = plan_rollback(rig.deployment, number, env=rig.env)
         record = Apply(plan, rig.prepare("LLAMA_DRAFT_MAX=1").options, lambda _: None, rig.env).run()
         assert record.kind is ApplyKind.ROLLBACK
         return record.outcome
 
-    assert back() is Outcome.APPLIED
+    assert back() is ApplyOutcome.APPLIED
     rig.assert_settled(version=between)
-    assert back() is Outcome.APPLIED
+    assert back() is ApplyOutcome.APPLIED
     rig.assert_settled(version=start)
-    assert rig.apply("LLAMA_DRAFT_MAX=7").outcome is Outcome.APPLIED
-    assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is Outcome.APPLIED
-    assert back(first.number) is Outcome.APPLIED
+    assert rig.apply("LLAMA_DRAFT_MAX=7").outcome is ApplyOutcome.APPLIED
+    assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is ApplyOutcome.APPLIED
+    assert back(first.number) is ApplyOutcome.APPLIED
     rig.assert_settled(version=start)
     with pytest.raises(InputError, match="there is no apply 9999"):
         plan_rollback(rig.deployment, 9999, env=rig.env)
@@ -539,21 +541,9 @@ def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> No
 
 def test_no_secret_reaches_records_or_progress(rig: Rig) -> None:
     record = rig.apply("LLAMA_API_KEY=another-secret", "PROXY_UPSTREAM_API_KEY=another-secret")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     kept = (rig.home / ".local/state/specdash/applies.jsonl").read_text(encoding="utf-8")
-    told = kept + "".join(one.detail for one in rig.reports)
+    told = kept + "".join(report.detail for report in rig.reports)
     assert SECRET not in told
     assert "another-secret" not in told
     rig.assert_settled()
-
-
-def test_the_journal_is_for_nobody_else_to_read(rig: Rig) -> None:
-    modes: list[int] = []
-    during(
-        rig,
-        Step.HEALTH,
-        lambda: modes.append(journal_file(rig.env).path.stat().st_mode & 0o777),
-        "LLAMA_DRAFT_MAX=8",
-    ).run()
-    assert modes == [0o600]
-    assert fetch(f"{rig.backend_url}/health")["status"] == "ok"

@@ -9,20 +9,18 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.backend import demo
 from specdash.backend.launch import free_port
-from specdash.control import apply as apply_module
-from specdash.control.apply import Apply, ApplyOptions, plan_apply
-from specdash.control.apply_preview import preview
-from specdash.control.journal import journal_file
-from specdash.control.records import read_records
-from specdash.control.services import Deployment, ManagedService, ServiceState, ServiceStatus
-from specdash.core.applies import ApplyRecord, Outcome, Step
-from specdash.core.changes import Role, parse_assignments
+from specdash.control.apply import apply as apply_module
+from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
+from specdash.control.apply.journal import journal_file, read_records
+from specdash.control.apply.plan import preview
+from specdash.control.services.services import Deployment, ManagedService, ServiceProblem, ServiceState, ServiceStatus
+from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep, Role, parse_assignments
 from specdash.core.errors import ExitCode, NotWrittenError, ServiceError
 from specdash.core.paths import applies_file
 from support.deployment import misbehaving
@@ -84,8 +82,8 @@ class Setting:
 
     def apply(self, *words: str) -> tuple[Apply, ApplyRecord]:
         plan = plan_apply(Deployment(self.service), parse_assignments(list(words)), env=self.env)
-        one = Apply(plan, ApplyOptions(1, 2, 0), lambda _: None, self.env)
-        return one, one.run()
+        apply = Apply(plan, ApplyOptions(1, 2, 0), lambda _: None, self.env)
+        return apply, apply.run()
 
     def assert_untouched(self, before: bytes) -> None:
         assert self.service.env_file.read_bytes() == before
@@ -105,27 +103,30 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def test_a_service_that_is_not_there_is_said_with_the_reason() -> None:
-    deployment = Deployment(problems=("backend: no service found; `specdash services install` sets it up",))
+    deployment = Deployment(
+        missing=(ServiceProblem(Role.BACKEND, "no service found; `specdash services install` sets it up"),)
+    )
     with pytest.raises(ServiceError, match="no backend service to change: backend: no service found"):
         plan_apply(deployment, parse_assignments(["LLAMA_DRAFT_MAX=8"]))
 
 
-def test_a_unit_that_its_manager_does_not_know_is_refused(setting: Setting) -> None:
-    before = setting.service.env_file.read_bytes()
-    setting.manager.now = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")
-    apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
-    assert (record.outcome, record.failed_step) == (Outcome.REFUSED, Step.PREFLIGHT)
-    assert "llama: systemd knows no such unit" in record.reason
-    assert apply.error is not None
-    assert apply.error.exit_code is ExitCode.SERVICE
-    setting.assert_untouched(before)
+MISSING = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")
 
 
-def test_a_manager_that_does_not_run_is_refused(setting: Setting) -> None:
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"now": MISSING}, "llama: systemd knows no such unit (test); nothing was changed"),
+        ({"refuses": "systemd's user manager does not run"}, "systemd's user manager does not run"),
+    ],
+    ids=["unit", "manager"],
+)
+def test_a_service_that_cannot_be_asked_for_is_refused(setting: Setting, changed: dict[str, Any], reason: str) -> None:
     before = setting.service.env_file.read_bytes()
-    setting.manager.refuses = "systemd's user manager does not run"
+    for name, value in changed.items():
+        setattr(setting.manager, name, value)
     apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
-    assert (record.outcome, record.reason) == (Outcome.REFUSED, "systemd's user manager does not run")
+    assert (record.outcome, record.failed_step, record.reason) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT, reason)
     assert apply.error is not None
     assert apply.error.exit_code is ExitCode.SERVICE
     setting.assert_untouched(before)
@@ -141,7 +142,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_else(
     before = setting.service.env_file.read_bytes()
     monkeypatch.setattr(apply_module, "check_writable", check)
     apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
-    assert record.outcome is Outcome.REFUSED
+    assert record.outcome is ApplyOutcome.REFUSED
     assert reason in record.reason
     assert apply.error is not None
     assert apply.error.exit_code is ExitCode.NOT_WRITTEN
@@ -165,27 +166,27 @@ def test_whoever_looks_on_cannot_break_it(setting: Setting) -> None:
     plan = plan_apply(
         Deployment(setting.service), parse_assignments(["LLAMA_DRAFT_MAX=2", "LLAMA_DRAFT_MIN=3"]), env=setting.env
     )
-    assert Apply(plan, ApplyOptions(), report, setting.env).run().outcome is Outcome.REFUSED
+    assert Apply(plan, ApplyOptions(), report, setting.env).run().outcome is ApplyOutcome.REFUSED
 
 
 def test_the_preview_shows_the_diff_the_arguments_and_what_is_done(setting: Setting) -> None:
     words = ["LLAMA_DRAFT_MAX=8", "LLAMA_API_KEY=hush-hush"]
     plan = plan_apply(Deployment(setting.service), parse_assignments(words), env=setting.env)
-    (one,) = preview(plan, setting.env)
-    assert '-LLAMA_DRAFT_MAX="4"' in one.diff
-    assert "+LLAMA_DRAFT_MAX=8" in one.diff
-    assert "- speculative.draft.n_max = 4" in one.arguments
-    assert "+ speculative.draft.n_max = 8" in one.arguments
-    assert one.action == "start llama, which does not run now"
-    assert "draft-simple" in dict(one.readers)["LLAMA_DRAFT_MAX"]
-    assert "hush-hush" not in str(one.as_json())
+    (edit_preview,) = preview(plan, setting.env)
+    assert '-LLAMA_DRAFT_MAX="4"' in edit_preview.diff
+    assert "+LLAMA_DRAFT_MAX=8" in edit_preview.diff
+    assert "- speculative.draft.n_max = 4" in edit_preview.arguments
+    assert "+ speculative.draft.n_max = 8" in edit_preview.arguments
+    assert edit_preview.action == "start llama, which does not run now"
+    assert "draft-simple" in dict(edit_preview.readers)["LLAMA_DRAFT_MAX"]
+    assert "hush-hush" not in str(edit_preview.as_json())
     assert "hush-hush" not in repr(plan)
 
 
 def test_a_preview_of_values_that_no_engine_can_run_says_why_instead_of_a_diff(setting: Setting) -> None:
     plan = plan_apply(Deployment(setting.service), parse_assignments(["LLAMA_ENGINE=nonsense"]), env=setting.env)
-    (one,) = preview(plan, setting.env)
-    (why,) = one.arguments
+    (edit_preview,) = preview(plan, setting.env)
+    (why,) = edit_preview.arguments
     assert why.startswith("! ")
     assert "LLAMA_ENGINE" in why
 
@@ -252,18 +253,22 @@ def adopted(setting: Setting) -> Iterator[Setting]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process(adopted: Setting) -> None:
     _, record = adopted.apply("LLAMA_CTX_SIZE=2048")
-    assert record.outcome is Outcome.APPLIED, record.reason
+    assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert adopted.manager.asked == ["stop", "start"]
     assert record.downtime_s is not None
     before = adopted.service.env_file.read_bytes()
-    for way, step in (("exits", Step.HEALTH), ("no-drafts", Step.SPECULATION), ("dies-on-probe", Step.PROBE)):
+    for way, step in (
+        ("exits", ApplyStep.HEALTH),
+        ("no-drafts", ApplyStep.SPECULATION),
+        ("dies-on-probe", ApplyStep.PROBE),
+    ):
         _, record = adopted.apply(f"LLAMA_ALIAS={way}")
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, step), record.reason
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, step), record.reason
         assert adopted.service.env_file.read_bytes() == before
         assert adopted.service.status().state is ServiceState.RUNNING
-    assert [one.outcome for one in read_records(applies_file(adopted.env))] == [
-        Outcome.APPLIED,
-        *[Outcome.ROLLED_BACK] * 3,
+    assert [read_record.outcome for read_record in read_records(applies_file(adopted.env))] == [
+        ApplyOutcome.APPLIED,
+        *[ApplyOutcome.ROLLED_BACK] * 3,
     ]
 
 
@@ -272,7 +277,7 @@ def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process
 def test_a_change_that_does_not_reach_an_adopted_server_is_rolled_back_with_that_reason(adopted: Setting) -> None:
     before = adopted.service.env_file.read_bytes()
     _, record = adopted.apply("LLAMA_PARALLEL=2")
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.HEALTH)
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH)
     assert "LLAMA_PARALLEL=2 did not reach process" in record.reason
     assert adopted.service.env_file.read_bytes() == before
 
@@ -282,8 +287,8 @@ def test_a_change_that_does_not_reach_an_adopted_server_is_rolled_back_with_that
 def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_another_try(
     adopted: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from specdash.control.apply.undo import recover, unfinished
     from specdash.control.env_store import replace_env
-    from specdash.control.recover import recover, unfinished
 
     before = adopted.service.env_file.read_bytes()
 
@@ -292,16 +297,16 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_another_try(
             raise NotWrittenError(f"{snapshot.path} was not written: no space left")
         return replace_env(snapshot, data)
 
-    monkeypatch.setattr("specdash.control.apply_forward.replace_env", full)
-    monkeypatch.setattr("specdash.control.apply_undo._TRIES_APART_S", 0.01)
+    monkeypatch.setattr("specdash.control.apply.forward.replace_env", full)
+    monkeypatch.setattr("specdash.control.apply.undo._TRIES_APART_S", 0.01)
     _, record = adopted.apply("LLAMA_ALIAS=no-tokens")
-    assert record.outcome is Outcome.ROLLBACK_FAILED
+    assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
     assert "no space left; then run `specdash recover`" in record.reason
-    monkeypatch.setattr("specdash.control.apply_forward.replace_env", replace_env)
+    monkeypatch.setattr("specdash.control.apply.forward.replace_env", replace_env)
     journal = unfinished(adopted.env)
     assert journal is not None
     again = recover(Deployment(adopted.service), journal, finish=False, on_progress=lambda _: None, env=adopted.env)
-    assert (again.outcome, again.number) == (Outcome.ROLLED_BACK, record.number + 1)
+    assert (again.outcome, again.number) == (ApplyOutcome.ROLLED_BACK, record.number + 1)
     assert adopted.service.env_file.read_bytes() == before
     assert unfinished(adopted.env) is None
 
@@ -316,6 +321,6 @@ def test_an_env_file_that_an_apply_made_is_gone_again_after_its_rollback(adopted
     _, record = adopted.apply(
         *[word for word in words if not word.startswith(("LLAMA_ALIAS", "LLAMA_ENGINE"))], "LLAMA_ALIAS=no-tokens"
     )
-    assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.PROBE), record.reason
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE), record.reason
     assert not service.env_file.exists()
     assert service.status().state is ServiceState.STOPPED

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.apply_lock import ApplyLock
-from specdash.control.apply_plan import undone_stack
+from specdash.control.apply.journal import ApplyLock, append_record, next_number, read_records
+from specdash.control.apply.plan import undone_stack
 from specdash.control.env_store import Backups, EnvSnapshot
-from specdash.control.records import append_record, next_number, read_records
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
-from specdash.core.changes import Role
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import apply_lock_file
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def record(number: int, **more: object) -> ApplyRecord:
-    return replace(ApplyRecord(number, 1.0, 2.0, ApplyKind.APPLY, Outcome.APPLIED), **more)  # type: ignore[arg-type]
+    return replace(ApplyRecord(number, 1.0, 2.0, ApplyKind.APPLY, ApplyOutcome.APPLIED), **more)  # type: ignore[arg-type]
 
 
 def test_records_are_appended_privately_and_read_back(tmp_path: Path) -> None:
@@ -51,7 +49,7 @@ def test_a_line_that_was_cut_short_swallows_no_other(tail: bytes) -> None:
         with path.open("ab") as file:
             file.write(tail)
         append_record(path, record(2))
-        assert [one.number for one in read_records(path)] == [1, 2]
+        assert [read_record.number for read_record in read_records(path)] == [1, 2]
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
@@ -69,7 +67,7 @@ def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_the_lock_names_its_holder_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     code = (
-        "import sys, time; from specdash.control.apply_lock import ApplyLock;"
+        "import sys, time; from specdash.control.apply.journal import ApplyLock;"
         f"ApplyLock('apply LLAMA_DRAFT_MAX 4 -> 8', {env!r}).acquire(); print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -102,10 +100,10 @@ class History:
         self.now = b"A=0\n"
         self.file = directory / "env"
 
-    def go(self, data: bytes, kind: ApplyKind, outcome: Outcome = Outcome.APPLIED) -> ApplyRecord:
+    def go(self, data: bytes, kind: ApplyKind, outcome: ApplyOutcome = ApplyOutcome.APPLIED) -> ApplyRecord:
         before = snapshot(self.file, self.now)
         kept = self.backups.save(Role.BACKEND, before)
-        if outcome is Outcome.APPLIED:
+        if outcome is ApplyOutcome.APPLIED:
             self.now = data
         digest = snapshot(self.file, self.now).digest
         self.records.append(
@@ -130,8 +128,8 @@ class History:
 
 def test_a_failed_apply_is_nothing_to_go_back_from(tmp_path: Path) -> None:
     history = History(tmp_path)
-    history.go(b"A=1\n", ApplyKind.APPLY, Outcome.ROLLED_BACK)
-    history.go(b"A=2\n", ApplyKind.APPLY, Outcome.REFUSED)
+    history.go(b"A=1\n", ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
+    history.go(b"A=2\n", ApplyKind.APPLY, ApplyOutcome.REFUSED)
     assert history.stack == []
 
 
@@ -151,6 +149,6 @@ def test_undoing_again_and_again_goes_back_step_by_step_to_the_beginning(steps: 
                 versions.append(b"A=%d\n" % (index + 1))
                 history.go(versions[-1], ApplyKind.APPLY)
             elif step == "fail":
-                history.go(b"A=nine\n", ApplyKind.APPLY, Outcome.ROLLED_BACK)
+                history.go(b"A=nine\n", ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
             assert history.now == versions[-1]
             assert len(history.stack) == len(versions) - 1

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.control.apply import Apply
-from specdash.control.apply_settle import ProxyStanding
-from specdash.control.apply_steps import StepFailedError
-from specdash.control.journal import journal_file
-from specdash.control.services import ManagedService, ServiceState, ServiceStatus
-from specdash.core.applies import Outcome, Progress, Step, StepState
-from specdash.core.changes import Role
+from specdash.control.apply.apply import Apply
+from specdash.control.apply.forward import ProxyStanding
+from specdash.control.apply.journal import journal_file
+from specdash.control.apply.steps import StepFailedError
+from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
+from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.config import resolve
 from support.deployment import MANAGER_PARAMETERS, SIGN, Rig, misbehaving, running_deployment
 from support.engines import llama_server_binary
@@ -41,12 +40,12 @@ def rig(running: Rig) -> Rig:
     return running
 
 
-def when(rig: Rig, step: Step, do: Callable[[], object], *words: str, **options: Any) -> Apply:
+def when(rig: Rig, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
     """An apply that does `do` once, when `step` runs."""
     planned = rig.prepare(*words, **options)
     done: list[object] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress: ApplyProgress) -> None:
         rig.reports.append(progress)
         if progress.step is step and progress.state is StepState.RUNNING and not done:
             done.append(True)
@@ -66,32 +65,32 @@ class TestOnAnEngine:
 
     def test_an_engine_that_dies_after_it_was_verified_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
-        record = when(rig, Step.SETTLE, lambda: kill_engine(rig), "LLAMA_DRAFT_MAX=9", settle_s=30).run()
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.SETTLE), record.reason
+        record = when(rig, ApplyStep.SETTLE, lambda: kill_engine(rig), "LLAMA_DRAFT_MAX=9", settle_s=30).run()
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         rig.assert_settled(version=old)
 
     def test_clients_are_served_while_it_settles(self, rig: Rig) -> None:
         answers: list[str] = []
-        record = when(rig, Step.SETTLE, lambda: answers.append(rig.ask()), "LLAMA_DRAFT_MAX=9", settle_s=1).run()
-        assert record.outcome is Outcome.APPLIED, record.reason
+        record = when(rig, ApplyStep.SETTLE, lambda: answers.append(rig.ask()), "LLAMA_DRAFT_MAX=9", settle_s=1).run()
+        assert record.outcome is ApplyOutcome.APPLIED, record.reason
         assert answers
         assert record.step_seconds["settle"] >= 1
         assert record.downtime_s is not None
         assert record.downtime_s < record.ended_at - record.at - 1
-        assert next(one.detail for one in rig.reports if one.step is Step.SETTLE) == "settling 1 s"
+        assert next(report.detail for report in rig.reports if report.step is ApplyStep.SETTLE) == "settling 1 s"
 
     def test_a_server_that_stops_drafting_while_it_settles_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
         words = misbehaving(rig.home, "stops-drafting")
-        record = when(rig, Step.SETTLE, lambda: (rig.home / SIGN).touch(), *words, settle_s=3).run()
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.SETTLE), record.reason
+        record = when(rig, ApplyStep.SETTLE, lambda: (rig.home / SIGN).touch(), *words, settle_s=3).run()
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         assert "does not speculate any more" in record.reason
         rig.assert_settled(version=old)
 
     def test_a_backend_that_generates_but_gives_no_turn_to_the_proxy_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
         record = rig.apply(*misbehaving(rig.home, "no-turns"))
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.REQUEST), record.reason
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.REQUEST), record.reason
         assert f"a request through the proxy at {rig.proxy_url} failed: HTTP 5" in record.reason
         rig.assert_settled(version=old)
 
@@ -101,16 +100,16 @@ class TestOnAnEngine:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
-        record = when(rig, Step.SETTLE, kill_proxy, "PROXY_MAX_CONNECTIONS=31", settle_s=30).run()
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.SETTLE), record.reason
+        record = when(rig, ApplyStep.SETTLE, kill_proxy, "PROXY_MAX_CONNECTIONS=31", settle_s=30).run()
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         rig.wait_ready()
         assert "PROXY_MAX_CONNECTIONS" not in rig.values(Role.PROXY)
         rig.assert_settled()
 
     def test_a_cancel_while_it_settles_rolls_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
-        record = rig.cancelled_at(Step.SETTLE, "LLAMA_DRAFT_MAX=9")
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.SETTLE)
+        record = rig.cancelled_at(ApplyStep.SETTLE, "LLAMA_DRAFT_MAX=9")
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE)
         rig.assert_settled(version=old)
 
     @pytest.mark.parametrize("way", ["--finish", "--rollback"])
@@ -120,7 +119,7 @@ class TestOnAnEngine:
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         journal = journal_file(rig.env).read()
         assert journal is not None
-        assert journal.step is Step.SETTLE
+        assert journal.step is ApplyStep.SETTLE
         engine = rig.engine()
         assert rig.ask()
         done = rig.command("recover", way, "--yes")
@@ -157,8 +156,8 @@ wait $server
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         old = rig.file().read_bytes()
         words = ("LLAMA_ENGINE=llama-server", f"LLAMA_BIN={script}")
-        record = when(rig, Step.SETTLE, sign.touch, *words, settle_s=30).run()
-        assert (record.outcome, record.failed_step) == (Outcome.ROLLED_BACK, Step.SETTLE), record.reason
+        record = when(rig, ApplyStep.SETTLE, sign.touch, *words, settle_s=30).run()
+        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         assert 2 <= record.step_seconds["settle"] < 20
         rig.assert_settled(version=old)
 

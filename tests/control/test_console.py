@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.console import Console, Running
+from specdash.control.apply.journal import append_record
+from specdash.control.console import Console, RunningApply
 from specdash.control.env_store import Backups, read_env
-from specdash.control.records import append_record
-from specdash.control.services import Deployment, ManagedService, ServiceState, ServiceStatus
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
-from specdash.core.changes import Role
+from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ServiceError, SpecdashError
 from specdash.core.paths import applies_file, backups_dir
+from support.help_engine import help_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def applied(home: Path, number: int, value: str, kind: ApplyKind = ApplyKind.APP
     backup = Backups(backups_dir(env)).save(Role.BACKEND, read_env(file))
     file.write_text(f"LLAMA_DRAFT_MAX={value}\n", encoding="utf-8")
     record = ApplyRecord(
-        number, 0.0, 1.0, kind, Outcome.APPLIED,
+        number, 0.0, 1.0, kind, ApplyOutcome.APPLIED,
         backups={"backend": backup.number}, digests={"backend": read_env(file).digest},
     )  # fmt: skip
     append_record(applies_file(env), record)
@@ -89,26 +89,40 @@ def test_a_running_apply_is_busy_until_its_end_and_can_be_cancelled() -> None:
 
     def work(report: Any) -> ApplyRecord:
         assert cancelled.wait(10)
-        return ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, Outcome.ROLLED_BACK)
+        return ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
 
     def cancel() -> bool:
         cancelled.set()
         return True
 
-    running = Running(work, cancel).start()
+    running = RunningApply(work, cancel).start()
     assert running.busy
     assert not running.join(0.05)
     running.cancel()
     assert running.join(10)
     assert running.record is not None
-    assert running.record.outcome is Outcome.ROLLED_BACK
+    assert running.record.outcome is ApplyOutcome.ROLLED_BACK
 
 
 def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
     def work(report: Any) -> ApplyRecord:
         raise ServiceError("no such unit")
 
-    running = Running(work, lambda: False).start()
+    running = RunningApply(work, lambda: False).start()
     assert running.join(10)
     assert str(running.error) == "no such unit"
     assert running.record is None
+
+
+def test_it_says_which_of_the_listed_values_the_engine_has_not(tmp_path: Path) -> None:
+    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(help_engine(tmp_path / "llama-server", "2026-05"))}
+    missing = console(tmp_path).missing_values("LLAMA_SPEC_TYPE", values)
+    assert set(missing) == {"draft-dflash", "draft-dspark"}
+    assert set(missing.values()) == {"not in llama-server 1234 (abcdef)"}
+    assert console(tmp_path).missing_values("LLAMA_SPEC_TYPE", {**values, "LLAMA_BIN": "/no/such/file"}) == {}
+
+
+@pytest.mark.engine
+def test_a_real_engine_has_all_types_of_drafting(tmp_path: Path) -> None:
+    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": "xllamacpp"}
+    assert console(tmp_path).missing_values("LLAMA_SPEC_TYPE", values) == {}

@@ -11,11 +11,12 @@ import pytest
 
 from specdash.backend import demo
 from specdash.backend.launch import free_port
-from specdash.control.services import ServiceState
-from specdash.control.supervisor_services import ServiceEntry, write_services
+from specdash.control.services.services import ServiceState
+from specdash.control.services.supervisor_services import ServiceEntry, write_services
 from specdash.core.changes import Role
 from specdash.core.paths import services_file
-from support.supervised import RunningDaemon, gone, running_daemon, until
+from support.supervised import RunningDaemon, gone, running_daemon
+from support.waiting import until
 
 LOOPBACK = "127.0.0.1"
 
@@ -115,4 +116,4 @@ def test_backend_and_proxy_end_with_a_killed_daemon_and_come_back_with_the_next(
         assert all(gone(process.pid) for process in family)
         daemon.start_again()
         until(lambda: is_healthy(port) and is_healthy(proxy_port))
-        assert [one.restarts for one in daemon.client.statuses()] == [0, 0]
+        assert [status.restarts for status in daemon.client.statuses()] == [0, 0]

@@ -17,13 +17,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdash.control import supervisor_client
-from specdash.control.services import ServiceState
-from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.supervisor_wire import LOG_LINES_LIMIT, REQUEST_LIMIT_BYTES, peer_uid, send, socket_address
+from specdash.control.services import supervisor_client
+from specdash.control.services.services import ServiceState
+from specdash.control.services.supervisor_client import (
+    LOG_LINES_LIMIT,
+    REQUEST_LIMIT_BYTES,
+    SupervisorClient,
+    peer_uid,
+    send,
+    socket_address,
+)
 from specdash.core.errors import ServiceError
 from specdash.core.paths import supervisor_socket
-from support.supervised import RunningDaemon, running_daemon, until
+from support.supervised import RunningDaemon, running_daemon
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +40,7 @@ WAIT_S = 20.0
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(300)")
 CHANGED_DAEMON = """
 import os, sys
-from specdash.control import supervisor_daemon as module
+from specdash.control.services import supervisor_daemon as module
 from specdash.core.paths import supervisor_socket
 module._REQUEST_S = float(sys.argv[1])
 claim = module.Claim.take(supervisor_socket(os.environ))
@@ -44,10 +51,10 @@ sys.exit(module.Daemon(claim, (), os.environ, **more).run())
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    with running_daemon() as one:
-        one.add("a", SLEEPS)
-        one.client.start("a")
-        yield one
+    with running_daemon() as item:
+        item.add("a", SLEEPS)
+        item.client.start("a")
+        yield item
 
 
 @contextlib.contextmanager
@@ -68,32 +75,32 @@ def changed_daemon(home: Path, *, request_s: float = 10.0, uid: str = "own") -> 
 def connected(path: Path) -> socket.socket:
     deadline = time.monotonic() + WAIT_S
     while True:
-        one = socket.socket(socket.AF_UNIX)
-        one.settimeout(WAIT_S)
+        item = socket.socket(socket.AF_UNIX)
+        item.settimeout(WAIT_S)
         try:
             with socket_address(path) as address:
-                one.connect(address)
+                item.connect(address)
         except BlockingIOError:
             # The daemon's queue is full for a moment: connect(2) does not wait for that.
-            one.close()
+            item.close()
             assert time.monotonic() < deadline, "the daemon takes no connection"
             time.sleep(0.01)
         except BaseException:
-            one.close()
+            item.close()
             raise
         else:
-            return one
+            return item
 
 
 def answers(path: Path, data: bytes) -> list[dict[str, Any]]:
     """All that the daemon says to `data` before it, or we, are done."""
-    with connected(path) as one:
+    with connected(path) as item:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            one.sendall(data)
-            one.shutdown(socket.SHUT_WR)
+            item.sendall(data)
+            item.shutdown(socket.SHUT_WR)
         said = b""
         with contextlib.suppress(ConnectionResetError):
-            while chunk := one.recv(65536):
+            while chunk := item.recv(65536):
                 said += chunk
     return [json.loads(line) for line in said.splitlines()]
 
@@ -169,13 +176,13 @@ def test_more_lines_than_there_may_be_are_the_most_there_may_be(tmp_path: Path) 
 
 def test_several_requests_on_one_connection_are_answered_in_turn(daemon: RunningDaemon) -> None:
     found = answers(daemon.socket, b'{"command": "status", "name": "a"}\n{"command": "status", "name": "x"}\n')
-    assert [one["result"]["state"] for one in found] == ["running", "missing"]
+    assert [entry["result"]["state"] for entry in found] == ["running", "missing"]
 
 
 def test_a_client_that_leaves_in_the_middle_is_no_trouble(daemon: RunningDaemon) -> None:
     for data in (b"", b'{"command": "sta', b'{"command": "restart", "name": "a"}\n'):
-        with connected(daemon.socket) as one:
-            one.sendall(data)
+        with connected(daemon.socket) as item:
+            item.sendall(data)
     until(lambda: is_well(daemon))
 
 
@@ -192,7 +199,7 @@ def test_silent_clients_are_sent_away_and_keep_nobody_out_for_ever(tmp_path: Pat
     with changed_daemon(tmp_path, request_s=3.0) as client, contextlib.ExitStack() as stack:
         path = client._path
         silent = [stack.enter_context(connected(path)) for _ in range(70)]
-        refused = [one for one in silent if b"more than 64 clients at once" in one.recv(4096)]
+        refused = [item for item in silent if b"more than 64 clients at once" in item.recv(4096)]
         assert len(refused) >= 6
         until(client.available)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control import systemctl
-from specdash.control.deployment import find_deployment
-from specdash.control.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, UnitFacts, unit_texts
+from specdash.control.services import systemd as systemctl
+from specdash.control.services.deployment import find_deployment
+from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, UnitFacts, unit_texts
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.config import resolve
@@ -22,7 +22,8 @@ from support.systemd_user import running_user_manager
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.control.services import Deployment
+    from specdash.control.services.services import Deployment
+    from specdash.control.services.tool import ToolOutput
     from support.systemd_user import UserManager
 
 SLEEP = shutil.which("sleep") or "sleep"
@@ -203,7 +204,7 @@ class TestInSystemd:
         asked: list[tuple[str, ...]] = []
         run = systemctl.Systemctl.run
 
-        def count(self: systemctl.Systemctl, *arguments: str, timeout: float | None = None) -> systemctl.Answer:
+        def count(self: systemctl.Systemctl, *arguments: str, timeout: float | None = None) -> ToolOutput:
             asked.append(arguments)
             return run(self, *arguments, timeout=timeout)
 
@@ -242,7 +243,7 @@ class TestWithoutSystemd:
         backend, proxy, systemd = deployment.problems
         assert backend.startswith("backend: no service found; ")
         assert "started by hand" in backend
-        assert "`specdash services install --backend-env FILE --start`" in backend
+        assert "`specdash services adopt`" in backend
         assert proxy == "proxy: no service found; `specdash services install` sets it up"
         assert systemd.startswith("systemd's user manager does not answer")
         assert systemd.endswith("; the built-in supervisor needs none")

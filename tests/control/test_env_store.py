@@ -31,7 +31,7 @@ def env_file(tmp_path: Path) -> Path:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(one.name for one in directory.iterdir())
+    return sorted(path.name for path in directory.iterdir())
 
 
 class TestReading:
@@ -125,7 +125,7 @@ class TestReplacing:
         snapshot = replace_env(read_env(file), NEW)
         assert (snapshot.exists, snapshot.mode) == (True, 0o600)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert [stat.S_IMODE(one.stat().st_mode) for one in (file.parent, file.parent.parent)] == [0o700, 0o700]
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file.parent.parent)] == [0o700, 0o700]
 
     def test_makes_the_file_that_a_dangling_symlink_names(self, tmp_path: Path) -> None:
         link, file = tmp_path / "link.env", tmp_path / "elsewhere" / "a.env"

@@ -43,7 +43,7 @@ def version(env_file: Path, data: bytes) -> EnvSnapshot:
 def test_a_version_is_kept_with_its_number_time_digest_and_file(backups: Backups, env_file: Path) -> None:
     before = time.time()
     backup = backups.save(Role.BACKEND, read_env(env_file))
-    assert (backup.role, backup.number, backup.digest) == (Role.BACKEND, 1, read_env(env_file).digest)
+    assert (backup.number, backup.digest) == (1, read_env(env_file).digest)
     assert (backup.original, backup.existed) == (env_file, True)
     assert before <= backup.at <= time.time()
     assert backup.path.stat().st_mtime == pytest.approx(backup.at)
@@ -55,15 +55,15 @@ def test_versions_are_for_their_owner_only(backups: Backups, env_file: Path) -> 
     env_file.chmod(0o644)
     folder = backups.save(Role.PROXY, read_env(env_file)).path.parent
     assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
 def test_each_role_counts_for_itself(backups: Backups, env_file: Path) -> None:
     for _ in range(2):
         backups.save(Role.BACKEND, read_env(env_file))
     backups.save(Role.PROXY, read_env(env_file))
-    assert [one.number for one in backups.list(Role.BACKEND)] == [1, 2]
-    assert [one.number for one in backups.list(Role.PROXY)] == [1]
+    assert [backup.number for backup in backups.list(Role.BACKEND)] == [1, 2]
+    assert [backup.number for backup in backups.list(Role.PROXY)] == [1]
 
 
 def test_any_version_can_be_read_again(backups: Backups, env_file: Path) -> None:
@@ -117,10 +117,10 @@ def test_two_processes_never_take_one_number(backups: Backups, env_file: Path) -
         taken.extend(backups.save(Role.BACKEND, snapshot).number for _ in range(5))
 
     savers = [threading.Thread(target=save) for _ in range(6)]
-    for one in savers:
-        one.start()
-    for one in savers:
-        one.join(60)
+    for saver in savers:
+        saver.start()
+    for saver in savers:
+        saver.join(60)
     assert sorted(taken) == list(range(1, 31))
     assert len(backups.list(Role.BACKEND)) == 30
 
@@ -145,9 +145,9 @@ def test_a_save_that_is_cut_short_leaves_whole_versions_only(
     with suppress(NotWrittenError, KeyboardInterrupt):
         backups.save(Role.BACKEND, second)
     monkeypatch.undo()
-    kept = [backups.read(Role.BACKEND, one.number) for one in backups.list(Role.BACKEND)]
+    kept = [backups.read(Role.BACKEND, backup.number) for backup in backups.list(Role.BACKEND)]
     assert kept in ([b"A=1\n"], [b"A=1\n", b"A=2\n"])
-    assert not [one.name for one in first.path.parent.iterdir() if one.name.startswith(".")]
+    assert not [path.name for path in first.path.parent.iterdir() if path.name.startswith(".")]
     assert backups.read(Role.BACKEND, backups.save(Role.BACKEND, second).number) == b"A=2\n"
 
 

@@ -172,7 +172,7 @@ def test_what_is_immutable_is_said(protected: str, tmp_path: Path) -> None:
     finally:
         subprocess.run([chattr, "-i", str(what)], timeout=10, check=True)
     assert file.read_bytes() == b"A=1\n"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.env"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.env"]
 
 
 def test_a_file_size_limit_is_said_as_no_space(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_file_size_limit_is_said_as_no_space(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_bytes() == b"A=1\n"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.env"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.env"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ class TestAsAnotherUser:
         assert "it belongs to root, whom user nobody cannot keep as owner; run the command as root" in str(caught.value)
         assert f"or take it over with `sudo chown nobody: {file}`" in str(caught.value)
         assert file.read_bytes() == b"A=1\n"
-        assert [one.name for one in open_directory.iterdir()] == ["a.env"]
+        assert [path.name for path in open_directory.iterdir()] == ["a.env"]
 
     def test_a_file_of_another_group_is_said(self, act: Callable[[object], object], open_directory: Path) -> None:
         file = open_directory / "a.env"
@@ -227,8 +227,8 @@ class TestAsAnotherUser:
     def test_a_file_of_ones_own_is_written(self, act: Callable[[object], object], open_directory: Path) -> None:
         file = open_directory / "a.env"
         file.write_bytes(b"A=1\n")
-        for one in (file, open_directory):
-            os.chown(one, NOBODY, NOBODY)
+        for path in (file, open_directory):
+            os.chown(path, NOBODY, NOBODY)
         with as_nobody():
             act(read_env(file))
         assert file.stat().st_uid == NOBODY

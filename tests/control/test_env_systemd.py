@@ -105,9 +105,16 @@ class Systemd:
         self._count += len(files)
         for name, data in zip(names, files, strict=True):
             (self._directory / f"{name}.env").write_bytes(data)
-        for at in range(0, len(names), 100):
-            self._manager.systemctl("start", *(f"dump@{name}.service" for name in names[at : at + 100]), check=False)
+        self._start(names, 25)
+        # On a busy machine one of many is not started in time; what systemd does not take, it does not take again.
+        self._start([name for name in names if self._dumped(name) is None], 1)
         return [self._dumped(name) for name in names]
+
+    def _start(self, names: Sequence[str], at_once: int) -> None:
+        for at in range(0, len(names), at_once):
+            self._manager.systemctl(
+                "start", *(f"dump@{name}.service" for name in names[at : at + at_once]), check=False
+            )
 
     def values(self, files: Sequence[bytes]) -> list[dict[str, str] | None]:
         """What each file sets."""
@@ -119,7 +126,7 @@ class Systemd:
     def _dumped(self, name: str) -> dict[str, str] | None:
         output = self._directory / f"{name}.out"
         data = output.read_bytes() if output.exists() else b""
-        pairs = (decode(one).partition("=") for one in data.split(b"\0") if one)
+        pairs = (decode(part).partition("=") for part in data.split(b"\0") if part)
         return {key: value for key, _, value in pairs} or None
 
 

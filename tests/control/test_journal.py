@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from dataclasses import replace
@@ -11,49 +12,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.apply_work import Work
-from specdash.control.journal import (
-    Before,
-    HeldProxy,
-    Journal,
-    JournalEdit,
-    JournalFile,
-    Phase,
-    describe,
-)
-from specdash.core.applies import STEPS, ApplyKind, Step, StoredChange
-from specdash.core.changes import Role
+from specdash.control.apply.journal import ApplyPhase, Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
+from specdash.control.apply.transaction import Transaction
+from specdash.core.changes import STEPS, ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT = st.text(max_size=12)
-CHANGES = st.builds(
-    StoredChange, role=st.sampled_from(["backend", "proxy"]), key=TEXT, before=st.none() | TEXT, after=TEXT
-)
+LINES = [b"LLAMA_DRAFT_MAX=4\n", b"LLAMA_DRAFT_MAX=8\n", b"LLAMA_API_KEY=k\n", b"B=\xff\n", b"# c\n", b"no line\n"]
+BYTES = st.lists(st.sampled_from(LINES), max_size=4).map(b"".join) | st.binary(max_size=40)
 EDITS = st.builds(
-    JournalEdit,
+    Edit,
     role=st.sampled_from(Role),
     service=TEXT,
     manager=TEXT,
     env_file=TEXT,
-    old=st.binary(max_size=40),
-    new=st.binary(max_size=40),
+    old=BYTES,
+    new=BYTES,
     existed=st.booleans(),
     backup=st.integers(1, 99),
-    changes=st.lists(CHANGES, max_size=2).map(tuple),
+    changes=st.just(()),
     needs_restart=st.booleans(),
     before=st.builds(
-        Before,
+        ServiceBefore,
         running=st.booleans(),
         healthy=st.booleans(),
         speculative=st.none() | st.booleans(),
-        main_pid=st.none() | st.integers(1, 99999),
         engine_pid=st.none() | st.integers(1, 99999),
         digest=st.none() | TEXT,
     ),
-)
+).map(lambda edit: replace(edit, changes=differences(edit.role, edit.values(new=False), edit.values(new=True))))
 JOURNALS = st.builds(
     Journal,
     number=st.integers(1, 999),
@@ -61,9 +51,9 @@ JOURNALS = st.builds(
     at=st.floats(0, 2e9),
     pid=st.integers(1, 99999),
     pid_started=st.floats(0, 2e9),
-    step=st.sampled_from(Step),
+    step=st.sampled_from(ApplyStep),
     edits=st.lists(EDITS, max_size=2).map(tuple),
-    phase=st.sampled_from(Phase),
+    phase=st.sampled_from(ApplyPhase),
     profile=st.none() | TEXT,
     url=st.none() | TEXT,
     force=st.booleans(),
@@ -71,7 +61,7 @@ JOURNALS = st.builds(
         tuple
     ),
     touched=st.lists(st.sampled_from(Role), unique=True).map(tuple),
-    failed_step=st.none() | st.sampled_from(Step),
+    failed_step=st.none() | st.sampled_from(ApplyStep),
     reason=TEXT,
     log_lines=st.lists(TEXT, max_size=2).map(tuple),
     warnings=st.lists(TEXT, max_size=2).map(tuple),
@@ -79,9 +69,9 @@ JOURNALS = st.builds(
 
 
 def a_journal() -> Journal:
-    before = Before(running=True, healthy=True)
-    change = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "8")
-    edit = JournalEdit(
+    before = ServiceBefore(running=True, healthy=True)
+    change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
+    edit = Edit(
         Role.BACKEND,
         "b",
         "systemd",
@@ -89,12 +79,12 @@ def a_journal() -> Journal:
         b"LLAMA_DRAFT_MAX=4\n",
         b"LLAMA_DRAFT_MAX=8\n",
         True,
-        3,
         (change,),
         True,
+        3,
         before,
     )
-    return Journal(4, ApplyKind.APPLY, 0.0, os.getpid(), 1.0, Step.WRITE, (edit,))
+    return Journal(4, ApplyKind.APPLY, 0.0, os.getpid(), 1.0, ApplyStep.WRITE, (edit,))
 
 
 @given(JOURNALS)
@@ -102,16 +92,39 @@ def test_every_journal_is_read_back_as_it_was_written(journal: Journal) -> None:
     assert Journal.from_json(journal.to_json()) == journal
 
 
+def test_what_an_earlier_version_left_is_read_with_the_values_of_its_bytes() -> None:
+    change = {"role": "backend", "key": "LLAMA_API_KEY", "before": "***", "after": "***"}
+    edit = {
+        "role": "backend", "service": "b", "manager": "systemd", "env_file": "/e", "existed": True, "backup": 3,
+        "old": "TExBTUFfQVBJX0tFWT1hCg==", "new": "TExBTUFfQVBJX0tFWT1iCg==",
+        "needs_restart": True, "changes": [change],
+        "before": {"running": True, "healthy": True, "speculative": None, "engine_pid": 7, "digest": None},
+    }  # fmt: skip
+    text = json.dumps(
+        {
+            "number": 4, "kind": "apply", "at": 0.0, "pid": 9, "pid_started": 1.0, "step": "write", "edits": [edit],
+            "phase": "applying", "profile": None, "url": None, "drain_timeout_s": 120.0, "health_timeout_s": 600.0,
+            "settle_s": 15.0, "trial": False, "force": False, "held": [], "touched": ["backend"], "failed_step": None,
+            "reason": "", "log_lines": [], "warnings": [],
+        },
+        sort_keys=True,
+    )  # fmt: skip
+    journal = Journal.from_json(text)
+    assert journal.edits[0].changes == (Change(Role.BACKEND, "LLAMA_API_KEY", "a", "b"),)
+    assert journal.what == "LLAMA_API_KEY *** -> ***"
+    assert journal.to_json() == text
+
+
 def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
     file = JournalFile(tmp_path / "state" / "apply.journal")
     assert file.read() is None
     file.write(a_journal())
-    file.write(replace(a_journal(), step=Step.HEALTH))
+    file.write(replace(a_journal(), step=ApplyStep.HEALTH))
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in file.path.parent.iterdir()] == ["apply.journal"]
     found = file.read()
     assert found is not None
-    assert found.step is Step.HEALTH
+    assert found.step is ApplyStep.HEALTH
     file.remove()
     file.remove()
     assert list(file.path.parent.iterdir()) == []
@@ -139,31 +152,31 @@ def test_the_last_version_stays_when_the_next_cannot_be_written(tmp_path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
         with pytest.raises(NotWrittenError, match="cannot go on safely"):
-            file.write(replace(a_journal(), step=Step.HEALTH))
+            file.write(replace(a_journal(), step=ApplyStep.HEALTH))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert file.read() == a_journal()
-    assert [one.name for one in tmp_path.iterdir()] == ["apply.journal"]
+    assert [path.name for path in tmp_path.iterdir()] == ["apply.journal"]
 
 
 def test_its_words_say_what_was_cut_short_and_where() -> None:
     assert "apply 4 of " in a_journal().words
     assert a_journal().words.endswith("(LLAMA_DRAFT_MAX 4 -> 8) was cut short at step write")
-    back = replace(a_journal(), phase=Phase.ROLLING_BACK, failed_step=Step.PROBE)
+    back = replace(a_journal(), phase=ApplyPhase.ROLLING_BACK, failed_step=ApplyStep.PROBE)
     assert back.words.endswith("was cut short while it was rolling back from probe")
 
 
 def test_changes_are_described_in_a_line_that_stays_short() -> None:
-    many = tuple(StoredChange("backend", f"K{index}", None, "1") for index in range(7))
+    many = tuple(Change(Role.BACKEND, f"K{index}", None, "1") for index in range(7))
     assert describe(many) == "K0 unset -> 1, K1 unset -> 1, K2 unset -> 1, K3 unset -> 1, 3 more"
-    assert describe((StoredChange("backend", "K", "", None),)) == "K '' -> unset"
+    assert describe((Change(Role.BACKEND, "K", "", None),)) == "K '' -> unset"
 
 
 def test_a_restart_whose_end_was_not_seen_is_not_settled() -> None:
     """Only what was seen healthy, or never asked to restart, needs no restart to be undone."""
-    for step in Step:
+    for step in ApplyStep:
         for touched in ((), (Role.BACKEND,)):
-            work = Work.__new__(Work)
+            work = Transaction.__new__(Transaction)
             work.journal = replace(a_journal(), step=step, touched=touched)
-            seen = step is Step.ROLLBACK or step in STEPS[STEPS.index(Step.HEALTH) :]
+            seen = step is ApplyStep.ROLLBACK or step in STEPS[STEPS.index(ApplyStep.HEALTH) :]
             assert work.unsettled is (bool(touched) and not seen)

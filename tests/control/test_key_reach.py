@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.apply_engine import service_promise
-from specdash.control.apply_plan import plan_apply
-from specdash.control.apply_preview import preview
-from specdash.control.key_reach import arrived, findings
-from specdash.control.service_command import ServiceCommand, running_values
-from specdash.control.services import Deployment, ManagedService, ServiceState, ServiceStatus
-from specdash.core.changes import KeyChange, Role, parse_assignments
-from specdash.core.findings import Severity
+from specdash.control.apply.engine import service_promise
+from specdash.control.apply.plan import plan_apply, preview
+from specdash.control.services.service_command import ServiceCommand, arrived, findings, running_values
+from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
+from specdash.core.changes import Change, Role, changed_values, parse_assignments
+from specdash.core.errors import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,9 +60,9 @@ def with_words(unit: ManagedService, *words: str, **more: object) -> ManagedServ
 
 def judged(unit: ManagedService, word: str) -> tuple[Severity | None, str]:
     """How the change is judged, None where it is sure to have an effect; and the advice."""
-    after = parse_assignments([word], Role.BACKEND).after(Role.BACKEND, BEFORE)
+    after = changed_values(BEFORE, parse_assignments([word], Role.BACKEND)[Role.BACKEND])
     key = word.lstrip("-").partition("=")[0]
-    found = findings(unit, BEFORE, after, [KeyChange(Role.BACKEND, key, BEFORE.get(key), after.get(key))])
+    found = findings(unit, BEFORE, after, [Change(Role.BACKEND, key, BEFORE.get(key), after.get(key))])
     return (found[0].severity, found[0].fix) if found else (None, "")
 
 
@@ -182,7 +180,7 @@ def test_a_change_without_effect_is_refused_and_the_plan_says_that_nothing_chang
 ) -> None:
     plan = plan_apply(Deployment(unit), parse_assignments(["LLAMA_DRAFT_MAX=6"]), env={"HOME": str(env_file.parent)})
     assert plan.refused
-    assert "unit-key" in {one.rule for one in plan.findings if one.severity is Severity.ERROR}
+    assert "unit-key" in {finding.rule for finding in plan.findings if finding.severity is Severity.ERROR}
 
 
 def test_a_units_settings_are_those_of_its_command_line(unit: ManagedService) -> None:
@@ -226,12 +224,12 @@ ARRIVED = [
 def test_what_a_process_runs_with_tells_whether_a_change_has_arrived(
     key: str, before: str | None, after: str | None, argv: tuple[str, ...], variables: dict[str, str], seen: bool
 ) -> None:
-    assert arrived(KeyChange(Role.BACKEND, key, before, after), (SERVER, *argv), variables) is seen
+    assert arrived(Change(Role.BACKEND, key, before, after), (SERVER, *argv), variables) is seen
 
 
 @given(before=st.integers(1, 64), after=st.integers(1, 64))
 def test_a_value_that_is_put_onto_the_command_line_arrives_and_the_old_one_does_not(before: int, after: int) -> None:
-    change = KeyChange(Role.BACKEND, "LLAMA_DRAFT_MAX", str(before), str(after))
+    change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", str(before), str(after))
     assert arrived(change, (SERVER, "--spec-draft-n-max", str(after)), {})
     if before != after:
         assert not arrived(change, (SERVER, "--spec-draft-n-max", str(before)), {})

@@ -12,23 +12,22 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
-from specdash.control.services import ServiceState
-from specdash.control.supervised import SupervisedManager
-from specdash.control.supervisor import Service, Supervisor
-from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.systemd import SystemdManager
+from specdash.control.services.services import ServiceState
+from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
+from specdash.control.services.supervisor_client import SupervisorClient
+from specdash.control.services.systemd import SystemdManager
 from specdash.core.errors import ServiceError
 from specdash.core.paths import services_file
+from support.supervised import gone
 from support.systemd_user import running_user_manager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from specdash.control.services import ServiceManager, ServiceStatus
+    from specdash.control.services.services import ServiceManager, ServiceStatus
 
 NAME = "one.service"
 PATIENCE_S = 20.0
@@ -151,10 +150,6 @@ MANAGERS = {"systemd": on_systemd, "supervisor": in_process, "daemon": in_a_daem
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     with MANAGERS[request.param](tmp_path) as manager:
         yield Rig(manager, tmp_path / "how")
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_service_that_was_never_started_is_stopped_and_has_said_nothing(rig: Rig) -> None:

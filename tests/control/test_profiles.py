@@ -23,7 +23,7 @@ from specdash.control.profiles import (
     profile_text,
     save_profile,
 )
-from specdash.core.changes import Role
+from specdash.core.changes import Role, changed_values
 from specdash.core.errors import InputError, NotWrittenError, UsageError
 from specdash.core.paths import user_profiles_dir
 from specdash.proxy.settings import settings_from_env as proxy_settings
@@ -52,12 +52,12 @@ def write(env: Mapping[str, str], body: str, name: str = "mine", head: str = "")
 class TestShipped:
     def test_three_profiles_ship_with_reasons(self, env: dict[str, str]) -> None:
         profiles = all_profiles(env)
-        assert tuple(one.name for one in profiles) == SHIPPED
-        for one in profiles:
-            assert one.summary
-            assert one.notes
-            assert "UAP" in one.source
-            assert (one.origin, one.own, one.replaces) == (BUILT_IN, False, False)
+        assert tuple(profile.name for profile in profiles) == SHIPPED
+        for profile in profiles:
+            assert profile.summary
+            assert profile.notes
+            assert "UAP" in profile.source
+            assert (profile.origin, profile.own, profile.replaces) == (BUILT_IN, False, False)
 
     @pytest.mark.parametrize(
         ("name", "values"),
@@ -116,10 +116,10 @@ class TestShipped:
 
     @pytest.mark.parametrize("name", SHIPPED)
     def test_the_services_take_all_of_them(self, env: dict[str, str], name: str) -> None:
-        changes = find_profile(name, env).changes
+        values = find_profile(name, env).values
         model = {"LLAMA_MODEL": "/m.gguf", "LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MODEL": "/d.gguf"}
-        settings_from_env(changes.after(Role.BACKEND, model))
-        assert proxy_settings(changes.after(Role.PROXY, {})).problems == ()
+        settings_from_env(changed_values(model, values.get(Role.BACKEND, {})))
+        assert proxy_settings(changed_values({}, values.get(Role.PROXY, {}))).problems == ()
 
 
 class TestOwn:
@@ -142,14 +142,14 @@ class TestOwn:
         path = user_profiles_dir(env) / "loop-incident.toml"
         path.parent.mkdir(parents=True)
         path.write_text('name = "loop-incident"\n[proxy]\nPROXY_LOOP_WINDOW = 4\n', encoding="utf-8")
-        assert tuple(one.name for one in all_profiles(env)) == SHIPPED
-        one = find_profile("loop-incident", env)
-        assert (one.own, one.replaces, one.values) == (True, True, {Role.PROXY: {"PROXY_LOOP_WINDOW": "4"}})
+        assert tuple(profile.name for profile in all_profiles(env)) == SHIPPED
+        profile = find_profile("loop-incident", env)
+        assert (profile.own, profile.replaces, profile.values) == (True, True, {Role.PROXY: {"PROXY_LOOP_WINDOW": "4"}})
 
     def test_a_broken_file_is_listed_and_hides_no_other(self, env: dict[str, str]) -> None:
         write(env, "[backend]\nLLAMA_DRAFT_MAX = 6\n")
         path = write(env, "[backend\n", "broken")
-        assert [one.name for one in all_profiles(env)] == [*SHIPPED, "mine"]
+        assert [profile.name for profile in all_profiles(env)] == [*SHIPPED, "mine"]
         (broken,) = broken_profiles(env)
         assert (broken.name, broken.path) == ("broken", path)
         with pytest.raises(InputError, match="is not valid TOML"):
@@ -157,7 +157,7 @@ class TestOwn:
 
     def test_what_a_broken_file_stands_in_for_is_not_taken_in_its_place(self, env: dict[str, str]) -> None:
         write(env, "", "loop-incident")
-        assert "loop-incident" not in [one.name for one in all_profiles(env)]
+        assert "loop-incident" not in [profile.name for profile in all_profiles(env)]
         with pytest.raises(InputError, match=r"loop-incident\.toml"):
             find_profile("loop-incident", env)
 
@@ -173,7 +173,7 @@ class TestOwn:
     @pytest.mark.parametrize("content", [b"\xff", b"x" * (1 << 21)])
     def test_bytes_that_are_no_text_are_no_profile(self, env: dict[str, str], content: bytes) -> None:
         write(env, "").write_bytes(content)
-        assert [one.name for one in broken_profiles(env)] == ["mine"]
+        assert [broken_profile.name for broken_profile in broken_profiles(env)] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -265,14 +265,14 @@ class TestSaving:
 
     @given(st.text(CHARACTERS), st.lists(st.text(CHARACTERS)))
     def test_any_words_come_back(self, summary: str, notes: list[str]) -> None:
-        one = replace(self.MINE, summary=summary, notes=tuple(notes))
-        text = profile_text(one)
+        profile = replace(self.MINE, summary=summary, notes=tuple(notes))
+        text = profile_text(profile)
         assert tomllib.loads(text)["summary"] == summary
         assert parse_profile(text, "mine.toml", "mine").notes == tuple(notes)
 
 
 @pytest.mark.parametrize(
-    ("key", "one", "other", "same"),
+    ("key", "written", "other", "same"),
     [
         ("PROXY_LOOP_BREAKER", "on", "1", True),
         ("PROXY_LOOP_BREAKER", "on", "off", False),
@@ -283,8 +283,8 @@ class TestSaving:
         ("PROXY_UNHEARD_OF", "a", "b", False),
     ],
 )
-def test_values_are_compared_by_what_they_mean(key: str, one: str | None, other: str | None, same: bool) -> None:
-    assert means_the_same(Role.PROXY, key, one, other) is same
+def test_values_are_compared_by_what_they_mean(key: str, written: str | None, other: str | None, same: bool) -> None:
+    assert means_the_same(Role.PROXY, key, written, other) is same
 
 
 def test_paths_addresses_and_models_belong_to_the_machine() -> None:

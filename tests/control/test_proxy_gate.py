@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control import proxy_gate
-from specdash.control.journal import HeldProxy
-from specdash.control.proxy_gate import Front, ProxyGate, fronts, resume_all
-from specdash.core.run_record import ProxyRecord
-from support.deployment import until
+from specdash.control.apply import transaction
+from specdash.control.apply.journal import HeldProxy
+from specdash.control.apply.transaction import ProxyFront, ProxyGate, fronts, resume_all
+from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,13 +42,13 @@ def state(proxy: ProxyProcess) -> dict[str, object]:
 def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(proxy: ProxyProcess) -> None:
     assert fronts(["http://127.0.0.1:10"], env_of(proxy)) == ()
     found = fronts(["http://localhost:9"], env_of(proxy))
-    assert [(one.record.pid, one.key) for one in found] == [(proxy.process.pid, "hush")]
+    assert [(proxy_front.record.pid, proxy_front.key) for proxy_front in found] == [(proxy.process.pid, "hush")]
     assert "hush" not in repr(found)
     gate = ProxyGate(found, "specdash apply 1", 30)
     assert gate.hold() == []
     assert (gate.count, gate.active()) == (1, 0)
     assert (state(proxy)["held"], state(proxy)["reason"]) == (True, "specdash apply 1")
-    assert state(proxy)["limit_s"] == proxy_gate.LIMIT_S
+    assert state(proxy)["limit_s"] == transaction.LIMIT_S
     assert gate.resume() == []
     assert state(proxy)["held"] is False
     assert gate.resume() == []
@@ -57,8 +57,8 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
 def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
     proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_gate, "RENEW_S", 0.05)
-    monkeypatch.setattr(proxy_gate, "LIMIT_S", 0.4)
+    monkeypatch.setattr(transaction, "RENEW_S", 0.05)
+    monkeypatch.setattr(transaction, "LIMIT_S", 0.4)
     gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
     gate.hold()
     threading.Event().wait(1.0)
@@ -69,27 +69,30 @@ def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
 
 
 def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_gate, "LIMIT_S", 0.2)
+    monkeypatch.setattr(transaction, "LIMIT_S", 0.2)
     gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
     gate.hold()
     until(lambda: state(proxy)["held"] is False)
+    gate.resume()
 
 
 def test_the_proxies_of_a_journal_are_resumed_and_those_that_are_gone_are_no_trouble(proxy: ProxyProcess) -> None:
     found = fronts([UPSTREAM], env_of(proxy))
-    ProxyGate(found, "of a specdash that was killed", 30).hold()
+    killed = ProxyGate(found, "of a specdash that was killed", 30)
+    killed.hold()
     gone = HeldProxy(2**22 + 1, 0.0, UPSTREAM)
     assert resume_all([gone, found[0].held], env_of(proxy)) == []
     assert state(proxy)["held"] is False
     proxy.process.kill()
     proxy.process.wait(5)
     assert resume_all([found[0].held], env_of(proxy)) == []
+    killed.resume()
 
 
-def front(url: str) -> Front:
+def front(url: str) -> ProxyFront:
     import psutil
 
-    return Front(ProxyRecord(os.getpid(), psutil.Process().create_time(), url, UPSTREAM), None)
+    return ProxyFront(ProxyRecord(os.getpid(), psutil.Process().create_time(), url, UPSTREAM), None)
 
 
 def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:
@@ -98,16 +101,6 @@ def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:
         assert gate.hold() == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
         assert (gate.count, gate.active(), gate.resume()) == (0, 0, [])
         assert server.count("/admin/resume") == 0
-
-
-def test_a_proxy_of_an_earlier_specdash_is_held_without_what_it_does_not_know() -> None:
-    answers = iter([says(400, '{"error":{"message":"unknown field"}}'), says(200, "{}"), says(200, "{}")])
-    with FaultServer({"/admin/resume": says(200, "{}")}) as server:
-        server.routes["/admin/hold"] = lambda connection, one: next(answers)(connection, one)
-        gate = ProxyGate([front(server.url)], "why", 30)
-        assert gate.hold() == []
-        assert server.count("/admin/hold") == 2
-        assert gate.resume() == []
 
 
 def test_a_proxy_that_does_not_take_the_resume_is_said_with_the_way_out() -> None:

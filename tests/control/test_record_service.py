@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control import installation, record_service, supervised_installation
-from specdash.control.deployment import find_deployment
-from specdash.control.supervisor_services import ServiceEntry, describe, read_services, write_services
-from specdash.control.unit_files import directives, split_words
-from specdash.control.units import RECORD_UNIT, VERSION, UnitFacts, record_unit, version_of
+from specdash.control.services import installation
+from specdash.control.services.deployment import find_deployment
+from specdash.control.services.supervisor_services import ServiceEntry, describe, read_services, write_services
+from specdash.control.services.units import (
+    RECORD_UNIT,
+    VERSION,
+    UnitFacts,
+    directives,
+    record_unit,
+    split_words,
+    version_of,
+)
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.config import SERVICE_SETTINGS, Resolved
@@ -42,7 +49,7 @@ def test_a_unit_of_somebody_else_is_left_alone(env: dict[str, str]) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("[Service]\nExecStart=/bin/true\n")
     with pytest.raises(ServiceError, match="was not written by specdash"):
-        record_service.plan(env, FACTS)
+        installation.recorder_change(env, FACTS)
 
 
 def test_our_unit_is_among_those_that_uninstall_removes(env: dict[str, str]) -> None:
@@ -56,17 +63,17 @@ def test_the_supervisor_gets_one_entry_however_often_it_is_installed(env: dict[s
     backend = ServiceEntry("specdash-backend", Role.BACKEND, paths.backend_env_file(env))
     write_services(paths.services_file(env), (backend,))
     for _ in range(2):
-        supervised_installation.install(env, record_service.entries(env))
+        installation.install_supervised(env, installation.recorder_entries(env))
     found = read_services(paths.services_file(env))
-    assert [one.name for one in found] == ["specdash-backend", "specdash-record"]
+    assert [service_entry.name for service_entry in found] == ["specdash-backend", "specdash-record"]
     service = describe(found[1], env)
     assert service.argv == (sys.executable, "-m", "specdash", "record")
     assert service.reload_signal is None
-    assert service.stop_timeout == record_service.STOP_TIMEOUT_S
+    assert service.stop_timeout == installation.STOP_TIMEOUT_S
 
 
 def test_the_recorder_is_never_taken_for_a_service_to_be_changed(env: dict[str, str]) -> None:
-    supervised_installation.install(env, record_service.entries(env))
+    installation.install_supervised(env, installation.recorder_entries(env))
     settings = {name: Resolved(None, "default") for name in SERVICE_SETTINGS}
     settings["manager"] = Resolved("supervisor", "test")
     deployment = find_deployment(settings, env)
@@ -75,8 +82,8 @@ def test_the_recorder_is_never_taken_for_a_service_to_be_changed(env: dict[str, 
 
 
 def test_uninstall_takes_the_recorder_away_too(env: dict[str, str]) -> None:
-    supervised_installation.install(env, record_service.entries(env))
-    assert supervised_installation.uninstall(env) == ("specdash-record",)
+    installation.install_supervised(env, installation.recorder_entries(env))
+    assert installation.uninstall_supervised(env) == ("specdash-record",)
     assert not paths.services_file(env).exists()
 
 

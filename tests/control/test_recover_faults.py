@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control import faults
-from specdash.control.journal import journal_file
-from specdash.core.applies import ApplyKind, Outcome
+from specdash.control.apply.journal import journal_file
+from specdash.core.changes import ApplyKind, ApplyOutcome
+from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS
 from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving, running_deployment
 
 if TYPE_CHECKING:
@@ -28,21 +28,24 @@ BEFORE_THE_JOURNAL = {
     "backup:before",
     "backup:saved",
 }
-RECORDED = {faults.RECORD_APPENDED, "record:after"}
+RECORDED = {"record:appended", "record:after"}
 
 
 RECOVERIES = [
     (cut, point)
-    for cut in (faults.WRITE_RENAMED, faults.RESTART_ASKED, "probe:after")
-    for point in (*faults.RECOVER_POINTS, *faults.ROLLBACK_POINTS)
+    for cut in ("write:renamed", "probe:after")
+    for point in (*RECOVER_POINTS, *ROLLBACK_POINTS)
     # What was not asked to restart need not be restarted.
-    if (cut, point) != (faults.WRITE_RENAMED, faults.ROLLBACK_RESTARTED)
+    if (cut, point) != ("write:renamed", "rollback:restarted")
 ]
 FINISHING = [
     point
-    for point in faults.FORWARD_POINTS
+    for point in FORWARD_POINTS
     if point.split(":")[0] in ("hold", "write", "restart", "probe", "resume", "record")
 ]
+
+
+under_the_daemon = pytest.mark.parametrize("running", MANAGER_PARAMETERS[:1], indirect=True)
 
 
 @pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
@@ -70,40 +73,64 @@ def recovered(rig: Rig, way: str, *, code: int = 0) -> None:
     assert (again.returncode, again.stdout) == (0, "nothing to recover\n")
 
 
+@under_the_daemon
 @pytest.mark.parametrize("way", ["--rollback", "--finish"])
-@pytest.mark.parametrize("point", faults.FORWARD_POINTS)
+@pytest.mark.parametrize("point", sorted(BEFORE_THE_JOURNAL))
+def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_nothing(
+    rig: Rig, point: str, way: str
+) -> None:
+    old = rig.file().read_bytes()
+    killed(rig, point, *BOTH)
+    assert rig.file().read_bytes() == old
+    recovered(rig, way)
+    rig.assert_settled(version=old)
+    rig.ask()
+
+
+@pytest.mark.parametrize("way", ["--rollback", "--finish"])
+@pytest.mark.parametrize("point", [point for point in FORWARD_POINTS if point not in BEFORE_THE_JOURNAL])
 def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, way: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *BOTH)
     assert rig.file().read_bytes() in (old, old.replace(b'MAX="4"', b"MAX=7") + b"LLAMA_DRAFT_P_MIN=0.25\n")
     recovered(rig, way)
-    new = point in RECORDED or (way == "--finish" and point not in BEFORE_THE_JOURNAL)
+    new = point in RECORDED or way == "--finish"
     assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
     rig.assert_settled(version=None if new else old)
-    if point not in BEFORE_THE_JOURNAL:
-        assert old in rig.backups()
-        last = rig.records()[-1]
-        assert last.outcome is (Outcome.APPLIED if new else Outcome.ROLLED_BACK)
-        assert last.kind is (ApplyKind.APPLY if new else ApplyKind.RECOVER)
-        assert [one.number for one in rig.records()] == list(range(1, len(rig.records()) + 1))
+    assert old in rig.backups()
+    last = rig.records()[-1]
+    assert last.outcome is (ApplyOutcome.APPLIED if new else ApplyOutcome.ROLLED_BACK)
+    assert last.kind is (ApplyKind.APPLY if new else ApplyKind.RECOVER)
+    assert [record.number for record in rig.records()] == list(range(1, len(rig.records()) + 1))
     rig.ask()
 
 
 @pytest.mark.parametrize("way", ["--rollback", "--finish"])
-@pytest.mark.parametrize("point", faults.ROLLBACK_POINTS)
+@pytest.mark.parametrize("point", ROLLBACK_POINTS)
 def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, way: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *misbehaving(rig.home, "exits"))
-    recovered(rig, way, code=11 if way == "--finish" and point != faults.ROLLBACK_RECORDED else 0)
+    recovered(rig, way, code=11 if way == "--finish" and point != "rollback:recorded" else 0)
     rig.assert_settled(version=old)
     last = rig.records()[-1]
-    assert last.outcome is Outcome.ROLLED_BACK
+    assert last.outcome is ApplyOutcome.ROLLED_BACK
     assert last.failed_step == "health"
     assert any("failed to load the model of the test" in line for line in last.log_lines)
 
 
+@pytest.mark.parametrize("point", [*RECOVER_POINTS, *ROLLBACK_POINTS])
+def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, point: str) -> None:
+    recovered_twice(rig, "restart:asked", point)
+
+
+@under_the_daemon
 @pytest.mark.parametrize(("cut", "point"), RECOVERIES)
-def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, cut: str, point: str) -> None:
+def test_so_it_can_however_far_the_apply_had_come(rig: Rig, cut: str, point: str) -> None:
+    """Which the journal knows, and no manager: above is the cut that leaves most to one."""
+    recovered_twice(rig, cut, point)
+
+
+def recovered_twice(rig: Rig, cut: str, point: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, cut, *BOTH)
     first = rig.command("recover", "--rollback", fault=point)
@@ -115,7 +142,7 @@ def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, cut: str, point: s
 @pytest.mark.parametrize("point", FINISHING)
 def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig: Rig, point: str) -> None:
     old = rig.file().read_bytes()
-    killed(rig, faults.BACKUP_JOURNAL, *BOTH)
+    killed(rig, "backup:journal", *BOTH)
     assert rig.command("recover", "--finish", fault=point).returncode == -signal.SIGKILL
     way = "--finish" if len(point) % 2 else "--rollback"
     recovered(rig, way)
@@ -148,7 +175,7 @@ def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_
 
 
 def test_rollback_of_one_that_was_cut_short_goes_back_to_before_it_and_no_further(rig: Rig) -> None:
-    assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is Outcome.APPLIED
+    assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is ApplyOutcome.APPLIED
     before = rig.file().read_bytes()
     killed(rig, "health:after", *CHANGE)
     assert rig.command("rollback", "--yes").returncode == 0

@@ -12,19 +12,19 @@ import pytest
 
 from specdash.backend import demo
 from specdash.backend.launch import free_port
-from specdash.backend.server_check import healthy
-from specdash.control.deployment import find_deployment
+from specdash.backend.start_check import healthy
+from specdash.control.services.deployment import find_deployment
 from specdash.core.config import resolve
 from specdash.core.envfile import read_values
-from support.deployment import until
 from support.engines import llama_server_binary
 from support.systemd_user import running_user_manager
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.control.services import ManagedService
+    from specdash.control.services.services import ManagedService
     from support.systemd_user import UserManager
 
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(180)]
@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.systemd, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserManager]:
-    with running_user_manager(tmp_path_factory.mktemp("home") / "ho me") as one:
-        yield one
+    with running_user_manager(tmp_path_factory.mktemp("home") / "ho me") as user_manager:
+        yield user_manager
 
 
 def unit_of(user: UserManager, name: str, lines: str, *drop_ins: str) -> str:

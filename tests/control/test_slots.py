@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control import slot_files, slots
-from specdash.control.slot_files import SavedSlot, read_saved, remember
-from specdash.control.slots import SlotAction
+from specdash.control import slots
+from specdash.control import slots as slot_files
+from specdash.control.slots import SavedSlot, SlotAction, read_saved, remember
 from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
 from specdash.core.target import Target
 from support.fault_upstream import FaultUpstream
@@ -61,14 +61,17 @@ def target(server: FaultUpstream) -> Target:
 
 
 def asked(server: FaultUpstream, path: str) -> list[Any]:
-    return [one.body for one in server.seen if one.path == path]
+    return [item.body for item in server.seen if item.path == path]
 
 
 class TestListing:
     def test_each_slot_with_what_it_holds(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots"] = says([slot(0, busy=True), slot(1, tokens=None)])
         found = slots.list_slots(target)
-        assert [(one.id, one.busy, one.tokens) for one in found.slots] == [(0, True, 59), (1, False, None)]
+        assert [(slot_holding.id, slot_holding.busy, slot_holding.tokens) for slot_holding in found.slots] == [
+            (0, True, 59),
+            (1, False, None),
+        ]
 
     def test_a_sleeping_server_is_not_woken(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/props"] = props(is_sleeping=True)
@@ -136,7 +139,7 @@ class TestRefusedBeforehand:
         server.routes["/props"] = props(is_sleeping=True)
         with pytest.raises(RefusedError, match="sleeps"):
             slots.plan(target, action, 0, "f")
-        assert {one.path for one in server.seen} == {"/props"}
+        assert {item.path for item in server.seen} == {"/props"}
 
     @pytest.mark.parametrize("action", list(SlotAction))
     def test_a_server_without_a_place_for_them_names_flag_and_key(
@@ -256,8 +259,8 @@ class TestRestore:
     ) -> None:
         server.routes["/props"] = props(is_sleeping=True)
         plan = slots.plan(target, SlotAction.RESTORE, 0, "f")
-        assert any("woken" in one for one in plan.warnings)
-        assert {one.path for one in server.seen} == {"/props"}
+        assert any("woken" in warning for warning in plan.warnings)
+        assert {item.path for item in server.seen} == {"/props"}
 
     def test_a_refused_restore_says_that_the_slot_is_empty_now(
         self, saved: SavedSlot, server: FaultUpstream, target: Target
@@ -309,7 +312,7 @@ class TestWriting:
     """The server writes beside the file's place; the old file stays until the new one is whole."""
 
     def write(self, directory: Path, data: bytes, size: int | None) -> str | None:
-        with slot_files.Writing(directory, "f") as writing:
+        with slot_files.SlotSave(directory, "f") as writing:
             (directory / writing.name).write_bytes(data)
             return writing.finish(size)
 
@@ -318,17 +321,17 @@ class TestWriting:
         assert self.write(tmp_path, b"new!", 4) == str(tmp_path / "f")
         assert (tmp_path / "f").read_bytes() == b"new!"
         assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
-        assert [one.name for one in tmp_path.iterdir()] == ["f"]
+        assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
     def test_a_file_that_is_not_whole_leaves_the_old_one_and_no_rest(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(b"old")
         with pytest.raises(NotWrittenError, match="3 of 4 bytes"):
             self.write(tmp_path, b"new", 4)
-        assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("f", b"old")]
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", b"old")]
 
     def test_an_interrupted_save_leaves_nothing(self, tmp_path: Path) -> None:
         def interrupted() -> None:
-            with slot_files.Writing(tmp_path, "f") as writing:
+            with slot_files.SlotSave(tmp_path, "f") as writing:
                 (tmp_path / writing.name).write_bytes(b"half")
                 raise KeyboardInterrupt
 
@@ -337,14 +340,14 @@ class TestWriting:
         assert list(tmp_path.iterdir()) == []
 
     def test_a_server_that_wrote_elsewhere_is_found_out(self, tmp_path: Path) -> None:
-        with pytest.raises(NotWrittenError, match="no such file"), slot_files.Writing(tmp_path, "f") as writing:
+        with pytest.raises(NotWrittenError, match="no such file"), slot_files.SlotSave(tmp_path, "f") as writing:
             writing.finish(4)
 
     def test_a_save_under_way_is_no_saved_slot_in_the_list(self, tmp_path: Path, target: Target) -> None:
-        with slot_files.Writing(tmp_path, "f") as writing:
+        with slot_files.SlotSave(tmp_path, "f") as writing:
             (tmp_path / writing.name).write_bytes(b"qsgg")
             (tmp_path / "other").write_bytes(b"qsgg")
-            assert [one.filename for one in slot_files.saved_slots(target, tmp_path)] == ["other"]
+            assert [saved_slot.filename for saved_slot in slot_files.saved_slots(target, tmp_path)] == ["other"]
 
 
 @given(st.builds(SavedSlot, st.text(), st.floats(0, 1e12), st.text(), st.none() | st.integers(0)))

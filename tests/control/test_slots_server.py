@@ -60,7 +60,7 @@ def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBa
     saved = slots.save(target, 0, "talk.bin")
     file = tmp_path / "saved" / "talk.bin"
     assert (saved.path, saved.bytes) == (str(file), file.stat().st_size)
-    assert [one.name for one in file.parent.iterdir()] == ["talk.bin"]
+    assert [path.name for path in file.parent.iterdir()] == ["talk.bin"]
     assert slots.erase(target, 0).tokens == saved.tokens
     assert slots.list_slots(target).slots[0].tokens == 0
     assert slots.restore(target, 1, "talk.bin").tokens == saved.tokens
@@ -148,7 +148,7 @@ class TestCommand:
             assert json.loads(capsys.readouterr().out)["tokens"] > 0
             assert main(["slots", "--json", *at]) == ExitCode.OK
             listed = json.loads(capsys.readouterr().out)
-            assert [one["filename"] for one in listed["files"]] == ["a.bin"]
+            assert [file["filename"] for file in listed["files"]] == ["a.bin"]
             assert main(["slots", *at, "restore", "1", "a.bin", "-y"]) == ExitCode.OK
             assert "restored from" in capsys.readouterr().out
             assert main(["slots", "erase", "5", "-y", *at]) == ExitCode.USAGE

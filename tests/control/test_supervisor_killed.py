@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from specdash.control import faults
-from specdash.control.apply import Apply
-from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.supervisor_orphans import children_file
-from specdash.core.applies import Outcome, Progress, Step, StepState
+from specdash.control.apply.apply import Apply
+from specdash.control.services.supervisor_client import SupervisorClient
+from specdash.control.services.supervisor_services import children_file
+from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ExitCode
 from support.deployment import Rig, running_deployment
-from support.supervised import RunningDaemon, gone, running_daemon, until
+from support.supervised import RunningDaemon, gone, running_daemon
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,8 @@ LETS_GO = (
 
 @pytest.fixture
 def daemon() -> Iterator[RunningDaemon]:
-    with running_daemon() as one:
-        yield one
+    with running_daemon() as item:
+        yield item
 
 
 def kill(pid: int) -> None:
@@ -61,6 +61,7 @@ def test_what_a_killed_supervisor_leaves_is_ended_before_it_is_started_again(dae
 def test_a_process_that_only_has_the_pid_of_what_was_left_is_nobodys_business(daemon: RunningDaemon) -> None:
     daemon.add("a", LETS_GO)
     daemon.client.start("a")
+    until(lambda: "free" in daemon.client.log_tail("a"))
     kill(daemon.pid)
     path = children_file(daemon.environment)
     told = json.loads(path.read_text(encoding="utf-8"))
@@ -92,8 +93,8 @@ def test_a_list_of_children_that_cannot_be_read_keeps_nothing_from_running(daemo
 class TestInTheMiddleOfAnApply:
     @pytest.fixture(scope="class")
     def deployed(self) -> Iterator[Rig]:
-        with running_deployment("daemon") as one:
-            yield one
+        with running_deployment("daemon") as rig:
+            yield rig
 
     @pytest.fixture
     def rig(self, deployed: Rig) -> Rig:
@@ -105,28 +106,38 @@ class TestInTheMiddleOfAnApply:
         return SupervisorClient.ensure_running(rig.env).daemon()[0]
 
     @pytest.mark.parametrize(
-        "step", [Step.HOLD, Step.DRAIN, Step.WRITE, Step.RESTART, Step.HEALTH, Step.PROBE, Step.RESUME, Step.RECORD]
+        "step",
+        [
+            ApplyStep.HOLD,
+            ApplyStep.DRAIN,
+            ApplyStep.WRITE,
+            ApplyStep.RESTART,
+            ApplyStep.HEALTH,
+            ApplyStep.PROBE,
+            ApplyStep.RESUME,
+            ApplyStep.RECORD,
+        ],
     )
-    def test_the_apply_ends_with_both_services_up_and_the_next_one_works(self, rig: Rig, step: Step) -> None:
+    def test_the_apply_ends_with_both_services_up_and_the_next_one_works(self, rig: Rig, step: ApplyStep) -> None:
         pid = self.supervisor(rig)
 
-        def report(progress: Progress) -> None:
+        def report(progress: ApplyProgress) -> None:
             if progress.step is step and progress.state is StepState.RUNNING and not gone(pid):
                 kill(pid)
 
         plan = rig.prepare("LLAMA_DRAFT_MAX=3")
         record = Apply(plan.plan, plan.options, report, rig.env).run()
-        assert record.outcome in (Outcome.APPLIED, Outcome.ROLLED_BACK), record.reason
+        assert record.outcome in (ApplyOutcome.APPLIED, ApplyOutcome.ROLLED_BACK), record.reason
         assert self.supervisor(rig) != pid
         rig.wait_ready()
-        rig.assert_settled(version=rig.good_backend if record.outcome is Outcome.ROLLED_BACK else None)
+        rig.assert_settled(version=rig.good_backend if record.outcome is ApplyOutcome.ROLLED_BACK else None)
         again = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=5")
         assert again.returncode == ExitCode.OK, again.stderr
         rig.wait_ready()
         rig.assert_settled()
 
     @pytest.mark.parametrize("way", ["--rollback", "--finish"])
-    @pytest.mark.parametrize("point", [faults.after(Step.WRITE), faults.RESTART_ASKED, faults.before(Step.PROBE)])
+    @pytest.mark.parametrize("point", ["write:after", "restart:asked", "probe:before"])
     def test_when_the_apply_is_killed_too_a_recovery_brings_both_back(self, rig: Rig, point: str, way: str) -> None:
         assert rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=3", fault=point).returncode == -signal.SIGKILL
         kill(self.supervisor(rig))

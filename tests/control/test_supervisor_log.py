@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control import supervisor_log, supervisor_runner
-from specdash.control.supervisor import Service, Supervisor
-from specdash.control.supervisor_log import bound_log, last_line, open_log, tail
-from support.supervised import until
+from specdash.control.services import supervisor as supervisor_log
+from specdash.control.services import supervisor as supervisor_runner
+from specdash.control.services.supervisor import Service, Supervisor, bound_log, last_line, open_log, tail
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +37,8 @@ def test_a_log_over_its_limit_is_kept_once_and_emptied_under_its_writer(tmp_path
         file.write(b"c\n")
     assert path.read_bytes() == b"c\n"
     assert old.read_bytes() == b"a" * small + b"b\n"
-    assert [one.stat().st_mode & 0o777 for one in (path, old)] == [0o600, 0o600]
-    assert sorted(one.name for one in path.parent.iterdir()) == ["log", "log.1"]
+    assert [path.stat().st_mode & 0o777 for path in (path, old)] == [0o600, 0o600]
+    assert sorted(path.name for path in path.parent.iterdir()) == ["log", "log.1"]
 
 
 def test_a_log_that_cannot_be_kept_is_bounded_all_the_same(tmp_path: Path, small: int) -> None:
@@ -47,7 +47,7 @@ def test_a_log_that_cannot_be_kept_is_bounded_all_the_same(tmp_path: Path, small
     (tmp_path / "log.1").mkdir()
     bound_log(path)
     assert path.read_bytes() == b""
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["log", "log.1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
 
 
 @pytest.mark.usefixtures("small")

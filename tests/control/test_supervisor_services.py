@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from specdash.control.supervisor_services import ServiceEntry, describe, read_services, write_services
+from specdash.control.services.supervisor_services import ServiceEntry, describe, read_services, write_services
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, NotWrittenError
 
@@ -86,7 +86,7 @@ def test_an_entry_that_cannot_be_meant_is_named(tmp_path: Path, change: dict[str
         ('{"version": 2, "services": []}', "version 2 is not one this specdash reads (1)"),
         ('{"services": []}', "version None"),
         ('{"version": 1, "services": ["x"]}', "service 1: wants an object"),
-        (" " * 1_100_000, "is larger than 1024 KiB"),
+        (" " * 1_100_000, "is larger than 1.0 MiB"),
     ],
     ids=lambda text: text[:12],
 )
@@ -122,7 +122,7 @@ def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("x", encoding="utf-8")
-    with pytest.raises(NotWrittenError, match="cannot be written"):
+    with pytest.raises(NotWrittenError, match="was not written"):
         write_services(blocked / "services.json", [])
     assert blocked.read_text() == "x"
 

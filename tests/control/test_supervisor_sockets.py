@@ -10,24 +10,26 @@ import socket
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 import pytest
 
-from specdash.backend.child import Child
-from specdash.control import supervisor_runner
-from specdash.control.supervised import SupervisedManager
-from specdash.control.supervisor import Restart, Service, State, Supervisor
-from specdash.control.supervisor_sockets import HeldSockets, open_listening
+from specdash.backend.session import Child
+from specdash.control.services import supervisor as supervisor_runner
+from specdash.control.services import supervisor as supervisor_sockets
+from specdash.control.services.services import ServiceState
+from specdash.control.services.supervisor import HeldSockets, Restart, Service, SupervisedManager, Supervisor
 from specdash.core.errors import PortInUseError, ServiceError, SpecdashError
+from specdash.system.sockets import open_listening
+from support.fault_server import free_port
+from support.supervised import WAIT_S
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-WAIT_S = 20.0
 LOOPBACK = "127.0.0.1"
 SERVES = """
 import os, signal, socket, sys
@@ -51,22 +53,9 @@ print(os.getpid(), [os.environ.get(name) for name in names], sorted(map(int, os.
 """
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 def is_refused(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex((LOOPBACK, port)) == errno.ECONNREFUSED
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as item:
+        return item.connect_ex((LOOPBACK, port)) == errno.ECONNREFUSED
 
 
 def service(code: str, port: int | None, **more: Any) -> Service:
@@ -76,8 +65,8 @@ def service(code: str, port: int | None, **more: Any) -> Service:
 
 def answer(port: int) -> str:
     """The pid of whoever serves. Raises `OSError`."""
-    with socket.create_connection((LOOPBACK, port), timeout=WAIT_S) as one:
-        return one.recv(64).decode()
+    with socket.create_connection((LOOPBACK, port), timeout=WAIT_S) as item:
+        return item.recv(64).decode()
 
 
 def open_descriptors() -> int:
@@ -109,14 +98,14 @@ class Hammer:
     def _ask(self) -> None:
         while not self._done.is_set():
             try:
-                one = socket.create_connection((LOOPBACK, self._port), timeout=WAIT_S)
+                item = socket.create_connection((LOOPBACK, self._port), timeout=WAIT_S)
             except OSError as error:
                 self.refused.append(repr(error))
                 continue
-            with one:
+            with item:
                 said = ""
                 with contextlib.suppress(ConnectionResetError):
-                    said = one.recv(64).decode()
+                    said = item.recv(64).decode()
             if said:
                 self.pids.add(said)
             else:
@@ -125,8 +114,8 @@ class Hammer:
 
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
-    with Supervisor() as one:
-        yield one
+    with Supervisor() as item:
+        yield item
 
 
 def test_a_child_gets_its_sockets_from_descriptor_3_on_and_no_other_descriptor(tmp_path: Path) -> None:
@@ -146,8 +135,8 @@ def test_a_child_gets_its_sockets_from_descriptor_3_on_and_no_other_descriptor(t
     assert child.finish() == 0
     assert output.read_text() == f"{child.pid} ['{child.pid}', '2', 'a_b:a_b'] [0, 1, 2, 3, 4]\n"
     os.close(extra)
-    for one in kept:
-        one.close()
+    for item in kept:
+        item.close()
 
 
 def test_a_child_without_sockets_is_told_of_none(tmp_path: Path) -> None:
@@ -212,7 +201,7 @@ def test_clients_wait_at_a_service_that_was_given_up_until_it_is_mended(supervis
     port = free_port()
     supervisor.add(service("raise SystemExit(3)", port, restart=Restart.NEVER))
     supervisor.launch("s")
-    until(lambda: supervisor.status("s").state is State.FAILED)
+    until(lambda: supervisor.status("s").state is ServiceState.FAILED)
     with socket.create_connection((LOOPBACK, port), timeout=WAIT_S) as waiting:
         supervisor.add(service(SERVES, port))
         supervisor.restart("s")
@@ -288,4 +277,4 @@ def test_the_same_port_on_more_addresses_is_no_conflict_with_ourselves() -> None
 
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(SpecdashError, match=r"no\.such\.host\.invalid:80 is not an address of this machine"):
-        open_listening("no.such.host.invalid", 80)
+        supervisor_sockets._opened("no.such.host.invalid", 80)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from specdash.control import systemctl, systemd
-from specdash.control.services import ServiceState
-from specdash.control.systemctl import parse_show, seconds
-from specdash.control.systemd import SystemdManager, available, status_of
+from specdash.control.services import systemd
+from specdash.control.services import systemd as systemctl
+from specdash.control.services.services import ServiceState
+from specdash.control.services.systemd import SystemdManager, available, parse_show, seconds, status_of
 from specdash.core.errors import ServiceError
+from specdash.system.processes import is_alive
 from support.systemd_user import running_user_manager
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class TestNotThere:
         assert not thread.is_alive()
         assert len(errors) == 1
         assert "\n" not in str(errors[0])
-        assert pid is None or not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        assert pid is None or not is_alive(pid)
 
     @staticmethod
     def wait_up(rig: Rig) -> None:

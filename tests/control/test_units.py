@@ -13,23 +13,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from specdash.control.unit_files import (
-    assignment,
-    command_words,
-    directives,
-    expand,
-    output_file,
-    path_value,
-    split_words,
-    word,
-)
-from specdash.control.units import (
+from specdash.control.services.units import (
     BACKEND_UNIT,
     PROXY_SOCKET,
     PROXY_UNIT,
     UnitFacts,
+    assignment,
+    directives,
+    expand,
+    output_file,
+    path_value,
+    shown_words,
+    split_words,
     unit_texts,
     version_of,
+    word,
 )
 from specdash.core.errors import InputError
 from support.systemd_user import running_user_manager
@@ -72,13 +70,13 @@ def test_a_word_is_read_back_as_it_was_meant(text: str) -> None:
     assert expanded is not None
     found = split_words(expanded)
     assert found is not None
-    assert [one.replace("$$", "$") for one in found] == [text]
+    assert [name.replace("$$", "$") for name in found] == [text]
 
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserManager]:
-    with running_user_manager(tmp_path_factory.mktemp("home")) as one:
-        yield one
+    with running_user_manager(tmp_path_factory.mktemp("home")) as user_manager:
+        yield user_manager
 
 
 @pytest.mark.parametrize("text", ["a\0b", "caf\udce9", "\ud800"])
@@ -105,7 +103,7 @@ def test_systemd_hands_over_words_and_variables_as_they_were_meant(
 ) -> None:
     out = tmp_path / "out.json"
     code = f"import json,os,sys; json.dump([sys.argv[1:], os.environ['V']], open({str(out)!r}, 'w'))"
-    line = " ".join(word(one) for one in (sys.executable, "-I", "-S", "-c", code, *words))
+    line = " ".join(word(name) for name in (sys.executable, "-I", "-S", "-c", code, *words))
     try:
         said = assignment("V", value)
     except InputError:
@@ -134,7 +132,7 @@ def test_systemd_starts_a_program_wherever_it_lies_and_appends_to_the_file_meant
     unit.write_text(text, encoding="utf-8")
     manager.systemctl("daemon-reload")
     manager.systemctl("start", "program.service")
-    assert command_words([str(unit)]) == [str(program)]
+    assert shown_words([str(unit)]) == [str(program)]
     assert output_file([str(unit)]) == log
     assert log.read_text(encoding="utf-8") == "here\n"
     shutil.rmtree(directory)
@@ -183,8 +181,16 @@ def test_the_command_is_specdash_with_its_env_file(tmp_path: Path) -> None:
         (PROXY_UNIT, "proxy", FACTS.proxy_env),
     ):
         (tmp_path / unit).write_text(unit_texts(FACTS)[unit], encoding="utf-8")
-        words = command_words([str(tmp_path / unit)])
-        assert words == [FACTS.python, "-m", "specdash", command, "run", "--env-file", env_file]
+        words = shown_words([str(tmp_path / unit)]) or []
+        assert [name.replace("$$", "$") for name in words] == [
+            FACTS.python,
+            "-m",
+            "specdash",
+            command,
+            "run",
+            "--env-file",
+            env_file,
+        ]
 
 
 def test_a_reload_sends_the_signal_that_each_reads_its_env_file_on() -> None:
@@ -248,4 +254,4 @@ def test_a_drop_in_that_resets_the_command_counts(tmp_path: Path) -> None:
     unit, drop_in = tmp_path / "a.service", tmp_path / "b.conf"
     unit.write_text("[Service]\nExecStart=/bin/one a\n", encoding="utf-8")
     drop_in.write_text("[Service]\nExecStart=\nExecStart=%h/two 'b c'\n", encoding="utf-8")
-    assert command_words([str(unit), str(drop_in)], {"HOME": "/home/me"}) == ["/home/me/two", "b c"]
+    assert shown_words([str(unit), str(drop_in)], {"HOME": "/home/me"}) == ["/home/me/two", "b c"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specdash.backend.promise import Promise
-from specdash.control import verify
-from specdash.control.apply_engine import age_s, promise
-from specdash.control.apply_steps import StepFailedError
-from specdash.core.observations import HealthStatus
-from specdash.core.start_check import Drafting, StartCheck
+from specdash.backend.start_check import ServerPromise
+from specdash.control.apply import steps
+from specdash.control.apply.engine import promise
+from specdash.control.apply.steps import StepFailedError
+from specdash.core.readings import HealthStatus
+from specdash.core.records import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes
 
 OK = says(200, '{"status":"ok"}')
@@ -22,8 +22,8 @@ LOADING = says(503, '{"error":{"code":503,"message":"Loading model","type":"unav
 
 def slots(*told: bool | None) -> Any:
     rows: list[dict[str, Any]] = [{"id": index, "is_processing": index == 0} for index in range(len(told))]
-    for row, one in zip(rows, told, strict=True):
-        row |= {} if one is None else {"speculative": one}
+    for row, flag in zip(rows, told, strict=True):
+        row |= {} if flag is None else {"speculative": flag}
     return says(200, json.dumps(rows))
 
 
@@ -34,16 +34,16 @@ def completion(tokens: int = 16, drafted: int = 8, accepted: int = 4) -> Any:
 
 def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> None:
     with FaultServer({"/health": LOADING}) as server:
-        found = verify.health(server.url)
+        found = steps.health(server.url)
         assert found is not None
         assert (found.status, found.progress) == (HealthStatus.LOADING, 0.25)
-        assert not verify.healthy(server.url)
+        assert not steps.healthy(server.url)
         server.routes["/health"] = OK
-        assert verify.healthy(server.url)
+        assert steps.healthy(server.url)
         for stranger in (says(200, "<html>"), writes(b"SSH-2.0\r\n"), resets()):
             server.routes["/health"] = stranger
-            assert verify.health(server.url) is None
-    assert verify.health(f"http://127.0.0.1:{free_port()}") is None
+            assert steps.health(server.url) is None
+    assert steps.health(f"http://127.0.0.1:{free_port()}") is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> 
 )
 def test_slots_that_do_as_asked_pass(told: tuple[bool, ...], wanted: bool, says_what: str) -> None:
     with FaultServer({"/slots": slots(*told)}) as server:
-        verdict = verify.check_speculation(server.url, Promise(server.url, speculates=wanted))
+        verdict = steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
     assert (verdict.detail, verdict.warning) == (says_what, None)
 
 
@@ -69,36 +69,36 @@ def test_slots_that_do_as_asked_pass(told: tuple[bool, ...], wanted: bool, says_
 )
 def test_slots_that_do_something_else_fail(told: tuple[bool, ...], wanted: bool, reason: str) -> None:
     with FaultServer({"/slots": slots(*told)}) as server, pytest.raises(StepFailedError, match=reason):
-        verify.check_speculation(server.url, Promise(server.url, speculates=wanted))
+        steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
 
 
 @pytest.mark.parametrize("route", [says(501, "{}"), says(404, "{}"), says(200, "no json"), slots(None), slots()])
 def test_a_server_that_does_not_tell_is_a_warning(route: Any) -> None:
     with FaultServer({"/slots": route}) as server:
-        verdict = verify.check_speculation(server.url, Promise(server.url, speculates=True))
-        assert verify.speculative(server.url, Promise(server.url)) is None
+        verdict = steps.check_speculation(server.url, ServerPromise(server.url, speculates=True))
+        assert steps.speculative(server.url, ServerPromise(server.url)) is None
     assert verdict.warning is not None
     assert "could not be checked" in verdict.warning
 
 
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
-        assert verify.speculative(server.url, Promise(server.url)) is None
-        assert verify.busy(server.url, Promise(server.url)) is None
+        assert steps.speculative(server.url, ServerPromise(server.url)) is None
+        assert steps.busy(server.url, ServerPromise(server.url)) is None
         assert server.count("/slots") == 0
 
 
 def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> None:
     text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n"
     with FaultServer({"/metrics": says(200, text), "/slots": slots(True, True)}) as server:
-        assert verify.busy(server.url, Promise(server.url)) == 5
+        assert steps.busy(server.url, ServerPromise(server.url)) == 5
         server.routes["/metrics"] = says(501, "{}")
-        assert verify.busy(server.url, Promise(server.url)) == 1
+        assert steps.busy(server.url, ServerPromise(server.url)) == 1
 
 
 def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        verdict = verify.probe(server.url, Promise(server.url, speculates=True, key="k"), 10)
+        verdict = steps.probe(server.url, ServerPromise(server.url, speculates=True, key="k"), 10)
         assert verdict.detail.startswith("16 tokens")
         assert server.count("/completion") == 1
         assert "authorization: bearer k" in server.requests["/completion"][0][1].lower()
@@ -107,9 +107,9 @@ def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
 @pytest.mark.parametrize("accepted", [8, 0])
 def test_without_a_rejected_draft_it_asks_once_more_for_what_no_draft_can_guess(accepted: int) -> None:
     with FaultServer({"/completion": completion(drafted=accepted, accepted=accepted), "/health": OK}) as server:
-        verify.probe(server.url, Promise(server.url, speculates=True), 10)
+        steps.probe(server.url, ServerPromise(server.url, speculates=True), 10)
         assert server.count("/completion") == 2
-        verify.probe(server.url, Promise(server.url, speculates=False), 10)
+        steps.probe(server.url, ServerPromise(server.url, speculates=False), 10)
         assert server.count("/completion") == 3
 
 
@@ -126,12 +126,12 @@ def test_without_a_rejected_draft_it_asks_once_more_for_what_no_draft_can_guess(
 )
 def test_a_probe_without_a_proper_answer_fails(route: Any, reason: str) -> None:
     with FaultServer({"/completion": route, "/health": OK}) as server, pytest.raises(StepFailedError, match=reason):
-        verify.probe(server.url, Promise(server.url, speculates=True), 0.5)
+        steps.probe(server.url, ServerPromise(server.url, speculates=True), 0.5)
 
 
 def test_a_server_that_is_not_healthy_after_the_probe_fails() -> None:
     with FaultServer({"/completion": completion()}) as server, pytest.raises(StepFailedError, match="not healthy any"):
-        verify.probe(server.url, Promise(server.url, speculates=True), 5)
+        steps.probe(server.url, ServerPromise(server.url, speculates=True), 5)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_server_that_is_not_healthy_after_the_probe_fails() -> None:
     ],
 )
 def test_a_server_that_generates_nothing_is_not_asked_to(values: dict[str, str], why: str) -> None:
-    verdict = verify.probe("http://127.0.0.1:1", promise(values, {}), 1)
+    verdict = steps.probe("http://127.0.0.1:1", promise(values, {}), 1)
     assert why in verdict.detail
 
 
@@ -163,15 +163,6 @@ def test_what_an_env_promises() -> None:
     assert promise({"LLAMA_PORT": "9002"}, {}).speculates is None
 
 
-def test_the_age_of_a_process_is_told_where_there_is_one() -> None:
-    import os
-
-    mine = age_s(os.getpid())
-    assert mine is not None
-    assert mine > 0
-    assert age_s(2**22 + 1) is None
-
-
 class Runner:
     """A runner whose checks come one after the other; the last one stays."""
 
@@ -188,8 +179,8 @@ SEEN = StartCheck(Drafting.YES, 1.0, probe_tokens=16, probe_drafted=8, probe_acc
 
 def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        promised = Promise(server.url, speculates=True, types=("draft-simple",))
-        verdict = verify.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
+        promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
+        verdict = steps.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
         assert verdict.detail == "16 tokens, as its runner saw"
         assert server.count("/completion") == 0
 
@@ -205,6 +196,6 @@ def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
 )
 def test_what_the_runner_did_not_see_is_asked_here(check: StartCheck | None) -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        promised = Promise(server.url, speculates=True, types=("draft-simple",))
-        verify.probe(server.url, promised, 10, Runner(check))
+        promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
+        steps.probe(server.url, promised, 10, Runner(check))
         assert server.count("/completion") == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, Step, StoredChange
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 
 TEXT = st.text(max_size=30)
 SECONDS = st.floats(0, 1e9)
@@ -18,10 +18,12 @@ RECORDS = st.builds(
     at=SECONDS,
     ended_at=SECONDS,
     kind=st.sampled_from(ApplyKind),
-    outcome=st.sampled_from(Outcome),
-    changes=st.lists(st.builds(StoredChange, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT), max_size=3).map(tuple),
+    outcome=st.sampled_from(ApplyOutcome),
+    changes=st.lists(
+        st.builds(Change, st.sampled_from(Role), TEXT, st.none() | TEXT, st.none() | TEXT), max_size=3
+    ).map(tuple),
     profile=st.none() | TEXT,
-    failed_step=st.none() | st.sampled_from(Step),
+    failed_step=st.none() | st.sampled_from(ApplyStep),
     reason=TEXT,
     log_lines=st.lists(TEXT, max_size=3).map(tuple),
     warnings=st.lists(TEXT, max_size=3).map(tuple),

@@ -6,21 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.changes import ChangeSet, Role, is_secret, parse_assignments, role_of, shown_value
+from specdash.core.changes import (
+    Role,
+    changed_values,
+    changes_to,
+    differences,
+    is_secret,
+    parse_assignments,
+    role_of,
+    shown_value,
+)
 from specdash.core.errors import UsageError
 from specdash.core.masking import MASK
 
 
 def test_a_key_tells_its_service() -> None:
     changes = parse_assignments(["LLAMA_DRAFT_MAX=8", "PROXY_LOOP_BREAKER=off", "LLAMA_CPP_BASE=http://x/v1"])
-    assert changes.of(Role.BACKEND) == {"LLAMA_DRAFT_MAX": "8"}
-    assert changes.of(Role.PROXY) == {"PROXY_LOOP_BREAKER": "off", "LLAMA_CPP_BASE": "http://x/v1"}
-    assert changes.roles == (Role.BACKEND, Role.PROXY)
+    assert changes[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "8"}
+    assert changes[Role.PROXY] == {"PROXY_LOOP_BREAKER": "off", "LLAMA_CPP_BASE": "http://x/v1"}
 
 
 def test_a_value_may_hold_anything_and_an_empty_one_is_no_removal() -> None:
     changes = parse_assignments(["LLAMA_EXTRA_ARGS=--a=b -c", "LLAMA_DRAFT_MIN=", "-LLAMA_DRAFT_P_MIN"])
-    assert changes.of(Role.BACKEND) == {
+    assert changes[Role.BACKEND] == {
         "LLAMA_EXTRA_ARGS": "--a=b -c",
         "LLAMA_DRAFT_MIN": "",
         "LLAMA_DRAFT_P_MIN": None,
@@ -42,7 +50,7 @@ def test_what_cannot_be_meant_is_named(words: list[str], said: str) -> None:
 
 
 def test_a_key_of_nobody_goes_to_the_named_service_and_a_known_one_never_to_the_other() -> None:
-    assert parse_assignments(["CUDA_VISIBLE_DEVICES=0"], Role.BACKEND).of(Role.BACKEND) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert parse_assignments(["CUDA_VISIBLE_DEVICES=0"], Role.BACKEND)[Role.BACKEND] == {"CUDA_VISIBLE_DEVICES": "0"}
     with pytest.raises(UsageError, match="belongs to the backend"):
         parse_assignments(["LLAMA_DRAFT_MAX=8"], Role.PROXY)
 
@@ -70,20 +78,21 @@ VALUES = st.dictionaries(st.sampled_from(["A", "B", "C"]), st.text(max_size=3), 
 def test_changes_are_exactly_what_leads_from_before_to_after(
     before: dict[str, str], wanted: dict[str, str | None]
 ) -> None:
-    changes = ChangeSet({Role.BACKEND: wanted})
-    after = changes.after(Role.BACKEND, before)
+    after = changed_values(before, wanted)
+    made = changes_to(Role.BACKEND, before, wanted)
+    assert sorted(made, key=str) == sorted(differences(Role.BACKEND, before, after), key=str)
     again = dict(before)
-    for one in changes.changes(Role.BACKEND, before):
-        assert one.before != one.after
-        if one.after is None:
-            del again[one.key]
+    for change in made:
+        assert change.before != change.after
+        if change.after is None:
+            del again[change.key]
         else:
-            again[one.key] = one.after
+            again[change.key] = change.after
     assert again == after
 
 
 def test_a_key_of_the_other_service_can_be_removed_from_the_file_it_should_not_be_in() -> None:
-    assert parse_assignments(["-LLAMA_API_KEY"], Role.PROXY).of(Role.PROXY) == {"LLAMA_API_KEY": None}
-    assert parse_assignments(["-LLAMA_API_KEY"]).of(Role.BACKEND) == {"LLAMA_API_KEY": None}
+    assert parse_assignments(["-LLAMA_API_KEY"], Role.PROXY)[Role.PROXY] == {"LLAMA_API_KEY": None}
+    assert parse_assignments(["-LLAMA_API_KEY"])[Role.BACKEND] == {"LLAMA_API_KEY": None}
     with pytest.raises(UsageError, match="belongs to the backend"):
         parse_assignments(["LLAMA_API_KEY=x"], Role.PROXY)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from specdash.core.config import SETTINGS, resolve
-from specdash.core.errors import InputError
+from specdash.core.config import SETTINGS, of_target, resolve
+from specdash.core.errors import InputError, UsageError
 
+A = '[[target]]\nname = "a"\nurl = "gpu1"\n'
 FILE = 'url = "http://file:1"\nrefresh = 2\nascii = true\n'
 
 
@@ -41,11 +44,51 @@ def test_values_are_typed() -> None:
         ("url = ", "not valid TOML"),
         ("url = 7", "wants a text"),
         ('proxy_log = "journal:--all"', "wants a file, or journal:UNIT"),
+        ("target = 1", r"config.toml: wants tables: \[\[target\]\]"),
+        ('[[target]]\nurl = "gpu1"', r'\[\[target\]\] 1: name is missing; write name = "gpu1"'),
+        ('[[target]]\nname = "a"', r'\[\[target\]\] 1 \("a"\): url is missing; write url = "http://gpu1:8080"'),
+        ('[[target]]\nname = "a b"\nurl = "gpu1"', r"\[\[target\]\] 1: name = 'a b': wants letters, digits"),
+        (
+            A + 'manager = "runit"',
+            r"\[\[target\]\] 1 \(\"a\"\): manager = 'runit': wants auto, systemd, supervisor, podman or docker",
+        ),
+        (A + 'modle = "m"', r"\[\[target\]\] 1 \(\"a\"\): modle: no setting of a target; did you mean 'model'\?"),
+        (A + 'gpu_host = "gpu1"', r"gpu_host: wants a machine behind ssh"),
+        (A + 'gpu_host = "ssh://me:secret@gpu1"', r"the ssh address holds a password"),
+        (A + 'group = "a b"', r"group = 'a b': wants letters, digits"),
+        (A + A, r"\[\[target\]\] 2 \(\"a\"\): name = 'a': another one is called so"),
+        ('[[target]]\nname = "a"\nurl = "ftp://x"', r"\[\[target\]\] 1 \(\"a\"\): 'ftp://x': the scheme must be http"),
     ],
 )
 def test_a_bad_file_names_the_setting_and_what_is_wanted(text: str, named: str) -> None:
-    with pytest.raises(InputError, match=named.replace("(", r"\(")):
+    with pytest.raises(InputError, match=named if "target" in text else re.escape(named)):
         resolve({}, {}, text)
+
+
+@pytest.mark.parametrize("line", ['api_key = "sk-canary"', 'proxy_key = "sk-canary"', 'apikey = "sk-canary"', ""])
+def test_a_key_in_the_wrong_place_is_not_repeated(line: str) -> None:
+    url = "http://user:sk-canary@gpu1" if not line else "http://gpu1"
+    with pytest.raises(InputError, match="target") as raised:
+        resolve({}, {}, f'[[target]]\nname = "a"\nurl = "{url}"\n{line}')
+    assert "sk-canary" not in str(raised.value)
+
+
+def test_a_target_has_what_its_own_table_says_and_nothing_of_another_server() -> None:
+    text = f'api_key_env = "KEY"\nbackend_service = "here.service"\nwindow = "1h"\n{A}log = "a.log"\n'
+    settings = resolve({}, {"SPECDASH_PROXY_KEY_ENV": "PROXY"}, text, "config.toml")
+    own = of_target(settings, "a")
+    assert (own["url"].value, own["log"].value, own["window"].value) == ("gpu1", "a.log", "1h")
+    assert (own["api_key_env"].value, own["proxy_key_env"].value) == (None, None)
+    assert own["backend_service"].value == "here.service"
+    assert own["log"].origin == 'config.toml [[target]] "a"'
+
+
+def test_only_the_command_line_goes_before_a_target_s_table() -> None:
+    settings = resolve({"log": "given.log"}, {"SPECDASH_LOG": "env.log"}, f'{A}log = "a.log"\n')
+    assert of_target(settings, "a")["log"].value == "given.log"
+    assert of_target(settings, "a", alone=True)["log"].value == "a.log"
+    with pytest.raises(UsageError, match=r"--target b: no \[\[target\]\] of that name; known: a"):
+        of_target(settings, "b")
 
 
 def test_defaults_are_values_that_could_be_given() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from specdash.core.changes import Role
-from specdash.core.env_remarks import check_value, remarks, unknown
+from specdash.core.env_edit import check_value, remarks, unknown
 from specdash.core.envfile import parse
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
-from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON_KEYS
+from specdash.core.parameter_catalogue import PASSED_ON
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 
 
@@ -87,8 +87,6 @@ class TestCheckValue:
             check_value(role, key, value)
 
 
-@pytest.mark.parametrize(
-    ("role", "keys"), [(Role.BACKEND, {**BACKEND_KEYS, **PASSED_ON_KEYS}), (Role.PROXY, PROXY_KEYS)]
-)
+@pytest.mark.parametrize(("role", "keys"), [(Role.BACKEND, {**BACKEND_KEYS, **PASSED_ON}), (Role.PROXY, PROXY_KEYS)])
 def test_no_declared_key_is_unknown(role: Role, keys: dict[str, object]) -> None:
     assert [key for key in keys if unknown(role, key) is not None] == []

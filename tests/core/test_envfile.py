@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.envfile import EnvFileError, Trap, decode, encode, parse, quote, read_values, traps
+from specdash.core.errors import Problem
 
 NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)] + [chr(p << 16 | 0xFFFE | b) for p in range(17) for b in (0, 1)]
 VALUES = st.text(st.characters(exclude_characters=["\0", *NONCHARACTERS], codec="utf-8"))
@@ -116,11 +117,11 @@ class TestTraps:
         assert parse(text, comments_continue=True).values == {"A": "1", "C": "3"}
         (trap,) = traps(parse(text))
         assert trap.line == 2
-        assert "hides B" in trap.text
+        assert "hides B" in trap.problem.what
 
     def test_several_hidden_assignments_are_one_trap(self) -> None:
         (trap,) = traps(parse("# \\\n  # \\\nB=2\\\n3\nC=4\n"))
-        assert (trap.line, "hides B;" in trap.text) == (1, True)
+        assert (trap.line, trap.problem.what.endswith("hides B")) == (1, True)
 
     @pytest.mark.parametrize(
         "text",
@@ -133,7 +134,7 @@ class TestTraps:
     def test_a_control_character_is_one_and_its_value_is_not_told(self) -> None:
         text = "PROXY_API_KEY='sk\x01'\n"
         assert traps(parse(text)) == (
-            Trap(1, "PROXY_API_KEY holds a control character; old versions of systemd drop such a variable"),
+            Trap(1, Problem("PROXY_API_KEY holds a control character; old versions of systemd drop such a variable")),
         )
 
     @given(st.text("#\\\n\rK=1 '\"", max_size=30))

@@ -53,12 +53,12 @@ def test_a_flag_waits_as_long_as_it_is_told_and_no_longer() -> None:
 def test_all_that_wait_are_woken_and_whoever_comes_later_need_not_wait() -> None:
     flag, told = Flag(), []
     waiting = [threading.Thread(target=lambda: told.append(flag.wait(30.0))) for _ in range(5)]
-    for one in waiting:
-        one.start()
+    for thread in waiting:
+        thread.start()
     flag.set()
     flag.set()
-    for one in waiting:
-        one.join(10.0)
+    for thread in waiting:
+        thread.join(10.0)
     assert told == [True] * 5
     assert flag.is_set()
     assert flag.wait(30.0)

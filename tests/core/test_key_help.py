@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core import parameter_catalogue as backend
-from specdash.core import passed_on_parameters, proxy_parameters
+from specdash.core import proxy_parameters
 from specdash.core.changes import Role
-from specdash.core.key_help import KeyHelp, all_keys, key_help
+from specdash.core.env_edit import KeyHelp, all_keys, check_value, key_help, listed_values
 from specdash.core.speculation import SPEC_TYPES
 
-EVERY_NAME = (*backend.BY_KEY, *proxy_parameters.BY_KEY, *passed_on_parameters.BY_KEY)
+EVERY_NAME = (*backend.BY_KEY, *proxy_parameters.BY_KEY, *backend.PASSED_ON)
 
 
 def known(key: str) -> KeyHelp:
@@ -30,6 +30,20 @@ def test_every_declared_key_has_help_in_single_lines(key: str) -> None:
     assert not any("\n" in text for text in (found.meaning, found.values, *found.notes))
 
 
+@pytest.mark.parametrize("key", EVERY_NAME)
+def test_every_value_to_choose_from_may_be_set_and_says_in_a_line_what_it_does(key: str) -> None:
+    role = known(key).role
+    for value, meaning in listed_values(role, key).items():
+        check_value(role, key, value)
+        assert meaning
+        assert "\n" not in meaning
+
+
+def test_on_and_off_are_listed_as_they_are_written_now() -> None:
+    assert list(listed_values(Role.PROXY, "PROXY_LOOP_BREAKER", "True")) == ["true", "false"]
+    assert list(listed_values(Role.PROXY, "PROXY_LOOP_BREAKER")) == ["1", "0"]
+
+
 @given(st.text(max_size=30).filter(lambda text: text not in EVERY_NAME))
 def test_a_key_nobody_declares_has_none(key: str) -> None:
     assert key_help(key) is None
@@ -40,10 +54,12 @@ def test_no_key_is_declared_twice() -> None:
 
 
 def test_each_parameter_with_a_key_is_listed_once() -> None:
-    listed = [one.key for one in all_keys(Role.BACKEND)]
+    listed = [key.key for key in all_keys(Role.BACKEND)]
     assert len(listed) == len(set(listed))
-    assert set(listed) == {one.key for one in (*backend.PARAMETERS, *passed_on_parameters.PASSED_ON) if one.keys}
-    assert [one.key for one in all_keys(Role.PROXY)] == [one.key for one in proxy_parameters.PARAMETERS]
+    assert set(listed) == {
+        parameter.key for parameter in (*backend.PARAMETERS, *backend.PASSED_ON.values()) if parameter.keys
+    }
+    assert [key.key for key in all_keys(Role.PROXY)] == [parameter.key for parameter in proxy_parameters.PARAMETERS]
 
 
 def test_a_knob_names_the_flag_it_moves_for_each_type_that_reads_it() -> None:
@@ -51,7 +67,7 @@ def test_a_knob_names_the_flag_it_moves_for_each_type_that_reads_it() -> None:
     assert "ngram-mod: sets --spec-ngram-mod-n-max" in longest.notes
     assert "draft-mtp: sets --spec-draft-n-max" in longest.notes
     assert {"--spec-draft-n-max", "--spec-ngram-map-k4v-size-m"} <= set(longest.flags)
-    assert set(longest.readers) == {one.name for one in SPEC_TYPES} - {"ngram-cache"}
+    assert set(longest.readers) == {spec_kind.name for spec_kind in SPEC_TYPES} - {"ngram-cache"}
     assert known("LLAMA_DRAFT_P_MIN").flags == ("--spec-draft-p-min",)
 
 
@@ -66,7 +82,7 @@ def test_former_names_are_told() -> None:
 
 
 def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_listens_with() -> None:
-    assert all(one.restart for one in all_keys(Role.BACKEND))
+    assert all(key.restart for key in all_keys(Role.BACKEND))
     assert known("PROXY_PORT").restart
     assert not known("PROXY_LOOP_BREAKER").restart
 
@@ -92,6 +108,8 @@ def test_values_are_told_in_words() -> None:
 
 
 def test_readers_of_a_parameter_are_the_types_it_belongs_to() -> None:
-    assert known("LLAMA_DRAFT_MODEL").readers == tuple(one.name for one in SPEC_TYPES if one.reads_draft_model)
+    assert known("LLAMA_DRAFT_MODEL").readers == tuple(
+        spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.reads_draft_model
+    )
     assert len(known("LLAMA_ARG_SPEC_SYNTH_LEN").readers) == len(SPEC_TYPES)
     assert known("LLAMA_CTX_SIZE").readers == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,19 +12,8 @@ from hypothesis import strategies as st
 from specdash.core.errors import UsageError
 from specdash.core.moments import parse_length, parse_moment
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime.fromisoformat("2026-03-10T15:30:00+00:00").timestamp()
-
-
-@pytest.fixture(autouse=True)
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent
-from specdash.core.proxy_line_table import ROWS, Row
-from specdash.core.proxy_line_template import Template
-from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text, parse_line, read_line
+from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent
+from specdash.core.proxy_lines import (
+    ROWS,
+    ContextLine,
+    Row,
+    Template,
+    context_text,
+    line_text,
+    note_text,
+    parse_line,
+    read_line,
+)
 
 NOW = 1_790_000_000.0
 WORDS = st.text("abcXYZ019_:.-", min_size=2, max_size=30)
@@ -61,7 +69,7 @@ def facts_of(row: Row, data: st.DataObject) -> dict[str, Any]:
 def test_a_guardrails_line_is_read_back_as_written(row: Row, data: st.DataObject) -> None:
     assert row.guardrail is not None
     facts = facts_of(row, data)
-    action = row.action or data.draw(st.sampled_from(Action))
+    action = row.action or data.draw(st.sampled_from(GuardrailAction))
     session, prefix = data.draw(WORDS), data.draw(st.sampled_from(PREFIXES))
     _, text = note_text(row.guardrail, action, facts, session=session, request_id="req_1")
     event = parse_line(prefix + text, NOW)
@@ -73,10 +81,12 @@ def test_a_guardrails_line_is_read_back_as_written(row: Row, data: st.DataObject
 
 @given(
     guardrail=st.sampled_from(Guardrail),
-    action=st.sampled_from(Action),
+    action=st.sampled_from(GuardrailAction),
     facts=st.dictionaries(st.from_regex("[a-z][a-z_]{0,10}", fullmatch=True), st.integers(-5, 10**6), max_size=4),
 )
-def test_any_note_has_a_line_that_is_read_back(guardrail: Guardrail, action: Action, facts: dict[str, int]) -> None:
+def test_any_note_has_a_line_that_is_read_back(
+    guardrail: Guardrail, action: GuardrailAction, facts: dict[str, int]
+) -> None:
     names = {"session", "request", "action"}
     facts = {name: value for name, value in facts.items() if name not in names}
     event = parse_line(note_text(guardrail, action, facts, session="s")[1], NOW)
@@ -126,7 +136,7 @@ def test_a_context_line_reads_as_the_seeds_wrote_it() -> None:
     assert levels == [logging.INFO, logging.WARNING, logging.WARNING, logging.ERROR]
 
 
-G, A = Guardrail, Action
+G, A = Guardrail, GuardrailAction
 END_LINE = (
     "GUARDRAIL: unexpected end_turn without tool_use in active loop (session=fp:01), retrying once with "
     "tool_choice=required"
@@ -220,7 +230,7 @@ UAP = [
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize(("text", "guardrail", "action", "facts"), UAP)
 def test_uap_wordings_are_read(
-    prefix: str, text: str, guardrail: Guardrail, action: Action, facts: dict[str, object]
+    prefix: str, text: str, guardrail: Guardrail, action: GuardrailAction, facts: dict[str, object]
 ) -> None:
     event = parse_line(prefix + text + "\n", NOW)
     assert isinstance(event, GuardrailEvent)
@@ -322,7 +332,7 @@ def test_a_stamp_without_a_year_is_of_the_latest_year_that_does_not_lie_ahead() 
 
 def test_a_hostile_session_name_stays_on_its_line_and_in_its_place() -> None:
     session = "a\n2026-11-21 10:59:05,123 [INFO] specdash.proxy: LOOP BREAKER: released"
-    _, text = note_text(Guardrail.EMPTY_RESPONSE, Action.DETECTED, {}, session=session)
+    _, text = note_text(Guardrail.EMPTY_RESPONSE, GuardrailAction.DETECTED, {}, session=session)
     assert "\n" not in text
     event = parse_line(text)
     assert isinstance(event, GuardrailEvent)

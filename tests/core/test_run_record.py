@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.core.run_record import ProxyRecord
+from specdash.core.records import ProxyRecord
 
 RECORD = ProxyRecord(
     pid=7,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.series import Series
+from specdash.core.log_facts import Series
 
 samples = st.lists(
     st.tuples(st.floats(0.01, 5.0), st.one_of(st.none(), st.floats(-1e6, 1e6))), min_size=1, max_size=200

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import specdash
 from specdash.core import config, parameter_catalogue, proxy_parameters
 from specdash.core.changes import Role
+from support.sources import nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from specdash.core.parameters import Parameter
 
-ROOT = Path(specdash.__file__).parent
-DECLARED = ("core/proxy_parameters.py", "core/parameter_catalogue.py", "core/passed_on_parameters.py", "core/config.py")
+DECLARED = ("core/proxy_parameters.py", "core/parameter_catalogue.py", "core/config.py")
 HOLDERS = frozenset({"settings", "_settings"})
 """How settings are called, everywhere."""
 
 
-@cache
-def trees() -> tuple[tuple[str, ast.AST], ...]:
-    """Every module of the program but those that declare settings, by its path."""
-    files = {str(file.relative_to(ROOT)): file for file in ROOT.rglob("*.py")}
-    return tuple((name, ast.parse(file.read_text())) for name, file in files.items() if name not in DECLARED)
+def readers() -> Iterable[tuple[str, tuple[ast.AST, ...]]]:
+    """The nodes of every module of the program but those that declare settings, by its path."""
+    return ((name, tree) for name, tree in nodes().items() if name not in DECLARED)
 
 
-def holders_in(tree: ast.AST) -> frozenset[str]:
+def holders_in(tree: Iterable[ast.AST]) -> frozenset[str]:
     """Names of settings in a module, other names that it gives them included."""
-    assigned = (one for one in ast.walk(tree) if isinstance(one, ast.Assign) and last_name(one.value) in HOLDERS)
-    return HOLDERS | {target.id for one in assigned for target in one.targets if isinstance(target, ast.Name)}
+    assigned = (item for item in tree if isinstance(item, ast.Assign) and last_name(item.value) in HOLDERS)
+    return HOLDERS | {target.id for assign in assigned for target in assign.targets if isinstance(target, ast.Name)}
 
 
 def last_name(node: ast.AST) -> str:
@@ -42,24 +38,24 @@ def last_name(node: ast.AST) -> str:
 
 def read_of_proxy_settings() -> Iterator[str]:
     """Attributes that are read of settings of the proxy, in the proxy itself."""
-    for name, tree in trees():
+    for name, tree in readers():
         if not name.startswith("proxy/"):
             continue
         holders = holders_in(tree) | ({"self"} if name == "proxy/settings.py" else set())
-        for one in ast.walk(tree):
-            if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load) and last_name(one.value) in holders:
-                yield one.attr
+        for item in tree:
+            if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Load) and last_name(item.value) in holders:
+                yield item.attr
 
 
 def read_of_specdashs_settings() -> Iterator[str]:
     """Keys that are looked up in resolved settings, `settings[f"{role}_service"]` for each role."""
-    for _, tree in trees():
-        for one in ast.walk(tree):
-            if isinstance(one, ast.Subscript) and last_name(one.value) in HOLDERS:
-                if isinstance(one.slice, ast.Constant):
-                    yield str(one.slice.value)
-                elif isinstance(one.slice, ast.JoinedStr):
-                    parts = one.slice.values
+    for _, tree in readers():
+        for item in tree:
+            if isinstance(item, ast.Subscript) and last_name(item.value) in HOLDERS:
+                if isinstance(item.slice, ast.Constant):
+                    yield str(item.slice.value)
+                elif isinstance(item.slice, ast.JoinedStr):
+                    parts = item.slice.values
                     for role in Role:
                         yield "".join(str(part.value) if isinstance(part, ast.Constant) else role for part in parts)
 
@@ -68,21 +64,21 @@ def read_of_specdashs_settings() -> Iterator[str]:
 def texts() -> frozenset[str]:
     """Every string constant outside the declarations."""
     return frozenset(
-        one.value
-        for _, tree in trees()
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        item.value
+        for _, tree in readers()
+        for item in tree
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
     )
 
 
-def is_rendered(one: Parameter) -> bool:
+def is_rendered(parameter: Parameter) -> bool:
     """Whether the engine gets it, through the tables that write flags, attributes and variables."""
-    return not one.ours and bool(one.flags or one.attribute or one.environment)
+    return not parameter.ours and bool(parameter.flags or parameter.attribute or parameter.environment)
 
 
 def unread_of_proxy(parameters: tuple[Parameter, ...]) -> list[str]:
     read = set(read_of_proxy_settings())
-    return [one.key for one in parameters if one.name not in read]
+    return [parameter.key for parameter in parameters if parameter.name not in read]
 
 
 def test_every_setting_of_the_proxy_is_read() -> None:
@@ -91,11 +87,15 @@ def test_every_setting_of_the_proxy_is_read() -> None:
 
 def test_every_key_of_the_backend_reaches_the_engine_or_is_read_by_its_name() -> None:
     parameters = parameter_catalogue.PARAMETERS
-    assert [one.key for one in parameters if not is_rendered(one) and not {one.key, one.name} & texts()] == []
+    assert [
+        parameter.key
+        for parameter in parameters
+        if not is_rendered(parameter) and not {parameter.key, parameter.name} & texts()
+    ] == []
 
 
 def test_every_setting_of_specdash_is_read() -> None:
-    assert {one.name for one in config.SETTINGS} - set(read_of_specdashs_settings()) == set()
+    assert {setting.name for setting in config.SETTINGS} - set(read_of_specdashs_settings()) == set()
 
 
 def test_one_that_nothing_reads_is_found() -> None:

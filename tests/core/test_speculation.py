@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core import spec_types_page
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_NAME, SPECULATION
 from specdash.core.speculation import SPEC_TYPES, detected_type, is_auto, parse_chain, readers_of, spec_type
@@ -76,34 +73,36 @@ def test_the_engine_picks_a_type_only_from_some_draft_models(
 
 
 def test_what_each_type_says_of_itself_agrees_with_the_grammar_of_the_log() -> None:
-    classes = {one.id for one in TABLE}
-    assert {name for one in SPEC_TYPES for name in one.log_classes} <= classes
+    classes = {line_class.id for line_class in TABLE}
+    assert {name for spec_kind in SPEC_TYPES for name in spec_kind.log_classes} <= classes
 
 
 def test_a_type_whose_draft_reads_layers_names_the_architectures_of_such_drafts() -> None:
-    for one in SPEC_TYPES:
-        assert (one.reads_layers is not None) == bool(one.draft_architectures), one.name
-        assert one.block_margin is None or one.reads_layers is not None
-        assert set(one.detected_from) <= set(one.draft_architectures)
+    for spec_kind in SPEC_TYPES:
+        assert (spec_kind.reads_layers is not None) == bool(spec_kind.draft_architectures), spec_kind.name
+        assert spec_kind.block_margin is None or spec_kind.reads_layers is not None
+        assert set(spec_kind.detected_from) <= set(spec_kind.draft_architectures)
 
 
 def test_only_types_that_draft_with_a_model_have_a_context_of_their_own_or_keep_states() -> None:
-    assert {one.name for one in SPEC_TYPES if one.own_context} == {n for n in NAMES if n.startswith("draft-")}
-    assert {one.name for one in SPEC_TYPES if one.keeps_states} == {
+    assert {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.own_context} == {
+        n for n in NAMES if n.startswith("draft-")
+    }
+    assert {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.keeps_states} == {
         *("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
     }
 
 
 @pytest.mark.parametrize(("name", "longest"), [("draft-dflash", 15), ("draft-dspark", 16), ("draft-simple", None)])
 def test_a_block_limits_the_draft(name: str, longest: int | None) -> None:
-    one = spec_type(name)
-    assert one is not None
-    assert one.longest_draft(16) == longest
-    assert one.longest_draft(None) is None
+    item = spec_type(name)
+    assert item is not None
+    assert item.longest_draft(16) == longest
+    assert item.longest_draft(None) is None
 
 
 def test_every_type_says_when_it_pays_and_each_own_parameter_has_one_reader() -> None:
-    assert all(one.pays_when for one in SPEC_TYPES)
+    assert all(spec_kind.pays_when for spec_kind in SPEC_TYPES)
     for parameter in SPECULATION:
         readers = readers_of(parameter.name)
         assert readers, parameter.name
@@ -120,10 +119,3 @@ def test_auto_stands_alone() -> None:
     ]
     with pytest.raises(InputError, match=r"unknown speculative type 'auto'; use one of: .*auto \(alone\)"):
         parse_chain("auto,ngram-mod", "X")
-
-
-def test_the_page_of_types_in_the_repository_is_current() -> None:
-    file = Path(__file__).parents[2] / "docs" / "spec-types.md"
-    assert file.read_text(encoding="utf-8") == spec_types_page.page(), (
-        "python -m specdash.core.spec_types_page > docs/spec-types.md"
-    )

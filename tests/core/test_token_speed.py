@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.token_speed import DECODE, PREFILL, SpeedLimits, speed, told_speed, with_credible_speeds
+from specdash.core.proxy_events import DECODE, PREFILL, SpeedLimits, speed, told_speed, with_credible_speeds
 
 MAYBE = st.none() | st.floats() | st.integers(-1, 10**9)
 

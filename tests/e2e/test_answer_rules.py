@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.core.alerts import AlertSeverity
 from specdash.core.proxy_parameters import BY_KEY
+from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from support.fault_upstream import FaultUpstream
-from support.faults import BreakableServer, Watched, until, watched
+from support.faults import BreakableServer, Watched, watched
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import TOOLS, RawClient, turn
 from support.upstream_script import (
@@ -34,12 +34,13 @@ from support.upstream_script import (
     thinks,
     tool_turn,
 )
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
 
 pytestmark = pytest.mark.slow
 
@@ -193,7 +194,7 @@ def test_a_session_that_goes_on_looping_although_told(bench: Bench) -> None:
         bench.ask(1, "stuck", tools=TOOLS, messages=tool_loop(length))
     alert = bench.alert("session_looping")
     assert alert.subject == "hdr:stuck"
-    assert "for the 17th turn (told so 10 times)" in alert.summary
+    assert "for the 17th turn (warned 10 times)" in alert.summary
     assert ("PROXY_FORCED_THRESHOLD", "14") in alert.fix
 
 
@@ -205,7 +206,7 @@ def test_a_loop_that_the_breaker_may_still_end_is_none(bench: Bench) -> None:
 
 def test_most_turns_are_loops(bench: Bench) -> None:
     bench.ask(24, tools=TOOLS, messages=tool_loop(9))
-    alert = bench.alert("loop_storm", says="24 of 24 turns in 5 min went on with a loop of tool calls")
+    alert = bench.alert("loop_storm", says="24 of 24 turns in 5 min repeated a loop of tool calls")
     assert dict(alert.evidence)["sessions"] == "24"
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.collect.hub import Hub
-from specdash.core.alerts import AlertSeverity
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from specdash.insight.state import TargetState
 from support.fault_server import hangs, says
-from support.faults import DRAFTING, BreakableServer, Watched, until, watched
+from support.faults import DRAFTING, BreakableServer, Watched, watched
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -51,8 +51,8 @@ def test_it_prints_what_the_real_server_did(tmp_path: Path, engine: str) -> None
     assert speculation["types"] == ["draft-simple"]
     assert backend["prefill"]["tokens_per_second"] > 0
     assert backend["decode"]["tokens_per_second"] > 0
-    assert 1 < speculation["mean_accepted_length"] <= 5
-    assert len(speculation["accepted_per_position"]) >= 4
+    assert 1 < speculation["mean_accepted_length"] <= 4
+    assert len(speculation["accepted_per_position"]) >= 3
     assert len(backend["slots"]) == 4
     assert seen["log"]["unrecognised"] == 0
     assert seen["host"]["cpu_count"] == os.cpu_count()
@@ -66,13 +66,24 @@ def test_it_prints_what_the_real_server_did(tmp_path: Path, engine: str) -> None
     assert list(tmp_path.glob("specdash-demo-*")) == []
 
 
+def test_its_speculation_pays_against_a_baseline_that_it_measured_itself(tmp_path: Path) -> None:
+    speedup = snapshot(demo(tmp_path, "--seconds", "45", "--json"))["speedup"]
+    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip("a machine that is this busy gives the demo too little of a core to measure anything")
+    assert speedup["basis"] == "measured"
+    assert speedup["low"] > 1, speedup["why"]
+    assert speedup["verdict"] == "paying"
+
+
 def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
     seen = snapshot(demo(tmp_path, "--seconds", "8", "--json", "--spec-type", "none"))["backend"]
     assert seen["speculation"]["active"] is False
     assert seen["speculation"]["acceptance"] == {"window": None, "lifetime": None, "live": None, "held": None}
     assert seen["speculation"]["mean_accepted_length"] is None
     assert seen["decode"]["tokens_per_second"] > 0
-    assert seen["speculation"]["tokens_per_decode"] <= 1.0
+    # Not known where a busy machine reads the counters and the slots too far apart.
+    gain = seen["speculation"]["tokens_per_decode"]
+    assert gain is None or gain <= 1.0
 
 
 @pytest.mark.parametrize("spec_type", ["ngram-mod", "ngram-simple", "draft-simple,ngram-mod"])

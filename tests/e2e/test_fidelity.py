@@ -73,10 +73,11 @@ def answers(url: str) -> bool:
         return False
 
 
-def complete(url: str, seed: int, tokens: int = 200) -> dict[str, Any]:
+def complete(url: str, seed: int, tokens: int = 200, prompt: str = "") -> dict[str, Any]:
     """One request's own `timings`."""
+    words = f"{seed}: {prompt}Write the function def read_{seed}(path): read file {seed}"
     body = {
-        "messages": [{"role": "user", "content": f"Write the function def read_{seed}(path): read file {seed}"}],
+        "messages": [{"role": "user", "content": words}],
         "max_tokens": tokens,
         "temperature": 0.8,
         "seed": seed,
@@ -87,9 +88,9 @@ def complete(url: str, seed: int, tokens: int = 200) -> dict[str, Any]:
     return timings
 
 
-def run_requests(url: str, seeds: range, clients: int = 2) -> list[dict[str, Any]]:
+def run_requests(url: str, seeds: range, clients: int = 2, prompt: str = "") -> list[dict[str, Any]]:
     with ThreadPoolExecutor(clients) as pool:
-        return list(pool.map(lambda seed: complete(url, seed), seeds))
+        return list(pool.map(lambda seed: complete(url, seed, prompt=prompt), seeds))
 
 
 def acceptance(timings: list[dict[str, Any]]) -> float:
@@ -112,7 +113,7 @@ def test_known_synthetic_acceptance_is_reported_as_the_requests_report_it(tmp_pa
             time.sleep(1.5)
             timings = run_requests(target.url, range(24))
             time.sleep(2.5)
-            snapshot = to_json(state.picture(time.monotonic(), time.time(), 300.0))["backend"]["speculation"]
+            snapshot: Any = to_json(state.picture(time.monotonic(), time.time(), 300.0))["backend"]["speculation"]
         assert snapshot["active"] is True
         assert snapshot["types"] == ["draft-simple"]
         assert snapshot["acceptance"]["window"] == pytest.approx(acceptance(timings), abs=0.005)
@@ -180,17 +181,19 @@ def test_live_acceptance_from_step_lines_equals_the_requests(tmp_path: Path) -> 
         assert live.value == pytest.approx(acceptance(timings), abs=0.005)
 
 
-def test_rates_are_of_the_size_that_the_requests_report(tmp_path: Path) -> None:
+def test_rates_lie_between_the_slowest_and_the_fastest_request(tmp_path: Path) -> None:
     with backend(tmp_path) as target:
         state = TargetState(target)
         with Hub(target, [state.apply], gpu=False, host=False):
             time.sleep(1.0)
-            timings = run_requests(target.url, range(12), clients=1)
+            # Some builds count the time of a prompt in whole milliseconds: it shall be many.
+            timings = run_requests(target.url, range(12), clients=1, prompt="return the value of the list " * 80)
             time.sleep(1.5)
             picture = state.picture(time.monotonic(), time.time(), 300.0).backend
         for measured, tokens, ms in (
             (picture.prefill, "prompt_n", "prompt_ms"),
             (picture.decode, "predicted_n", "predicted_ms"),
         ):
-            own = sum(t[tokens] for t in timings) / sum(t[ms] for t in timings) * 1000
-            assert measured.value == pytest.approx(own, rel=0.35)
+            own = [timing[tokens] / timing[ms] * 1000 for timing in timings]
+            assert measured.value is not None
+            assert min(own) * 0.95 <= measured.value <= max(own) * 1.05

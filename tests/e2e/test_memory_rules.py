@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.core.alerts import AlertSeverity
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from support import tiny_models
-from support.faults import DRAFTING, PROMPT, BreakableServer, until, watched
+from support.faults import DRAFTING, PROMPT, BreakableServer, watched
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,9 @@ def test_a_storm_of_find_slot(tmp_path: Path) -> None:
         alert = seen.until_alert("find_slot_storm")
         assert alert.severity is AlertSeverity.WARNING
         until(lambda: seen.picture().log.warnings != () and (seen.picture().log.lines or 0) > 200_000)
-        (storm,) = (one for one in seen.picture().log.warnings if one.warning == "find_slot_non_consecutive")
+        (storm,) = (
+            warning for warning in seen.picture().log.warnings if warning.warning == "find_slot_non_consecutive"
+        )
         assert storm.count == 200_000
         assert (storm.slots, storm.slots_at_least, storm.tasks_touched) == ((0,), True, 1)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support import tiny_models
-from support.faults import BreakableServer, Watched, until, watched
+from support.faults import BreakableServer, Watched, watched
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.insight.drafter_picture import PrefixCachePicture
+    from specdash.insight.picture import PrefixCachePicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
@@ -53,10 +54,10 @@ def test_what_was_cached_is_what_the_answers_say(verbosity: str, tmp_path: Path)
         told = [ask(server, talk(1, 60 + 20 * turn)) for turn in range(5)]
         found = seen(watching, 5)
         until(lambda: watching.picture().views.prefix_cache.lifetime_share is not None)
-        assert sorted((one.cached, one.processed) for one in found.requests) == sorted(
-            (one["cache_n"], one["prompt_n"]) for one in told
+        assert sorted((request.cached_tokens, request.processed_tokens) for request in found.requests) == sorted(
+            (entry["cache_n"], entry["prompt_n"]) for entry in told
         )
-        cached, processed = (sum(one[name] for one in told) for name in ("cache_n", "prompt_n"))
+        cached, processed = (sum(entry[name] for entry in told) for name in ("cache_n", "prompt_n"))
 
         held = told[-1]["cache_n"] + told[-1]["prompt_n"] + 7
 
@@ -69,7 +70,7 @@ def test_what_was_cached_is_what_the_answers_say(verbosity: str, tmp_path: Path)
         found = watching.picture().views.prefix_cache
         assert found.processed == processed
         assert found.lifetime_share == pytest.approx(cached / (cached + processed))
-        assert (found.warm, found.cold) == (sum(one["cache_n"] >= one["prompt_n"] for one in told), 1)
+        assert (found.warm, found.cold) == (sum(entry["cache_n"] >= entry["prompt_n"] for entry in told), 1)
 
 
 def test_conversations_that_take_turns_in_one_slot_find_theirs_in_the_prompt_cache(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_conversations_that_take_turns_in_one_slot_find_theirs_in_the_prompt_cac
     with BreakableServer(tmp_path, "-np", "1", model=model) as server, watched(server.target) as watching:
         told = [ask(server, talk(seed, 100 + 20 * turn)) for turn in range(3) for seed in (1, 2)]
         found = seen(watching, 6)
-        assert all(one["cache_n"] > one["prompt_n"] for one in told[2:])
+        assert all(entry["cache_n"] > entry["prompt_n"] for entry in told[2:])
         assert (found.saves or 0) >= 4
         assert (found.hits or 0) >= 4
         assert found.entries is not None
@@ -94,4 +95,4 @@ def test_a_recurrent_model_that_goes_back_too_far_reads_its_prompt_from_the_star
         assert ask(server, whole[: len(whole) // 2] + " previous")["cache_n"] == 0
         found = seen(watching, 2)
         assert found.full_reprocessed == 1
-        assert "for want of a checkpoint" in found.verdict
+        assert "because no checkpoint was available" in found.verdict

@@ -17,9 +17,10 @@ import pytest
 from specdash.core.readings import Source
 from specdash.history.store import Store
 from support.fault_server import free_port
-from support.recording import env_of, file_of, until
+from support.recording import env_of, file_of
 from support.small_server import complete, small_server
 from support.terminal import Terminal
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ def test_the_record_is_sound_after_a_storm_of_killed_commands_beside_a_dashboard
     assert not list(file_of(tmp_path).parent.glob("*.corrupt-*"))
     with Store(file_of(tmp_path)) as store:
         assert not store.check()
-        moments = [at for at, one in store.readings(url, began, ended) if one.source is Source.HEALTH]
+        moments = [at for at, reading in store.readings(url, began, ended) if reading.source is Source.HEALTH]
         assert not store.damaged
     edges = [began, *moments, ended]
     assert max(after - before for before, after in itertools.pairwise(edges)) < GAP_S

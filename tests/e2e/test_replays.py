@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.core.speculation import MemoryKind, Rollback
-from specdash.llama.metrics import parse_metrics
+from specdash.llama.server_answers import parse_metrics
 from support import tiny_models
-from support.faults import BreakableServer, Watched, until, watched
+from support.faults import BreakableServer, Watched, watched
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.core.observations import Counters
-    from specdash.insight.drafter_picture import CheckpointsPicture
+    from specdash.core.readings import Counters
+    from specdash.insight.picture import CheckpointsPicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

@@ -27,9 +27,9 @@ from specdash.tui.app import Dashboard
 from specdash.tui.screens.speculation import SpeculationScreen
 from support import matrix
 from support.engines import engine_env, running_backend, write_env
-from support.faults import until
 from support.matrix import Cell, Fit
 from support.native_server import try_out
+from support.waiting import until
 from tui.drawn import block, screen
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def check(cell: Cell, backend: RunningBackend, slots: int, capsys: pytest.Captur
         assert known[0].accepted <= min(accepted for _, accepted in answers)
         assert max(drafted - accepted for drafted, accepted in answers) <= known[0].drafted - known[0].accepted
     else:
-        assert answers == [(one.drafted, one.accepted) for one in known]
+        assert answers == [(counts.drafted, counts.accepted) for counts in known]
         assert grown == expected_counters(known)
     told = snapshot(backend, capsys)
     speculation = told["backend"]["speculation"]
     assert speculation["active"] is True
-    assert speculation["types"] == [one.name for one in cell.types]
+    assert speculation["types"] == [kind.name for kind in cell.types]
     assert speculation["draft_tokens_total"] == after["draft_tokens"]
     assert speculation["accepted_tokens_total"] == after["accepted_tokens"]
     assert speculation["verification_steps_total"] == after["drafts"]
@@ -147,7 +147,7 @@ def test_two_requests_at_once(
 def first_of_each_type() -> list[Cell]:
     found: dict[str, Cell] = {}
     for cell in matrix.cells():
-        found.setdefault(",".join(one.name for one in cell.types), cell)
+        found.setdefault(",".join(kind.name for kind in cell.types), cell)
     return list(found.values())
 
 
@@ -172,9 +172,9 @@ async def test_the_screen_names_the_types(
                 await pilot.pause()
                 assert isinstance(app.screen, SpeculationScreen)
                 method = "\n".join(block(part.lines) for part in app.screen.board.parts if part.display)
-    for one in cell.types:
-        assert one.name in overview
-    assert f"SPECULATING {', '.join(one.name for one in cell.types)}" in method
+    for kind in cell.types:
+        assert kind.name in overview
+    assert f"SPECULATING {', '.join(kind.name for kind in cell.types)}" in method
     assert (str(Rollback.CHECKPOINT) in method) is (cell.rollback is Rollback.CHECKPOINT)
 
 
@@ -189,7 +189,9 @@ def test_a_draft_that_tells_its_type_needs_none_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = matrix.DRAFTS[draft]
-    cell = Cell(matrix.TARGETS["plain"], small, tuple(one for one in SPEC_TYPES if one.name == small.made_for))
+    cell = Cell(
+        matrix.TARGETS["plain"], small, tuple(spec_kind for spec_kind in SPEC_TYPES if spec_kind.name == small.made_for)
+    )
     values = {**cell.env(files, 1), **engine_env(engine)}
     del values["LLAMA_SPEC_TYPE"]
     with running_backend(values, tmp_path) as backend:
@@ -216,9 +218,9 @@ FAILS = [
 def test_the_server_fails_with_what_is_refused(
     target: str, draft: str | None, name: str, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    one = next(one for one in SPEC_TYPES if one.name == name)
+    spec_type = next(spec_kind for spec_kind in SPEC_TYPES if spec_kind.name == name)
     small = matrix.DRAFTS[draft] if draft is not None else None
-    assert matrix.fit(matrix.TARGETS[target], small, one)[0] is Fit.REFUSED
+    assert matrix.fit(matrix.TARGETS[target], small, spec_type)[0] is Fit.REFUSED
     values = {
         "LLAMA_ARG_MODEL": str(files[target]),
         "LLAMA_ARG_SPEC_TYPE": name,

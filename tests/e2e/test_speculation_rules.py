@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from specdash.core.alerts import AlertSeverity
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped
 from support import tiny_models
-from support.faults import BreakableServer, until, watched
+from support.faults import BreakableServer, watched
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

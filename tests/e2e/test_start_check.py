@@ -11,13 +11,14 @@ import pytest
 
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
-from specdash.core.start_check import Drafting
+from specdash.core.records import Drafting
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support import tiny_models
 from support.engines import RunningBackend, engine_env, running_backend
-from support.faults import BreakableServer, until, watched
+from support.faults import BreakableServer, watched
 from support.start_checks import behind_our_back, drafting
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,9 @@ def test_a_server_that_runs_without_is_failed_in_the_picture_with_its_cause(
     with running_backend(env, tmp_path / "run") as backend:
         picture = seen(
             backend,
-            lambda one: one.views.drafting.state is Drafting.FAILED and one.views.drafting.checked_age_s is not None,
+            lambda picture: (
+                picture.views.drafting.state is Drafting.FAILED and picture.views.drafting.checked_age_s is not None
+            ),
         )
     assert picture.views.drafting.because == "the draft model's vocabulary is not the target's"
     assert picture.views.drafting.fix

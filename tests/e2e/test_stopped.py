@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control.journal import journal_file
-from specdash.core.applies import ApplyKind
+from specdash.control.apply.journal import journal_file
+from specdash.core.changes import ApplyKind
 from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file
-from support.deployment import Rig, running_deployment, until
+from support.deployment import Rig, running_deployment
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +35,8 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Rig]:
-    with running_deployment("daemon") as one:
-        yield one
+    with running_deployment("daemon") as item:
+        yield item
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_trials_end_at_a_signal_whenever_it_comes(rig: Rig, command: str) -> Non
         _, said = process.communicate(timeout=90)
         where = f"{command} after {wait_s:.3f} s:\n{said}"
         assert process.returncode == ExitCode.INTERRUPTED, where
-        begun = [one.kind for one in rig.records() if one.at > asked_at]
+        begun = [record.kind for record in rig.records() if record.at > asked_at]
         assert begun in ([], [ApplyKind.ROLLBACK]), where
         assert not trial_file(rig.env).exists(), where
         rig.assert_settled(version=rig.good_backend)

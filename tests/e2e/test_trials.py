@@ -13,7 +13,7 @@ import pytest
 
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
-from specdash.core.alerts import AlertSeverity
+from specdash.core.records import AlertSeverity
 from specdash.insight.state import TargetState
 from support.deployment import Rig, running_deployment
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from specdash.core.alerts import AlertEvent
-    from specdash.core.timeline import TimelineEvent
-    from specdash.core.trials import TrialNote
+    from specdash.core.records import AlertEvent, TimelineEvent, TrialNote
     from specdash.insight.charts import Metric
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -65,22 +63,22 @@ class Watcher:
     def until(self, true: Callable[[], bool], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < deadline, (self.trial, [one.alert.summary for one in self.heard.alerts])
+            assert time.monotonic() < deadline, (self.trial, [alert.alert.summary for alert in self.heard.alerts])
             time.sleep(0.05)
 
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    with running_deployment("daemon") as one:
-        yield one
+    with running_deployment("daemon") as item:
+        yield item
 
 
 @pytest.fixture
 def watcher(rig: Rig) -> Iterator[Watcher]:
-    one = Watcher(rig)
-    with one.hub:
-        one.until(lambda: one.state.picture(time.monotonic(), time.time()).backend.state == "live")
-        yield one
+    item = Watcher(rig)
+    with item.hub:
+        item.until(lambda: item.state.picture(time.monotonic(), time.time()).backend.state == "live")
+        yield item
 
 
 @pytest.fixture
@@ -110,8 +108,10 @@ def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
     watcher.until(lambda: run.poll() is not None)
     watcher.until(lambda: watcher.trial is None)
     time.sleep(10.0)
-    assert [one.alert.rule for one in watcher.heard.alerts if one.alert.severity is not AlertSeverity.NOTICE] == []
-    assert "restarted" not in {one.alert.rule for one in watcher.heard.alerts}
+    assert [
+        alert.alert.rule for alert in watcher.heard.alerts if alert.alert.severity is not AlertSeverity.NOTICE
+    ] == []
+    assert "restarted" not in {alert.alert.rule for alert in watcher.heard.alerts}
 
 
 def test_a_run_that_was_killed_is_said_to_have_left_its_settings(

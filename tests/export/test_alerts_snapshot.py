@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from insight.rules.judging import IDLE, OK, WALL, Watch, counters, process
-from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.readings import FailureKind, Source
+from specdash.core.records import Alert, AlertSeverity
 from specdash.export.check_report import CheckStatus, as_json, first_line, report, verdict
 from specdash.export.snapshot import to_json, to_text
-from specdash.insight.alerts_picture import AlertsPicture
-from specdash.insight.picture import BackendPicture, BackendState, Picture
+from specdash.insight.picture import AlertsPicture, BackendPicture, BackendState, Picture
 from specdash.insight.rules.catalogue import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,10 +41,10 @@ def shown(*active: Alert, past: tuple[Alert, ...] = (), state: BackendState = Ba
 
 def test_an_alert_is_told_with_its_moments_and_evidence() -> None:
     told = json.loads(json.dumps(to_json(down()), allow_nan=False))
-    (one,) = told["alerts"]["active"]
-    assert (one["rule"], one["severity"], one["ended"]) == ("backend_down", "critical", None)
-    assert WALL + 20 < one["since"] <= one["raised"] <= one["last"]
-    assert {"label": "address", "value": "http://127.0.0.1:8080"} in one["evidence"]
+    (entry,) = told["alerts"]["active"]
+    assert (entry["rule"], entry["severity"], entry["ended"]) == ("backend_down", "critical", None)
+    assert WALL + 20 < entry["since"] <= entry["raised"] <= entry["last"]
+    assert {"label": "address", "value": "http://127.0.0.1:8080"} in entry["evidence"]
     assert told["alerts"]["cause"].startswith("Server is down: ")
     assert told["alerts"]["unjudged"]["slot_hung"] == "the server is idle"
     assert [event["kind"] for event in told["timeline"]] == ["state", "alert"]
@@ -64,7 +63,7 @@ def test_every_field_is_documented() -> None:
         assert re.search(rf"[`.]{name}[\[\]]*`", page), name
     page = (DOCS / "check.md").read_text(encoding="utf-8")
     result = verdict(down(), shipped(), WARNING, 4.0, ended=False)
-    document = as_json(result, shipped())
+    document: Any = as_json(result, shipped())
     for name in (*document, *document["performance"], *document["alerts"][0]["runbook"]):
         assert f"`{name}`" in page, name
 
@@ -121,5 +120,5 @@ def test_a_fix_is_printed_as_the_command_that_makes_it() -> None:
 
 
 def test_sources_have_their_failure() -> None:
-    health = next(one for one in down().backend.sources if one.source is Source.HEALTH)
+    health = next(source for source in down().backend.sources if source.source is Source.HEALTH)
     assert health.failure is FailureKind.REFUSED

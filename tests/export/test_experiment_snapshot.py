@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from insight.experiment_data import T, record, requests
-from specdash.core.applies import Outcome
+from specdash.core.changes import ApplyOutcome
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
@@ -27,7 +27,7 @@ def picture(after: int = 30) -> Picture:
     state = TargetState(Target("http://127.0.0.1:8080"))
     told = [*requests(rng, T - 300, 40, noise=0.05), *requests(rng, T + 20, after, speed=80.0, noise=0.05)]
     state.experiments.samples.logged.extend(told)
-    applies = record(1), record(2, T + 1000, outcome=Outcome.ROLLED_BACK)
+    applies = record(1), record(2, T + 1000, outcome=ApplyOutcome.ROLLED_BACK)
     state.apply(Reading.known(Source.APPLIES, 100.0, applies))
     return state.picture(5000.0, T + 2000)
 
@@ -39,7 +39,7 @@ def document(shown: Picture) -> dict[str, Any]:
 
 def test_applies_and_the_experiment_are_told() -> None:
     told = document(picture())
-    assert [(one["number"], one["outcome"]) for one in told["applies"]] == [(1, "applied"), (2, "rolled back")]
+    assert [(apply["number"], apply["outcome"]) for apply in told["applies"]] == [(1, "applied"), (2, "rolled back")]
     assert told["applies"][0] == {
         "number": 1,
         "at": T + 4,
@@ -70,10 +70,10 @@ def test_without_an_apply_there_is_nothing_to_tell() -> None:
 def test_the_text_has_a_line_for_each_measure() -> None:
     lines = to_text(picture()).splitlines()
     (newest,) = [line for line in lines if line.startswith("applies")]
-    assert newest == "applies      apply 2  DRAFT_MAX 4→12  rolled back  996 s ago  (2 in all)"
+    assert newest == "applies      apply 2  DRAFT_MAX 4→12  rolled back  16 min ago  (2 in all)"
     (decode,) = [line for line in lines if line.startswith("  decode")]
     assert re.fullmatch(
-        r"  decode +\d\d\.\d -> \d\d\.\d tok/s  \+\d\d\.\d \[\+\d\d\.\d, \+\d\d\.\d\] %  better  \(n 40, 29; log\)",
+        r"  decode +\d\d\.\d -> \d\d\.\d tok/s  \+\d\d\.\d % \[\+\d\d\.\d, \+\d\d\.\d\]  better  \(n 40, 29; log\)",
         decode,
     )
 

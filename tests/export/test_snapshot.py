@@ -40,7 +40,7 @@ CONTRACT = [
 ]
 
 
-def empty() -> dict[str, Any]:
+def empty() -> Any:
     return to_json(TargetState(Target("http://127.0.0.1:1")).picture(1.0, 1_790_000_000.0))
 
 
@@ -81,6 +81,7 @@ def test_without_a_proxy_there_is_none_and_a_named_one_is_unknown_and_not_zero()
     target = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_key="sk-very-secret")
     state = TargetState(target)
     told = to_json(state.picture(1.0, 0.0))["proxy"]
+    assert told is not None
     assert told["status"] == "unknown"
     assert set(told["window"].values()) == {None}
     assert told["sessions"] is None
@@ -97,8 +98,8 @@ def test_the_proxy_tells_sessions_requests_and_guardrails() -> None:
     assert told["finished"][0]["stop_reason"] == "end_turn"
     assert told["guardrails"]["malformed_tool"]["actions"]["recovered"] == 7
     text = to_text(busy_picture(10_000.0, 1_790_000_000.0, 300.0))
-    assert "upstream ok  5 sessions  2 running  errors 2.4%" in text
-    assert "fullest context 88.3% HIGH" in text
+    assert "upstream ok  5 sessions  2 running  errors 2.4 %" in text
+    assert "fullest context 88.3 % HIGH" in text
 
 
 def test_every_field_of_the_proxy_is_documented() -> None:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from insight.views_data import MAMBA, NOW, WALL, counted, read_log, state_of
+from specdash.core.records import Drafting
 from specdash.core.speculation import MemoryKind, Rollback
-from specdash.core.start_check import Drafting
 from specdash.core.target import Target
-from specdash.export.snapshot import to_json, to_text
-from specdash.export.views_snapshot import drafting_rows, views_json, views_rows
-from specdash.insight.drafter_picture import (
+from specdash.export.snapshot import drafting_rows, to_json, to_text, views_json, views_rows
+from specdash.insight.picture import (
+    BackendPicture,
     CheckpointCounts,
     CheckpointsPicture,
     DrafterPicture,
     DraftingPicture,
+    Picture,
     PositionBin,
     PrefixCachePicture,
-    PrefixRequest,
     PrefixSession,
     PrefixSlot,
     ReferenceCurve,
@@ -32,7 +32,7 @@ from specdash.insight.drafter_picture import (
     RouterPicture,
     SpeculationViews,
 )
-from specdash.insight.picture import BackendPicture, Picture
+from specdash.insight.request import ServedRequest
 from specdash.insight.state import TargetState
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs" / "snapshot.md"
 TYPES: tuple[Any, ...] = (
     DraftingPicture, DrafterPicture, ReferenceCurve, PositionBin, CheckpointsPicture, CheckpointCounts, ReplayFigures,
-    PrefixCachePicture, PrefixRequest, PrefixSession, PrefixSlot, RouterPicture, RouterModelPicture,
+    PrefixCachePicture, PrefixSession, PrefixSlot, RouterPicture, RouterModelPicture,
 )  # fmt: skip
 
 
@@ -57,7 +57,9 @@ def rows(**views: Any) -> dict[str, str]:
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_field_of_a_view_is_documented(kind: Any) -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert [one.name for one in fields(kind) if not re.search(rf"\b{one.name}\b", text)] == []
+    assert [
+        dataclass_field.name for dataclass_field in fields(kind) if not re.search(rf"\b{dataclass_field.name}\b", text)
+    ] == []
 
 
 def test_what_is_not_known_is_null_and_every_view_is_there() -> None:
@@ -73,11 +75,11 @@ def test_what_is_not_known_is_null_and_every_view_is_there() -> None:
 
 def leaves(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
-        for one in value.values():
-            yield from leaves(one)
+        for entry in value.values():
+            yield from leaves(entry)
     elif isinstance(value, list):
-        for one in value:
-            yield from leaves(one)
+        for entry in value:
+            yield from leaves(entry)
     else:
         yield value
 
@@ -94,10 +96,11 @@ def test_what_is_known_can_be_written_as_json() -> None:
 
 def test_requests_and_sessions_tell_their_cached_share() -> None:
     prefix = PrefixCachePicture(
-        requests=(PrefixRequest(1.0, prompt_tokens=100, cached=75),), sessions=(PrefixSession("s", 2, 30, 70),)
+        requests=(ServedRequest(prompt_total_tokens=100, prompt_cached=75),), sessions=(PrefixSession("s", 2, 30, 70),)
     )
     told = views_json(SpeculationViews(prefix_cache=prefix))["prefix_cache"]
     assert (told["requests"][0]["cached_share"], told["sessions"][0]["cached_share"]) == (0.75, 0.3)
+    assert [key for key in told["requests"][0] if not re.search(rf"\b{key}\b", DOCS.read_text("utf-8"))] == []
 
 
 def test_running_without_speculation_is_said_first_with_its_cause_and_fix() -> None:
@@ -125,13 +128,13 @@ def test_the_drafter_is_a_few_rows() -> None:
             break_even_length=2.5,
             break_even_acceptance=0.21,
             break_even_basis="measured",
-            verdict="12% accepted.",
+            verdict="12 % accepted.",
         )
     )
     assert found == {
-        "drafter": "draft-dflash  draft length 7 of a block of 8  12% accepted.",
+        "drafter": "draft-dflash  draft length 7 of a block of 8  12 % accepted.",
         "  clamped": "15 asked, 7 drafted: the draft's block has 8 tokens",
-        "  needs": "2.50 tokens a decode call, acceptance 21%  (measured)",
+        "  needs": "2.50 tokens a decode call, acceptance 21 %  (measured)",
         "  published": "60 38 %  DFlash (x#2)",
     }
 
@@ -153,9 +156,9 @@ def test_replays_checkpoints_cache_and_router_have_theirs() -> None:
     assert views_rows(picture) == [
         ("rollback", "checkpoint + replay  mamba is recurrent"),
         ("  replays", "since the start: 3.1 tokens a decode call."),
-        ("checkpoints", "context: 2 made, 1 restored, 1 erased, 0.1 MiB the latest"),
+        ("checkpoints", "context: 2 made, 1 restored, 1 erased, 98.3 KiB the latest"),
         ("checkpoints", "3 prompts read again from their start"),
         ("prefix cache", "Warm."),
-        ("  kept", "4 prompts in the host's memory, 120.2 of 8,192 MiB"),
+        ("  kept", "4 prompts in the host's memory, 120 MiB of 8.0 GiB"),
         ("router", ">a loaded, b unloaded  any: a"),
     ]

@@ -11,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdash.history.writer as module
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
-from specdash.history.schema import PAGE_BYTES
-from specdash.history.stats import file_bytes
-from specdash.history.store import Store
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
+from specdash.history.store import PAGE_BYTES, Store, file_bytes
 from specdash.history.tiers import TIERS
-from specdash.history.writer import Batch, Writer
+from specdash.history.writer import Batch, Bounds, Writer
 from support.recording import URL, counters
 
 START = 1_800_000_000.0

@@ -17,7 +17,8 @@ import pytest
 
 from specdash.core.readings import Source
 from specdash.history.store import Store
-from support.recording import URL, counters, file_of, hurry, loaded_recorder, recording, until, value
+from support.recording import URL, counters, file_of, hurry, loaded_recorder, recording, value
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def check(directory: Path, began: float, died: float) -> int:
         assert died - max(began, span[1]) <= MISSING_S
         recent = list(store.readings(URL, began - 0.1, died + 1.0))
         assert [at for at, _ in recent] == sorted(at for at, _ in recent)
-        numbers = [value(one).prompt_tokens for _, one in recent if one.source is Source.METRICS]
+        numbers = [value(reading).prompt_tokens for _, reading in recent if reading.source is Source.METRICS]
         assert numbers == [float(number) for number in range(len(numbers))]
         return len(numbers)
 
@@ -80,7 +81,7 @@ def test_a_hundred_killed_recorders(tmp_path: Path) -> None:
         for round_number in range(lane, 100, at_once):
             check(place, *killed_under_load(place, 0.05 + 0.03 * (round_number * 37 % 100)))
         with Store(file_of(place)) as store:
-            return len([one for one in store.events(URL, 0, 4e9) if one.ref == "began"])
+            return len([event for event in store.events(URL, 0, 4e9) if event.ref == "began"])
 
     with ThreadPoolExecutor(at_once) as pool:
         assert sum(pool.map(kill, range(at_once))) > 80
@@ -94,7 +95,7 @@ def test_when_the_recording_process_is_killed_the_other_takes_over(tmp_path: Pat
             assert process.stdout is not None
             until(lambda process=process: settle(leaders, process), 20)  # type: ignore[misc]
         assert sorted(leaders.values()) == ["False", "True"]
-        leader = next(one for one, told in leaders.items() if told == "True")
+        leader = next(key for key, told in leaders.items() if told == "True")
         other = second if leader is first else first
         leader.send_signal(signal.SIGKILL)
         died = time.time()
@@ -105,7 +106,7 @@ def test_when_the_recording_process_is_killed_the_other_takes_over(tmp_path: Pat
         assert time.time() - died < 3.0
         time.sleep(1.5)
     with Store(file_of(tmp_path)) as store:
-        moments = [at for at, one in store.readings(URL, died - 3, died + 1.5) if one.source is Source.METRICS]
+        moments = [at for at, reading in store.readings(URL, died - 3, died + 1.5) if reading.source is Source.METRICS]
         gaps = [after - before for before, after in itertools.pairwise(moments)]
         assert max(gaps) < MISSING_S
 
@@ -165,7 +166,7 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(
             recorder.on_reading(counters(4.0))
         with Store(file_of(disk)) as store:
             assert not store.check()
-            found = [value(one).prompt_tokens for _, one in store.readings(URL, 0, 4e9)]
+            found = [value(reading).prompt_tokens for _, reading in store.readings(URL, 0, 4e9)]
             assert found[0] == 1.0
             assert 3.0 in found
             assert found[-1] == 4.0
@@ -266,7 +267,7 @@ def test_a_damaged_record_is_moved_aside_and_a_new_one_begun(
     aside = path.with_name("history.db.corrupt-1")
     assert aside.read_bytes()[:900] == was[:900]
     with Store(path) as store:
-        assert -1.0 in [value(one).prompt_tokens for _, one in store.readings(URL, 0, 4e9)]
+        assert -1.0 in [value(reading).prompt_tokens for _, reading in store.readings(URL, 0, 4e9)]
         assert "the record was damaged; it is kept as history.db.corrupt-1" in [
             event.title for event in store.events(URL, 0, 4e9)
         ]

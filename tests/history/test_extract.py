@@ -6,16 +6,12 @@ import sqlite3
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.observations import Health, HealthStatus, Props
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Health, HealthStatus, Props, Reading, Source
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.extract import RUN_UP_S, copy_span
-from specdash.history.pruning import Bounds
 from specdash.history.replay import ReplaySession
 from specdash.history.store import Store
-from specdash.history.writer import Batch, Writer
+from specdash.history.writer import RUN_UP_S, Batch, Bounds, Writer, copy_span
 from specdash.insight.charts import Metric
 
 if TYPE_CHECKING:
@@ -57,19 +53,21 @@ def test_what_is_copied_is_what_was_recorded_but_for_what_was_changed(tmp_path: 
     since, until = NOW + 240, NOW + 480
     with Store(record) as store:
         count = copy_span(store, URL, since, until, path, name="http://there", change=without_secrets)
-        original = [one for _, one in store.readings(URL, since - RUN_UP_S, until)]
+        original = [reading for _, reading in store.readings(URL, since - RUN_UP_S, until)]
         columns = store.points(URL, Metric.DECODE, since, until, 24)
     with Store(path) as copy:
         assert copy.targets() == ("http://there",)
-        assert [one for _, one in copy.readings("http://there", 0, 2e9)] == original
+        assert [reading for _, reading in copy.readings("http://there", 0, 2e9)] == original
         assert len(original) == count
         assert copy.points("http://there", Metric.DECODE, since, until, 24) == columns
-        assert [one.summary for one in copy.alerts("http://there", since, until)] == ["hidden"]
+        assert [alert.summary for alert in copy.alerts("http://there", since, until)] == ["hidden"]
         props: Any
-        (props,) = [one.value for _, one in copy.latest("http://there", until) if one.source is Source.PROPS]
+        (props,) = [
+            reading.value for _, reading in copy.latest("http://there", until) if reading.source is Source.PROPS
+        ]
         assert (props.model_alias, props.total_slots) == ("hidden", 4)
         assert copy.check() == ""
-    assert [one.name for one in tmp_path.glob("extract*")] == ["extract.db"], "a -wal would be lost"
+    assert [path.name for path in tmp_path.glob("extract*")] == ["extract.db"], "a -wal would be lost"
     with sqlite3.connect(path) as connection:
         assert b"secret" not in b"".join(bytes(line, "utf-8") for line in connection.iterdump())
     connection.close()
@@ -85,7 +83,7 @@ def test_a_replay_opens_it(tmp_path: Path) -> None:
         session.seek(NOW + 400)
         picture = session.picture(session.position, session.position)
         assert picture.backend.model == "secret-model"
-        assert any(one.ref == "busy" for one in session.events)
+        assert any(event.ref == "busy" for event in session.events)
 
 
 def test_readings_may_begin_later_than_the_span(tmp_path: Path) -> None:

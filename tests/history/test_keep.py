@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.log_facts import LogBatch, ServerEvent, TaskFailed, WarningTally
-from specdash.core.observations import Health, HealthStatus
-from specdash.core.readings import FailureKind, Reading, Source
-from specdash.history.codec import encode
-from specdash.history.keep import LINES_KEPT, lighter, to_keep
+from specdash.core.readings import FailureKind, Health, HealthStatus, Reading, Source
+from specdash.core.sources import encode
+from specdash.history.writer import LINES_KEPT, lighter, to_keep
 from specdash.llama.log_parser import LogParser
 from support.recording import value
 
@@ -49,7 +48,7 @@ def test_no_text_of_a_line_gets_in(line: str) -> None:
     assert CANARY not in stored(LogParser().feed(line.encode()))
 
 
-@given(st.lists(st.sampled_from(LINES) | st.text(max_size=30).map(lambda one: f"{one}{CANARY}\n"), max_size=12))
+@given(st.lists(st.sampled_from(LINES) | st.text(max_size=30).map(lambda item: f"{item}{CANARY}\n"), max_size=12))
 def test_no_text_of_any_log_gets_in(lines: list[str]) -> None:
     assert CANARY not in stored(LogParser().feed("".join(lines).encode("utf-8", "replace")))
 
@@ -98,7 +97,7 @@ def test_secrets_in_messages_of_servers_are_masked() -> None:
 
 
 def test_log_lines_of_a_failed_apply_are_made_anew() -> None:
-    record = ApplyRecord(1, 2.0, 3.0, ApplyKind.APPLY, Outcome.ROLLED_BACK, log_lines=(f"E srv: {CANARY}",))
+    record = ApplyRecord(1, 2.0, 3.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK, log_lines=(f"E srv: {CANARY}",))
     text = stored((record,), Source.APPLIES)
     assert CANARY not in text
     assert '"rolled back"' in text

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from history.test_replay import WALL, Live, fail, serve
 from specdash.history.player import SPEEDS, Player
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-def until(told: Callable[[], bool]) -> None:
-    """Wait for it, and fail when it does not come."""
-    end = time.monotonic() + 20
-    while not told():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import specdash.history.recorder as module
-from specdash.core.alerts import Alert, AlertEvent, AlertSeverity, Transition
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome
-from specdash.core.observations import Props
-from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.keep import to_keep
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
+from specdash.core.readings import FailureKind, Props, Reading, Source
+from specdash.core.records import Alert, AlertEvent, AlertSeverity, EventKind, TimelineEvent, Transition
 from specdash.history.recorder import Recorder
 from specdash.history.store import LOOK_BACK_S, Store
+from specdash.history.writer import to_keep
 from specdash.insight.charts import Metric
 from specdash.insight.state import TargetState
 from support.busy_proxy import BusyServer
-from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, until, value
+from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, value
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +39,7 @@ def everything(directory: Path) -> list[Reading[Any]]:
 
 
 def numbers(directory: Path) -> list[float]:
-    return [value(one).prompt_tokens for one in everything(directory) if one.source is Source.METRICS]
+    return [value(reading).prompt_tokens for reading in everything(directory) if reading.source is Source.METRICS]
 
 
 def titles(directory: Path) -> list[str]:
@@ -61,11 +60,11 @@ def test_readings_come_out_as_they_went_in_with_the_time_of_day(tmp_path: Path) 
             Reading.unknown(Source.SLOTS, time.monotonic(), FailureKind.TIMEOUT, "late"),
         ]
         offset = time.time() - time.monotonic()
-        for one in went_in:
-            recorder.on_reading(one)
+        for reading in went_in:
+            recorder.on_reading(reading)
     came_out = everything(tmp_path)
-    assert [(one.source, one.status, one.value, one.failure) for one in came_out] == [
-        (one.source, one.status, one.value, one.failure) for one in went_in
+    assert [(reading.source, reading.status, reading.value, reading.failure) for reading in came_out] == [
+        (reading.source, reading.status, reading.value, reading.failure) for reading in went_in
     ]
     for before, after in zip(went_in, came_out, strict=True):
         assert after.at == pytest.approx(before.at + offset, abs=0.01)
@@ -77,7 +76,7 @@ def test_what_was_written_a_moment_ago_can_be_read_while_it_goes_on(tmp_path: Pa
         until(lambda: file_of(tmp_path).exists() and recorder.is_recording)
         with Store(file_of(tmp_path)) as store:
             until(lambda: store.span(URL) is not None)
-            assert [value(one).prompt_tokens for _, one in store.readings(URL, 0, FOREVER)] == [1.0]
+            assert [value(reading).prompt_tokens for _, reading in store.readings(URL, 0, FOREVER)] == [1.0]
             recorder.on_reading(counters(2.0))
             until(lambda: len(list(store.readings(URL, 0, FOREVER))) == 2)
 
@@ -119,21 +118,21 @@ def test_points_become_columns_alerts_and_events_a_timeline(tmp_path: Path) -> N
     with Store(file_of(tmp_path)) as store:
         assert list(store.points(URL, Metric.DECODE, now - 30, now + 30, 1)) == [4.5]
         assert store.points(URL, Metric.CPU, now - 30, now + 30, 2) == [None, None]
-        assert [one.ended for one in store.alerts(URL, 0, FOREVER)] == [now + 5]
+        assert [item.ended for item in store.alerts(URL, 0, FOREVER)] == [now + 5]
         assert {"restarted", "Slot hangs", "recording began", "recording ended"} == {
-            one.title for one in store.events(URL, 0, FOREVER)
+            event.title for event in store.events(URL, 0, FOREVER)
         }
 
 
 def test_an_apply_is_an_event_once_however_often_it_is_read(tmp_path: Path) -> None:
-    record = ApplyRecord(3, 1000.0, 1010.0, ApplyKind.APPLY, Outcome.APPLIED)
+    record = ApplyRecord(3, 1000.0, 1010.0, ApplyKind.APPLY, ApplyOutcome.APPLIED)
     for _ in range(2):
         with recording(tmp_path) as recorder:
             for _ in range(3):
                 recorder.on_reading(Reading.known(Source.APPLIES, time.monotonic(), (record,)))
                 time.sleep(0.03)
     with Store(file_of(tmp_path)) as store:
-        assert [(one.at, one.ref) for one in store.events(URL, 0, FOREVER) if one.kind is EventKind.APPLY] == [
+        assert [(event.at, event.ref) for event in store.events(URL, 0, FOREVER) if event.kind is EventKind.APPLY] == [
             (1000.0, "3")
         ]
 
@@ -148,7 +147,7 @@ def test_what_seldom_changes_is_known_long_after_it_was_read(tmp_path: Path, mon
             time.sleep(0.01)
     with Store(file_of(tmp_path)) as store:
         assert store.stats().targets[0].blocks > 3
-        found = {one.source: one for _, one in store.latest(URL, time.time() + 1)}
+        found = {reading.source: reading for _, reading in store.latest(URL, time.time() + 1)}
         assert found[Source.PROPS].value == Props(model_alias="tiny")
         assert found[Source.LOG].failure is not None
         assert value(found[Source.METRICS]).prompt_tokens == 39.0
@@ -194,7 +193,7 @@ def test_a_clock_that_was_set_back_leaves_both_records_and_the_later_one_counts(
             wall[0] -= 5.5
     recorder._work()
     recorder._end()
-    found = [(one.at, value(one).prompt_tokens) for one in everything(tmp_path)]
+    found = [(reading.at, value(reading).prompt_tokens) for reading in everything(tmp_path)]
     times = [at for at, _ in found]
     assert times == sorted(times)
     # Seconds 5 to 9 of the first era were seen again after the clock was set back.
@@ -211,7 +210,7 @@ def test_a_machine_that_slept_leaves_a_gap_and_an_event(tmp_path: Path) -> None:
         mono[0] += 1
     recorder._work()
     recorder._end()
-    found = [one.at - 1_800_000_000.0 for one in everything(tmp_path)]
+    found = [reading.at - 1_800_000_000.0 for reading in everything(tmp_path)]
     assert found == pytest.approx([0, 1, 2, 3603, 3604, 3605])
     assert "the clock went 3600.0 s ahead" in titles(tmp_path)
     with Store(file_of(tmp_path)) as store:
@@ -239,8 +238,8 @@ def test_a_second_recorder_waits_and_takes_over_without_a_gap(tmp_path: Path) ->
         until(lambda: first.is_recording)
         with recording(tmp_path) as second:
             for number in range(30):
-                for one in (first, second):
-                    one.on_reading(counters(float(number)))
+                for recorder in (first, second):
+                    recorder.on_reading(counters(float(number)))
                 time.sleep(0.01)
                 if number == 14:
                     assert not second.is_recording
@@ -262,8 +261,8 @@ def test_an_alert_that_two_recorders_saw_is_one_alert(tmp_path: Path) -> None:
         follower.on_alert(
             AlertEvent(Transition.RAISED, replace(raised, raised=raised.raised + 0.1), raised.raised + 0.1)
         )
-        for one in (leader, follower):
-            one.on_reading(counters(1.0))
+        for recorder in (leader, follower):
+            recorder.on_reading(counters(1.0))
         time.sleep(0.1)
         leader._stopping.set()
         leader._thread.join(5)
@@ -311,7 +310,7 @@ def test_a_reading_that_cannot_be_stored_costs_itself_and_nothing_else(tmp_path:
         assert f"a reading of {source} was left out: AttributeError" in recorder.trouble
         assert not recorder.problem
     assert numbers(tmp_path) == [4.0, 5.0]
-    (unread,) = (one for one in everything(tmp_path) if one.source is source)
+    (unread,) = (reading for reading in everything(tmp_path) if reading.source is source)
     assert unread.failure is not None
     assert unread.failure.detail == "not recorded: AttributeError"
     assert titles(tmp_path).count("recording has a fault") == 1
@@ -344,7 +343,7 @@ def never_ends(*_: object) -> bytes:
     return never_ends()
 
 
-@pytest.mark.parametrize("where", ["specdash.history.block.pack", "specdash.history.tiers.Chunk.pack"])
+@pytest.mark.parametrize("where", ["specdash.history.block.pack", "specdash.history.tiers.TierChunk.pack"])
 def test_a_fault_in_packing_ends_no_record_and_is_not_met_again(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +371,7 @@ def test_a_fault_in_packing_ends_no_record_and_is_not_met_again(
     with Store(file_of(tmp_path)) as store:
         assert not store.check()
         assert not store.damaged
-        found = {one.source: one for _, one in store.latest(URL, time.time() + 1)}
+        found = {reading.source: reading for _, reading in store.latest(URL, time.time() + 1)}
         assert found[Source.PROPS].value == Props(model_alias="m39")
 
 
@@ -400,15 +399,17 @@ def test_a_busy_proxy_is_recorded_without_loss(tmp_path: Path, sessions: int, se
     recorder = Recorder(TARGET, env=env_of(tmp_path), clock=lambda: mono[0], wall=lambda: wall[0])
     went_in: list[Reading[Any]] = []
     for readings in server.seconds(seconds):
-        for one in readings:
-            recorder.on_reading(one)
-            went_in.append(to_keep(one))
+        for reading in readings:
+            recorder.on_reading(reading)
+            went_in.append(to_keep(reading))
         wall[0], mono[0] = server.wall + 1, server.at + 1
         recorder._work()
     recorder._end()
     assert not recorder.trouble
     assert not recorder.lost
-    assert [(one.source, one.value) for one in everything(tmp_path)] == [(one.source, one.value) for one in went_in]
+    assert [(reading.source, reading.value) for reading in everything(tmp_path)] == [
+        (reading.source, reading.value) for reading in went_in
+    ]
 
 
 def test_two_targets_share_a_record(tmp_path: Path) -> None:
@@ -421,7 +422,7 @@ def test_two_targets_share_a_record(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [1.0]
     with Store(file_of(tmp_path)) as store:
         assert set(store.targets()) == {URL, f"{URL} second"}
-        assert [value(one).prompt_tokens for _, one in store.readings(f"{URL} second", 0, FOREVER)] == [2.0]
+        assert [value(reading).prompt_tokens for _, reading in store.readings(f"{URL} second", 0, FOREVER)] == [2.0]
 
 
 def test_the_lock_is_not_kept_by_children(tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.alerts import Alert, AlertSeverity
 from specdash.core.errors import InputError
 from specdash.core.log_facts import LogBatch, WarningTally
-from specdash.core.observations import Counters, Health, HealthStatus, Host
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, Host, Reading, Source
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.export.snapshot import to_json
 from specdash.history.replay import QUICK_S, ReplaySession
 from specdash.insight.charts import Metric
@@ -48,7 +46,7 @@ def differences(live: Any, again: Any, path: str = "", tolerance: float = 1e-5, 
         return [] if near else [f"{path}: {live} then {again}"]
     else:
         return [] if live == again else [f"{path}: {live!r} then {again!r}"]
-    return [one for name, a, b in pairs for one in differences(a, b, name, tolerance, relative)]
+    return [difference for name, a, b in pairs for difference in differences(a, b, name, tolerance, relative)]
 
 
 def shown(picture: Picture) -> dict[str, Any]:
@@ -56,8 +54,11 @@ def shown(picture: Picture) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(json.dumps(to_json(picture), allow_nan=False))
     told = picture.alerts
     document["of_alerts"] = [json.loads(alert.to_json()) for alert in (*told.active, *told.past)]
-    document["cause"], document["unjudged"] = told.cause, [list(one) for one in told.unjudged]
-    document["events"] = [[one.at, str(one.kind), one.title, one.detail] for one in picture.timeline]
+    document["cause"], document["unjudged"] = told.cause, [list(pair) for pair in told.unjudged]
+    document["events"] = [
+        [timeline_event.at, str(timeline_event.kind), timeline_event.title, timeline_event.detail]
+        for timeline_event in picture.timeline
+    ]
     return document
 
 
@@ -146,7 +147,7 @@ def test_played_from_its_beginning_a_record_shows_at_every_moment_what_live_show
 
 def live_columns(live: Live, metric: Metric, wall: float, window_s: float) -> list[float | None]:
     """What a chart on the wall clock shows of the points that live had by then."""
-    from specdash.core.series import Series
+    from specdash.core.log_facts import Series
 
     series = Series()
     for at, value in live.record.charted.get(metric, []):
@@ -178,7 +179,7 @@ def test_after_a_seek_into_the_middle_figures_and_charts_are_those_of_live_and_a
     assert session.is_deep is False
     quick = shown(session.picture(window_s=60.0))
     assert quick["log"]["counted_since"] is not None
-    unlike = [one.split(":")[0] for one in differences(live.shown(399, 60.0), quick)]
+    unlike = [difference.split(":")[0] for difference in differences(live.shown(399, 60.0), quick)]
     assert unlike == UNKNOWN_WHILE_LOADING
     columns = session.columns(Metric.DECODE, 399 + WALL, 900.0, 30)
     assert columns == pytest.approx(live_columns_of(live, Metric.DECODE, 399 + WALL, 900.0, 30))
@@ -187,7 +188,7 @@ def test_after_a_seek_into_the_middle_figures_and_charts_are_those_of_live_and_a
 
 
 def live_columns_of(live: Live, metric: Metric, wall: float, window_s: float, count: int) -> list[float | None]:
-    from specdash.core.series import Series
+    from specdash.core.log_facts import Series
 
     series = Series()
     for at, value in live.record.charted.get(metric, []):
@@ -277,18 +278,18 @@ def test_an_alert_is_raised_again_when_it_was_and_one_of_before_the_warm_up_is_s
     serve(live, range(60))
     fail(live, range(60, 60 + 400))
     serve(live, range(460, 600))
-    (alert,) = [one for one in live.record.raised.values() if one.rule == "backend_down"]
+    (alert,) = [alert for alert in live.record.raised.values() if alert.rule == "backend_down"]
     session = live.replay()
     session.seek(alert.raised - 0.5)
-    assert [one.rule for one in session.picture().alerts.active] == []
+    assert [alert.rule for alert in session.picture().alerts.active] == []
     session.step(0.5)
-    assert [one.rule for one in session.picture().alerts.active] == ["backend_down"]
+    assert [alert.rule for alert in session.picture().alerts.active] == ["backend_down"]
     session.seek(WALL + 400)
     assert WALL + 400 - alert.raised > QUICK_S
-    (active,) = [one for one in session.picture().alerts.active if one.rule == "backend_down"]
+    (active,) = [alert for alert in session.picture().alerts.active if alert.rule == "backend_down"]
     assert (active.since, active.raised, active.ended) == (alert.since, alert.raised, None)
     session.seek(WALL + 599)
-    (past,) = [one for one in session.picture().alerts.past if one.rule == "backend_down"]
+    (past,) = [alert for alert in session.picture().alerts.past if alert.rule == "backend_down"]
     assert past.ended == alert.ended
     assert session.picture().alerts.active == ()
 
@@ -298,14 +299,14 @@ def test_events_are_gone_to_in_order_and_alerts_by_when_they_were_raised() -> No
     serve(live, range(60))
     fail(live, range(60, 90))
     serve(live, range(90, 200))
-    (alert,) = [one for one in live.record.raised.values() if one.rule == "backend_down"]
+    (alert,) = [alert for alert in live.record.raised.values() if alert.rule == "backend_down"]
     session = live.replay()
     moments = []
     while (event := session.next_event(-1)) is not None:
         session.seek(event.at)
         moments.append(event.at)
-    raised = {one.raised for one in live.record.raised.values()}
-    assert moments == sorted({*raised, *(one.at for one in live.record.happened)}, reverse=True)
+    raised = {alert.raised for alert in live.record.raised.values()}
+    assert moments == sorted({*raised, *(timeline_event.at for timeline_event in live.record.happened)}, reverse=True)
     assert alert.raised in moments
     assert session.next_event(1) is not None
     session.seek(session.last)
@@ -348,7 +349,7 @@ def totals(picture: Picture) -> dict[str, object]:
         "finished": picture.backend.requests_finished,
         "cancelled": picture.backend.requests_cancelled,
         "saves": picture.views.prefix_cache.saves,
-        **{one.warning: one.total for one in picture.log.warnings},
+        **{warning.warning: warning.total for warning in picture.log.warnings},
     }
 
 
@@ -366,23 +367,25 @@ def test_while_a_moment_is_loaded_and_after_its_totals_are_those_of_then_or_unkn
         tally = WarningTally("find_slot_non_consecutive", at % 3 + 1, float(at), at + 1.0, "a line")
         live.tell(at, Source.LOG, LogBatch(lines=7, unrecognised=1, warnings=(tally,)))
         live.tell(at + 0.5, Source.HEALTH, OK)
-    session = live.replay()
-    for share in shares:
-        at = moments[int(share * (len(moments) - 1))]
-        session.seek(at + 1.0 + WALL)
-        played = live.replay()
-        played.seek(played.first)
+    sought = [moments[int(share * (len(moments) - 1))] for share in shares]
+    played = live.replay()
+    played.seek(played.first)
+    then = {}
+    for at in sorted(sought):
         played.advance(at + 1.0 + WALL)
-        expected = totals(played.picture())
-        assert None not in expected.values()
+        then[at] = totals(played.picture())
+        assert None not in then[at].values()
+    session = live.replay()
+    for at in sought:
+        session.seek(at + 1.0 + WALL)
         is_whole = False
         while not is_whole:
             is_whole = session.is_deep
             for name, shown_total in totals(session.picture()).items():
-                assert shown_total in (None, expected[name])
+                assert shown_total in (None, then[at][name])
             session.deepen(1e-4)
         if at < 3500:
-            assert totals(session.picture()) == expected
+            assert totals(session.picture()) == then[at]
 
 
 def test_nothing_recorded_is_one_clear_line() -> None:
@@ -408,5 +411,5 @@ def test_an_alert_whose_end_nobody_recorded_is_over_after_a_while() -> None:
     lost = Alert("gpu_lost", "GPU lost", AlertSeverity.CRITICAL, "gone", WALL + 10, WALL + 12, WALL + 20)
     live.record.raised[*lost.key, lost.raised] = lost
     session = live.replay()
-    assert lost.rule not in [one.rule for one in session.picture().alerts.active]
-    assert lost.rule in [one.rule for one in session.picture().alerts.past]
+    assert lost.rule not in [alert.rule for alert in session.picture().alerts.active]
+    assert lost.rule in [alert.rule for alert in session.picture().alerts.past]

@@ -51,7 +51,7 @@ class Seen:
 def unlike(session: ReplaySession, expected: dict[str, Any], but: str) -> list[str]:
     """Where the replay shows something else than was expected, but for paths that match."""
     found = differences(expected, shown(session.picture(window_s=WINDOW_S)), tolerance=0.005, relative=ROUNDED)
-    return [one for one in found if not re.match(r"\.time$|" + but, one.partition(":")[0])]
+    return [name for name in found if not re.match(r"\.time$|" + but, name.partition(":")[0])]
 
 
 def test_a_recorded_run_of_a_real_server_plays_as_it_was(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_a_recorded_run_of_a_real_server_plays_as_it_was(tmp_path: Path) -> None
     with Store(paths.history_file(env)) as store:
         looks = [
             wall
-            for wall, one in store.readings(session.name, session.first, session.last + 1.0)
-            if one.source is Source.HEALTH
+            for wall, reading in store.readings(session.name, session.first, session.last + 1.0)
+            if reading.source is Source.HEALTH
         ]
     assert len(looks) == len(seen.moments)
     session.seek(session.first)

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from history.test_replay import OK, counters_at
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.observations import ProcessTree
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import ProcessTree, Reading, Source
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.pruning import Bounds
 from specdash.history.warm_up import warm_up
-from specdash.history.writer import Batch, Writer
+from specdash.history.writer import Batch, Bounds, Writer
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
@@ -71,11 +68,11 @@ def test_charts_and_windows_reach_back_into_the_record(tmp_path: Path) -> None:
     state = opened(memory, 602.0)
     now = time.monotonic()
     columns = state.columns(Metric.DECODE, now, 900.0, 30)
-    assert [one for one in columns[-18:-2] if one is None] == []
+    assert [column for column in columns[-18:-2] if column is None] == []
     picture = state.picture(now, time.time(), 300.0)
     assert picture.backend.state is BackendState.LIVE
     assert picture.backend.speculation.acceptance.window.value == pytest.approx(0.25)
-    assert [one.kind for one in picture.timeline] == [EventKind.RESTART]
+    assert [timeline_event.kind for timeline_event in picture.timeline] == [EventKind.RESTART]
     assert picture.alerts.active == ()
 
 
@@ -102,11 +99,14 @@ def test_alerts_are_past_unless_they_were_active_a_moment_ago(tmp_path: Path) ->
     over = Alert("swapping", "Swapping", AlertSeverity.WARNING, "s", now - 400, now - 390, now - 300, ended=now - 300)
     active = Alert("backend_down", "Down", AlertSeverity.CRITICAL, "refused", now - 60, now - 57, now - 3)
     memory = recalled(record(tmp_path / "new.db", ended_ago=2.0, alerts=(over, active)))
-    assert [one.rule for one in memory.past] == ["swapping"]
-    assert [one.rule for one in memory.active] == ["backend_down"]
+    assert [alert.rule for alert in memory.past] == ["swapping"]
+    assert [alert.rule for alert in memory.active] == ["backend_down"]
     memory = recalled(record(tmp_path / "old.db", ended_ago=300.0, alerts=(over, active)))
     assert memory.active == []
-    assert [(one.rule, one.ended is not None) for one in memory.past] == [("swapping", True), ("backend_down", True)]
+    assert [(alert.rule, alert.ended is not None) for alert in memory.past] == [
+        ("swapping", True),
+        ("backend_down", True),
+    ]
 
 
 def test_without_a_record_or_with_a_damaged_one_there_is_no_memory(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
-from specdash.insight.samples import RequestSample
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
+from specdash.core.readings import Source
+from specdash.insight.request import ServedRequest
 
 if TYPE_CHECKING:
     import random
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 
 T = 1_790_000_000.0
 """When the apply of most tests began."""
-CHANGE = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "12")
+CHANGE = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "12")
 
 
 def record(number: int = 1, at: float = T, **fields: Any) -> ApplyRecord:
     """An apply of 10 s, whose restart began after 4 s."""
     told: dict[str, Any] = {
         "kind": ApplyKind.APPLY,
-        "outcome": Outcome.APPLIED,
+        "outcome": ApplyOutcome.APPLIED,
         "changes": (CHANGE,),
         "step_seconds": {"lock": 0.5, "hold": 0.5, "drain": 2.5, "write": 0.5, "restart": 1.0, "health": 4.0},
         **fields,
@@ -37,7 +38,7 @@ def requests(
     rate: float = 0.6,
     noise: float = 0.2,
     likeness: float = 10.0,
-) -> list[RequestSample]:
+) -> list[ServedRequest]:
     """Requests one after the other from `start`: lognormal speeds, and acceptance that varies from one to the next, the
     less the greater their `likeness`."""
     found = []
@@ -46,24 +47,25 @@ def requests(
         drafted = max(5, int(rng.lognormvariate(5, 0.8)))
         share = rng.betavariate(rate * likeness, (1 - rate) * likeness)
         accepted = min(drafted, max(0, round(rng.gauss(drafted * share, (drafted * share * (1 - share)) ** 0.5))))
+        rates = speed * rng.lognormvariate(0, noise), 20 * speed * rng.lognormvariate(0, noise)
         found.append(
-            RequestSample(
+            ServedRequest(
                 began=began,
                 ended=began + 2.0,
-                prompt_tokens=500,
-                cached_tokens=100,
+                source=Source.PROXY_EVENTS,
+                prompt_total_tokens=500,
+                prompt_cached=100,
                 decode_tokens=drafted,
-                drafted=drafted,
-                accepted=accepted,
-                decode_rate=speed * rng.lognormvariate(0, noise),
-                prefill_rate=20 * speed * rng.lognormvariate(0, noise),
-                ttft_s=10 / speed * rng.lognormvariate(0, noise),
+                draft_generated=drafted,
+                draft_accepted=accepted,
+                told_rates=rates[::-1],
+                told_ttft_s=10 / speed * rng.lognormvariate(0, noise),
             )
         )
         began += 2.5
     return found
 
 
-def sides(before: Iterable[RequestSample], after: Iterable[RequestSample]) -> Any:
+def sides(before: Iterable[ServedRequest], after: Iterable[ServedRequest]) -> Any:
     """As `experiments.compare` wants them."""
     return tuple(before), tuple(after)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specdash.core.baselines import Baseline
-from specdash.core.observations import Props, Slot, Slots
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Props, Reading, Slot, Slots, Source
+from specdash.core.records import Baseline
 from specdash.core.target import Target
-from specdash.insight.samples import RequestSample
+from specdash.insight.request import ServedRequest
 from specdash.insight.state import TargetState
 
 WALL = 1_790_000_000.0
@@ -33,22 +32,27 @@ def request(
     accepted: int = 100,
     drafted: int = 150,
     **fields: Any,
-) -> RequestSample:
+) -> ServedRequest:
     """A request of 400 prompt tokens that decoded by itself."""
     seconds = (tokens - 1) / rate
-    told: dict[str, Any] = {"prompt_tokens": 400, "cached_tokens": 0, "began": ended - seconds - 0.01, **fields}
-    return RequestSample(
-        ended=ended, decode_tokens=tokens, drafted=drafted, accepted=accepted, decode_s=seconds, **told
+    told: dict[str, Any] = {"prompt_total_tokens": 400, "prompt_cached": 0, "began": ended - seconds - 0.01, **fields}
+    return ServedRequest(
+        ended=ended,
+        decode_tokens=tokens,
+        draft_generated=drafted,
+        draft_accepted=accepted,
+        decode_ms=seconds * 1000.0,
+        **told,
     )
 
 
-def row_of(count: int, *, every_s: float = 5.0, **fields: Any) -> list[RequestSample]:
+def row_of(count: int, *, every_s: float = 5.0, **fields: Any) -> list[ServedRequest]:
     """Requests one after the other, the newest 10 s ago."""
     return [request(WALL - 10 - every_s * place, **fields) for place in range(count)][::-1]
 
 
 def state(
-    samples: list[RequestSample], baselines: tuple[Baseline, ...] = (), *, speculative: bool | None = True
+    samples: list[ServedRequest], baselines: tuple[Baseline, ...] = (), *, speculative: bool | None = True
 ) -> TargetState:
     """A state that has seen these requests, on a server that speculates."""
     made = TargetState(Target("http://127.0.0.1:8080"))
@@ -59,7 +63,7 @@ def state(
     return made
 
 
-def add(made: TargetState, samples: list[RequestSample]) -> None:
+def add(made: TargetState, samples: list[ServedRequest]) -> None:
     """More requests of the log."""
     made.experiments.samples.logged.extend(samples)
     made.experiments.samples.version += 1

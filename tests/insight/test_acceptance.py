@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.core.observations import Counters
-from specdash.insight.acceptance import (
-    DraftWindow,
-    ExactWindow,
-    exact_accepted,
-    per_position,
-    resolution,
-    since_start,
+from specdash.core.readings import Counters
+from specdash.insight.request import DraftTally, DraftTotals
+from specdash.insight.speculation.acceptance import exact_accepted, resolution, since_start
+
+
+@pytest.mark.parametrize(
+    ("tally", "acceptance", "length", "positions"),
+    [
+        (DraftTally(), None, None, None),
+        (DraftTally(100, 0, None), 0.0, None, None),
+        (DraftTally(141, 101, 18), pytest.approx(101 / 141), pytest.approx(6.61, abs=0.005), None),
+        (DraftTally(80, 15, 20, (10, 5, 0)), 0.1875, 1.75, (0.5, 0.25)),
+        (DraftTally(80, 65, 20, (43, 25, 1)) - DraftTally(0, 0, 0, (33, 20, 1)), 0.8125, 4.25, (0.5, 0.25)),
+        (DraftTally(8, 8, None) + DraftTally(8, 0, 1), 0.5, None, None),
+    ],
 )
+def test_a_tally_says_what_its_sums_say_and_nothing_drafted_is_unknown(
+    tally: DraftTally, acceptance: float | None, length: float | None, positions: tuple[float, ...] | None
+) -> None:
+    assert (tally.acceptance, tally.mean_accepted_length) == (acceptance, length)
+    assert tally.acceptance_per_position == positions
+    assert tally + tally - tally == tally
 
 
-def test_idle_is_unknown_and_not_zero() -> None:
-    assert DraftWindow(0, 0).rate is None
+def test_a_server_without_counters_of_drafts_tells_none() -> None:
     assert since_start(Counters()) is None
-
-
-def test_nothing_accepted_is_zero() -> None:
-    assert DraftWindow(100, 0).rate == 0.0
-
-
-def test_mean_accepted_length_is_one_plus_accepted_per_step() -> None:
-    assert DraftWindow(141, 101, 18).mean_accepted_length == pytest.approx(6.61, abs=0.005)
 
 
 def test_positions_give_the_exact_number_of_accepted_tokens_above_a_million() -> None:
@@ -42,16 +46,10 @@ def test_six_significant_digits_bound_what_a_counter_can_show(total: float, step
     assert resolution(total) == step
 
 
-def test_acceptance_per_position_is_the_share_of_steps_in_the_window() -> None:
-    assert per_position((33, 20, 1), (43, 25, 1), 20) == (0.5, 0.25)
-    assert per_position(None, (9, 3, 0, 0), 10) == (0.9, 0.3)
-    assert per_position(None, (9, 3), 0) is None
-
-
-def test_an_exact_window_forgets_what_is_older() -> None:
-    window = ExactWindow(keep_s=10.0)
-    window.add(1.0, 8, 8, 1)
-    window.add(9.0, 8, 2, 1)
-    window.add(12.0, 8, 4, 1)
-    assert window.window(12.0, 5.0) == DraftWindow(16, 6, 2)
-    assert window.window(30.0, 5.0) is None
+def test_a_window_is_what_came_in_it() -> None:
+    totals = DraftTotals(keep_s=10.0)
+    for at, accepted in ((1.0, 8), (9.0, 2), (12.0, 4)):
+        totals.add(at, DraftTally(8, accepted, 1))
+    assert totals.since(7.0) == DraftTally(16, 6, 2)
+    assert totals.since(25.0) == DraftTally()
+    assert (totals.total, totals.newest) == (DraftTally(24, 14, 3), 12.0)

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from insight.experiment_data import record
 from insight.speedup_data import MODEL, WALL, baseline
-from specdash.core.applies import StoredChange
-from specdash.insight.baseline_match import Reference, Server, matching
+from specdash.core.changes import Change, Role
+from specdash.core.records import Baseline, BaselineMethod
+from specdash.insight.picture import SpeedUpNeed
+from specdash.insight.speedup.speedup import DecodingServer, Reference, matching
 
-SERVER = Server(MODEL, 1000, ("b1-abc",), "H100")
+SERVER = DecodingServer(MODEL, 1000, ("b1-abc",), "H100")
 
 
-def reason(server: Server = SERVER, **fields: object) -> str:
+def reason(server: DecodingServer = SERVER, **fields: object) -> str:
     found, why = matching([replace(baseline(), **fields)], server)  # type: ignore[arg-type]
     assert bool(found) is not bool(why)
     return why
@@ -28,7 +30,7 @@ def test_one_of_the_same_model_engine_and_gpu_holds() -> None:
 
 def test_what_is_not_known_is_not_held_against_it() -> None:
     assert reason() == ""
-    assert reason(Server(MODEL), model_bytes=5, gpu="X", engine="b9-x") == ""
+    assert reason(DecodingServer(MODEL), model_bytes=5, gpu="X", engine="b9-x") == ""
 
 
 @pytest.mark.parametrize(
@@ -47,10 +49,10 @@ def test_another_one_does_not_and_the_reason_names_what_differs(fields: dict[str
 
 
 def test_an_engine_known_by_name_is_told_from_another_that_says_the_same_of_itself() -> None:
-    named = Server(MODEL, engines=("xllamacpp 1", "b0-unknown"))
+    named = DecodingServer(MODEL, engines=("xllamacpp 1", "b0-unknown"))
     assert matching([replace(baseline(), engine="xllamacpp 1")], named)[0]
     assert not matching([replace(baseline(), engine="llama-server 2")], named)[0]
-    assert matching([replace(baseline(), engine="llama-server 2")], Server(MODEL, engines=("b0-unknown",)))[0]
+    assert matching([replace(baseline(), engine="llama-server 2")], DecodingServer(MODEL, engines=("b0-unknown",)))[0]
 
 
 def test_the_newest_of_one_key_counts() -> None:
@@ -59,8 +61,8 @@ def test_the_newest_of_one_key_counts() -> None:
 
 
 def test_one_from_before_a_change_of_threads_does_not_hold_until_it_is_changed_back() -> None:
-    change = StoredChange("backend", "LLAMA_THREADS", "4", "8")
-    back = StoredChange("backend", "LLAMA_THREADS", "8", "4")
+    change = Change(Role.BACKEND, "LLAMA_THREADS", "4", "8")
+    back = Change(Role.BACKEND, "LLAMA_THREADS", "8", "4")
     first, second = record(1, WALL, changes=(change,)), record(2, WALL + 60, changes=(back,))
     assert "LLAMA_THREADS" in matching([baseline()], SERVER, [first])[1]
     assert matching([baseline()], SERVER, [first, second])[0]
@@ -68,7 +70,7 @@ def test_one_from_before_a_change_of_threads_does_not_hold_until_it_is_changed_b
 
 
 def test_a_change_of_drafts_does_not_matter_to_it() -> None:
-    change = StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "8")
+    change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
     assert matching([baseline()], SERVER, [record(1, WALL, changes=(change,))])[0]
 
 
@@ -105,12 +107,12 @@ def test_the_line_is_followed_to_shorter_and_longer_contexts() -> None:
 def test_a_line_that_falls_is_noise_and_not_followed() -> None:
     noisy = Reference([baseline(448, 1, 50.0), baseline(948, 1, 52.0)])
     found = noisy.at(0, 1), noisy.at(1500, 1)
-    assert [one.seconds for one in found if one is not None] == [1 / 50, 1 / 52]
+    assert [decode.seconds for decode in found if decode is not None] == [1 / 50, 1 / 52]
 
 
 @given(st.floats(0, 6000), st.floats(0, 6000))
-def test_a_longer_context_is_never_faster(one: float, other: float) -> None:
-    short, long = sorted((one, other))
+def test_a_longer_context_is_never_faster(value: float, other: float) -> None:
+    short, long = sorted((value, other))
     assert seconds(short, 1) <= seconds(long, 1) + 1e-12
 
 
@@ -130,3 +132,60 @@ def test_time_beside_others_counts_as_such() -> None:
 def test_a_moment_beside_more_than_recorded_is_let_pass_and_more_is_not() -> None:
     assert LINE.over(500, {1: 0.95, 9: 0.05}) is not None
     assert LINE.over(500, {1: 0.5, 9: 0.5}) is None
+
+
+def test_a_single_long_context_says_nothing_of_short_ones() -> None:
+    line = Reference([baseline(8192)])
+    assert line.at(100, 1) is None
+    assert line.at(6000, 1) is not None
+    assert Reference([baseline(8192), baseline(64)]).at(100, 1) is not None
+
+
+def two_tokens(context: int = 448, rate: float = 40.0, **fields: object) -> Baseline:
+    """What completions of two tokens told now."""
+    return replace(baseline(context, rate=rate), at=WALL, method=BaselineMethod.TWO_TOKENS, decode_tokens=2, **fields)  # type: ignore[arg-type]
+
+
+def test_the_method_used_last_counts_and_the_other_one_reaches_further_at_the_present_speed() -> None:
+    recorded = [baseline(context, count, rate) for context, count, rate in ((448, 1, 50), (9000, 1, 25), (448, 4, 30))]
+    found, _ = matching([*recorded, two_tokens()], SERVER)
+    assert [(entry.context, entry.concurrency) for entry in found] == [(448, 1), (9000, 1), (448, 4)]
+    # The machine is a fifth slower now than it was.
+    assert [entry.decode_rate for entry in found] == pytest.approx([40, 20, 24], rel=0.01)
+    again, _ = matching([two_tokens(), *(replace(entry, at=WALL + 1) for entry in recorded)], SERVER)
+    assert {entry.method for entry in again} == {BaselineMethod.WITHOUT}
+
+
+def test_where_the_methods_have_nothing_in_common_what_is_taken_over_is_as_sure_as_a_drifting_machine() -> None:
+    found, _ = matching([baseline(concurrency=4), two_tokens()], SERVER)
+    (taken,) = [entry for entry in found if entry.concurrency == 4]
+    assert taken.decode_rate == 50.0
+    assert taken.high / taken.low > 1.06
+
+
+def deviation(entry: Baseline, **known: float) -> float:
+    found = Reference([entry], **known).at(500, 1)
+    assert found is not None
+    return found.deviation
+
+
+def test_a_baseline_of_this_start_is_surer_and_one_of_a_machine_that_others_use_is_less() -> None:
+    now = two_tokens()
+    assert deviation(now, wall=WALL, started=WALL - 60) < deviation(now, wall=WALL, started=WALL + 60)
+    assert deviation(now, wall=WALL) < deviation(now, wall=WALL + 4 * 3600) < deviation(now, wall=WALL + 8 * 3600)
+    assert deviation(now, wall=WALL + 30 * 86400) == deviation(now, wall=WALL + 60 * 86400)
+    assert deviation(now, wall=WALL, shared=0.5) > 2 * deviation(now, wall=WALL)
+
+
+@pytest.mark.parametrize(
+    ("made", "shared", "need"),
+    [
+        (baseline(), 0.0, SpeedUpNeed.REQUESTS),
+        (baseline(low=30.0, high=80.0), 0.0, SpeedUpNeed.BASELINE),
+        (baseline(), 1.0, SpeedUpNeed.QUIET),
+        (baseline(low=30.0, high=80.0), 0.2, SpeedUpNeed.BASELINE),
+    ],
+)
+def test_a_wide_interval_needs_what_makes_most_of_it(made: Baseline, shared: float, need: SpeedUpNeed) -> None:
+    reference = Reference([baseline(4000), made], shared=shared)
+    assert reference.need(made, 0.8, 1.2) is need

@@ -31,11 +31,11 @@ def containers(value: Any, path: str, seen: set[int], depth: int = 6) -> Iterato
     if isinstance(value, Sized):
         yield path, len(value)
     if isinstance(value, Mapping):
-        for key, one in list(value.items())[:3]:
-            yield from containers(one, f"{path}[{type(key).__name__}]", seen, depth - 1)
+        for key, entry in list(value.items())[:3]:
+            yield from containers(entry, f"{path}[{type(key).__name__}]", seen, depth - 1)
     elif isinstance(value, list | tuple | deque):
-        for one in list(value)[-3:]:
-            yield from containers(one, f"{path}[]", seen, depth - 1)
+        for entry in list(value)[-3:]:
+            yield from containers(entry, f"{path}[]", seen, depth - 1)
     elif type(value).__module__.startswith("specdash"):
         slots = (name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()))
         for name in {*slots, *getattr(value, "__dict__", ())}:

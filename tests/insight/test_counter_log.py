@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.observations import Counters
-from specdash.insight.acceptance import between
-from specdash.insight.counter_log import CounterLog
+from specdash.core.readings import Counters
+from specdash.insight.log.counter_log import COARSE, FINE, CounterLog
+from specdash.insight.speculation.acceptance import between
 
 
 def scrape(drafted: int, accepted: int, **more: float) -> Counters:
@@ -32,7 +32,7 @@ def test_a_shorter_history_than_the_window_is_used_whole() -> None:
     assert bounds is not None
     drafted = between(*bounds)
     assert drafted is not None
-    assert drafted.rate == 0.5
+    assert drafted.acceptance == 0.5
 
 
 def test_totals_that_went_back_are_a_restart_and_count_from_zero() -> None:
@@ -44,7 +44,7 @@ def test_totals_that_went_back_are_a_restart_and_count_from_zero() -> None:
     assert bounds is not None
     drafted = between(*bounds)
     assert drafted is not None
-    assert (drafted.generated, drafted.accepted) == (40, 10)
+    assert (drafted.drafted, drafted.accepted) == (40, 10)
 
 
 def test_a_port_seen_closed_means_a_new_process_even_when_the_totals_are_higher() -> None:
@@ -80,5 +80,22 @@ def test_no_window_ever_shows_more_accepted_than_generated_or_a_negative_number(
     assert bounds is not None
     found = between(*bounds)
     assert found is not None
-    assert 0 <= found.accepted <= found.generated
-    assert found.rate is None or 0 <= found.rate <= 1
+    assert 0 <= found.accepted <= found.drafted
+    assert found.acceptance is None or 0 <= found.acceptance <= 1
+
+
+def test_a_log_that_keeps_less_is_small_and_its_windows_are_right_to_a_few_seconds() -> None:
+    small, whole = CounterLog(360.0), CounterLog()
+    for second in range(3600):
+        # Work and rest by turns: the newest drafts stay dated by when they were made.
+        totals = scrape(second // 120 * 1200 + min(second % 120, 60) * 20, second // 120 * 600)
+        small.add(float(second), totals)
+        whole.add(float(second), totals)
+        bounds, exact = small.window(float(second), 300.0), whole.window(float(second), 300.0)
+        if bounds is not None and exact is not None:
+            assert 0 <= exact[0].at - bounds[0].at <= 360.0 / COARSE
+            assert bounds[1] == exact[1]
+        assert (small.drafted is None) is (whole.drafted is None)
+        if small.drafted is not None and whole.drafted is not None:
+            assert small.drafted.at == whole.drafted.at
+    assert len(small._scrapes) <= FINE + COARSE + 2

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.observations import Counters, Health, HealthStatus, Slot, Slots
-from specdash.core.readings import Reading, Source
+from specdash.core.proxy_events import DECODE, PREFILL
+from specdash.core.readings import Counters, Health, HealthStatus, Reading, Slot, Slots, Source
 from specdash.core.target import Target
-from specdash.core.token_speed import DECODE, PREFILL
 from specdash.insight.charts import Metric
 from specdash.insight.state import TargetState
 
@@ -55,27 +54,27 @@ class Server:
 
     def running(self, at: float) -> list[Answer]:
         born = self._born(at)
-        return [one for one in self.answers if one.begins >= born and one.begins <= at < one.ends]
+        return [answer for answer in self.answers if answer.begins >= born and answer.begins <= at < answer.ends]
 
     def _born(self, at: float) -> float:
-        return max((one for one in self.restarts if one <= at), default=0.0)
+        return max((restart for restart in self.restarts if restart <= at), default=0.0)
 
     def total(self, name: str, at: float) -> float:
         found, born = 0.0, self._born(at)
-        for one in self.answers:
-            if one.begins < born or one.first > at:
+        for answer in self.answers:
+            if answer.begins < born or answer.first > at:
                 continue
-            calls = min(len(one.accepted), int((at - one.first) * CALLS_PER_S))
-            ended = one.ends <= at
+            calls = min(len(answer.accepted), int((at - answer.first) * CALLS_PER_S))
+            ended = answer.ends <= at
             found += {
                 "decode_calls": 1 + calls,
-                "prompt_tokens": one.prompt,
+                "prompt_tokens": answer.prompt,
                 "prompt_seconds": 0.3,
-                "predicted_tokens": ended * (1 + sum(one.accepted) + len(one.accepted)),
-                "predicted_seconds": ended * (one.ends - one.first),
-                "draft_tokens": ended * self.longest * len(one.accepted),
-                "accepted_tokens": ended * sum(one.accepted),
-                "verification_steps": ended * len(one.accepted),
+                "predicted_tokens": ended * (1 + sum(answer.accepted) + len(answer.accepted)),
+                "predicted_seconds": ended * (answer.ends - answer.first),
+                "draft_tokens": ended * self.longest * len(answer.accepted),
+                "accepted_tokens": ended * sum(answer.accepted),
+                "verification_steps": ended * len(answer.accepted),
             }[name]
         return float(f"{found:.6g}")
 
@@ -91,20 +90,22 @@ class Server:
 
     def positions(self, at: float) -> tuple[int, ...]:
         born = self._born(at)
-        steps = [step for one in self.answers if one.begins >= born and one.ends <= at for step in one.accepted]
+        steps = [
+            step for answer in self.answers if answer.begins >= born and answer.ends <= at for step in answer.accepted
+        ]
         return tuple(sum(step > place for step in steps) for place in range(max(steps, default=0)))
 
     def slots(self, at: float) -> Slots:
-        by_slot = {one.slot: one for one in self.running(at)}
+        by_slot = {answer.slot: answer for answer in self.running(at)}
         return Slots(tuple(self._slot(slot, by_slot.get(slot), at) for slot in range(3)))
 
-    def _slot(self, slot: int, one: Answer | None, at: float) -> Slot:
-        if one is None:
+    def _slot(self, slot: int, answer: Answer | None, at: float) -> Slot:
+        if answer is None:
             return Slot(slot, is_processing=False, speculative=True)
-        calls = max(0, min(len(one.accepted), int((at - one.first) * CALLS_PER_S)))
-        decoded = (1 if at >= one.first else 0) + calls + sum(one.accepted[:calls])
-        task = self.answers.index(one)
-        return Slot(slot, True, task=task, speculative=True, n_decoded=decoded, n_prompt_tokens_processed=one.prompt)
+        calls = max(0, min(len(answer.accepted), int((at - answer.first) * CALLS_PER_S)))
+        decoded = (1 if at >= answer.first else 0) + calls + sum(answer.accepted[:calls])
+        task = self.answers.index(answer)
+        return Slot(slot, True, task=task, speculative=True, n_decoded=decoded, n_prompt_tokens_processed=answer.prompt)
 
 
 @st.composite
@@ -116,9 +117,9 @@ def servers(draw: st.DrawFn) -> Server:
         st.lists(st.tuples(st.floats(0, 4), steps, st.sampled_from([1, 3, 60, 900])), min_size=1, max_size=25)
     ):
         slot = min(range(3), key=lambda index: free[index])
-        one = Answer(free[slot] + gap, slot, tuple(accepted), prompt)
-        answers.append(one)
-        free[slot] = one.ends
+        answer = Answer(free[slot] + gap, slot, tuple(accepted), prompt)
+        answers.append(answer)
+        free[slot] = answer.ends
     return Server(tuple(answers), tuple(draw(st.lists(st.floats(1, LENGTH_S), max_size=2))), longest)
 
 
@@ -142,7 +143,7 @@ def test_no_figure_is_more_than_the_server_can_do(server: Server, chance: object
         assert backend.decode.value is None or backend.decode.value <= 3 * DECODE.most
         assert backend.prefill.value is None or 32 / LENGTH_S <= backend.prefill.value <= PREFILL.most
     drawn = state.columns(Metric.TOKENS_PER_DECODE, LENGTH_S, LENGTH_S, LENGTH_S)
-    assert max([*gains, *(one for one in drawn if one is not None)], default=0.0) <= 1 + server.longest
+    assert max([*gains, *(value for value in drawn if value is not None)], default=0.0) <= 1 + server.longest
 
 
 def test_a_server_at_work_is_measured() -> None:
@@ -159,6 +160,6 @@ def test_a_server_at_work_is_measured() -> None:
         ):
             state.apply(Reading.known(source, at, value))
         seen.append(state.picture(second + 0.9, 0.0).backend.speculation.tokens_per_decode.value)
-    known = [one for one in seen[10:] if one is not None]
+    known = [value for value in seen[10:] if value is not None]
     assert len(known) >= 25
     assert 2.2 < min(known) <= max(known) < 2.8

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.published_acceptance import PUBLISHED, distance, nearest
-from specdash.core.speculation import SPEC_TYPES
-from specdash.insight.draft_length import StepCosts, fitted, hazards, replayed, speeds, survival
+from specdash.core.speculation import PUBLISHED, SPEC_TYPES, distance, nearest
+from specdash.insight.speculation.drafter import StepCosts, fitted, hazards, replayed, speeds, survival
 
-VLLM = next(one for one in PUBLISHED if one.source.endswith("#48892")).per_position
+VLLM = next(acceptance for acceptance in PUBLISHED if acceptance.source.endswith("#48892")).per_position
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=24).map(lambda shares: survival(shares, len(shares)))
 
 
@@ -19,7 +18,7 @@ def test_no_position_survives_more_often_than_the_one_before_it(shares: list[flo
     found = survival(shares, length)
     assert len(found) == length
     assert all(0 <= later <= earlier <= 1 for earlier, later in zip((1.0, *found), found, strict=False))
-    assert all(0 <= one <= 1 for one in hazards(found))
+    assert all(0 <= hazard <= 1 for hazard in hazards(found))
 
 
 @given(curves)
@@ -111,13 +110,13 @@ def test_replays_make_a_draft_that_is_rejected_dearer() -> None:
 
 
 def test_published_curves_are_of_types_that_exist_and_fall_with_the_position() -> None:
-    names = {one.name for one in SPEC_TYPES}
-    for one in PUBLISHED:
-        assert one.type in names
-        assert survival(one.per_position, len(one.per_position)) == one.per_position
-        assert one.per_position or one.mean_accepted_length or one.acceptance
-        if one.per_position and one.mean_accepted_length is not None:
-            assert 1 + sum(one.per_position) == pytest.approx(one.mean_accepted_length, abs=0.02)
+    names = {spec_kind.name for spec_kind in SPEC_TYPES}
+    for acceptance in PUBLISHED:
+        assert acceptance.type in names
+        assert survival(acceptance.per_position, len(acceptance.per_position)) == acceptance.per_position
+        assert acceptance.per_position or acceptance.mean_accepted_length or acceptance.acceptance
+        if acceptance.per_position and acceptance.mean_accepted_length is not None:
+            assert 1 + sum(acceptance.per_position) == pytest.approx(acceptance.mean_accepted_length, abs=0.02)
 
 
 def test_the_nearest_curve_comes_first_and_means_last() -> None:

@@ -13,13 +13,11 @@ from insight.speedup_data import baseline, row_of
 from insight.speedup_data import state as measured_state
 from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
 from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
-from specdash.core.observations import Gpu, Gpus, ModelOutline, Slot, Slots
-from specdash.core.readings import Reading, Source
-from specdash.insight.drafter import bins
-from specdash.insight.drafter_verdict import Judged, ordinal, verdict_of
+from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
+from specdash.insight.speculation.drafter import DrafterFigures, bins, verdict_of
 
 if TYPE_CHECKING:
-    from specdash.insight.drafter_picture import DrafterPicture
+    from specdash.insight.picture import DrafterPicture
     from specdash.insight.state import TargetState
 
 FALLING = (90, 75, 60, 20, 10, 4)
@@ -38,7 +36,7 @@ def with_a_gpu(state: TargetState) -> TargetState:
 def test_positions_are_of_the_window_and_held_from_the_start_when_it_is_empty() -> None:
     state = counted(state_of("draft-mtp", model=QWEN, draft_n_max="6"), FALLING, steps=100, drafted=600)
     found = seen(state)
-    assert found.per_position == pytest.approx([one / 100 for one in FALLING])
+    assert found.per_position == pytest.approx([number / 100 for number in FALLING])
     assert (found.per_position_basis, found.steps) == ("window", 100)
     assert (found.asked_length, found.effective_length, found.block_size) == (6, 6, None)
     assert found.acceptance == pytest.approx(259 / 600)
@@ -52,7 +50,7 @@ def test_published_curves_of_the_type_stand_beside_them_the_nearest_first() -> N
     found = seen(counted(state_of("draft-mtp", model=QWEN), (77, 38), steps=100, drafted=200))
     assert found.references[0].name == "MTP, DeepSeek-V4, n 2"
     assert found.references[0].distance == pytest.approx(0.001, abs=0.001)
-    distances = [one.distance for one in found.references if one.distance is not None]
+    distances = [reference.distance for reference in found.references if reference.distance is not None]
     assert distances == sorted(distances)
     assert seen(counted(state_of("ngram-mod"), (5,), steps=9, drafted=90)).references == ()
 
@@ -63,7 +61,7 @@ def test_a_shorter_draft_is_named_with_what_it_would_gain() -> None:
     assert found.best_length == 3
     assert found.best_gain is not None
     assert 0.1 < found.best_gain < 0.3
-    assert "the 4th draft token is accepted in 20% of steps: a draft length of 3 would be" in found.verdict
+    assert "the 4th draft token is accepted in 20 % of steps: a draft length of 3 would be" in found.verdict
     assert found.verdict.endswith("% faster (estimate).")
 
 
@@ -87,7 +85,7 @@ def test_a_block_of_16_breaks_even_at_about_a_quarter() -> None:
     assert "drafting a block 0.75" in found.break_even_basis
     # The published acceptance of that draft on conversations does not reach it.
     accepted = counted(state, (60, 38, 21, 11, 5, 1), steps=100, drafted=1500)
-    assert "9% accepted, about 25% needed to pay" in seen(accepted).verdict
+    assert "9 % accepted, about 25 % needed to pay" in seen(accepted).verdict
 
 
 def test_what_the_engine_cut_off_is_told() -> None:
@@ -173,13 +171,13 @@ def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
 
 
 def test_what_another_length_would_do_is_an_estimate_even_where_the_cost_is_measured() -> None:
-    told = Judged("draft-mtp", True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
+    told = DrafterFigures(True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
     told = replace(
         told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08, best_speed=1.6
     )
     assert verdict_of(told) == (
-        "43% accepted, 20% needed to pay; the 4th draft token is accepted in 20% of steps: "
-        "a draft length of 3 would be 8% faster (estimate)."
+        "43 % accepted, 20 % needed to pay; the 4th draft token is accepted in 20 % of steps: "
+        "a draft length of 3 would be 8 % faster (estimate)."
     )
 
 
@@ -199,29 +197,26 @@ def test_against_a_recorded_baseline_the_cost_is_measured() -> None:
 
 
 def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
-    nothing = Judged("draft-mtp", True)
+    nothing = DrafterFigures(True)
     assert verdict_of(nothing) == "No draft was verified yet."
     assert "does not fit" in verdict_of(replace(nothing, acceptance=0.0, steps=50))
-    assert verdict_of(replace(nothing, acceptance=0.5, length=2.0)) == "50% accepted."
-    wasted = Judged("ngram-mod", False, 9, 48.0, 64, 0.1, 5.8, (0.5,), break_even_length=9.0)
+    assert verdict_of(replace(nothing, acceptance=0.5, length=2.0)) == "50 % accepted."
+    wasted = DrafterFigures(False, 9, 48.0, 64, 0.1, 5.8, (0.5,), break_even_length=9.0)
     assert verdict_of(wasted).endswith("of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate).")
-    longer = Judged("draft-mtp", True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0, best_speed=2.0)
-    assert "still accepted in 90% of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2))
+    longer = DrafterFigures(True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0, best_speed=2.0)
+    assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2))
     assert "no shorter draft" in verdict_of(replace(longer, longer_gain=0.2, is_limited=True))
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (23, "23rd")]
-)
-def test_positions_are_counted_as_people_do(number: int, said: str) -> None:
-    assert ordinal(number) == said
 
 
 @given(st.lists(st.floats(0, 1), max_size=64).map(tuple))
 def test_bins_hold_every_position_once(positions: tuple[float, ...]) -> None:
     found = bins(positions)
-    assert [place for one in found for place in range(one.first, one.last + 1)] == list(range(len(positions)))
-    assert sum(one.rate * (one.last + 1 - one.first) for one in found) == pytest.approx(sum(positions))
+    assert [place for position_bin in found for place in range(position_bin.first, position_bin.last + 1)] == list(
+        range(len(positions))
+    )
+    assert sum(
+        position_bin.rate * (position_bin.last + 1 - position_bin.first) for position_bin in found
+    ) == pytest.approx(sum(positions))
     assert len(found) <= 16
 
 
@@ -230,7 +225,7 @@ drafts = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(lambda foun
 
 @given(drafts, st.integers(1, 1000), st.sampled_from(["draft-simple", "draft-mtp", "draft-dflash", "ngram-mod"]))
 def test_whatever_was_accepted_the_figures_hold_together(accepted: tuple[int, ...], steps: int, kind: str) -> None:
-    accepted = tuple(min(one, steps) for one in accepted)
+    accepted = tuple(min(number, steps) for number in accepted)
     state = counted(state_of(kind, model=MAMBA), accepted, steps=steps, drafted=steps * len(accepted), plain=steps)
     found = seen(state)
     assert found.acceptance is not None

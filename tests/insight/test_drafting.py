@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from specdash.core.start_check import Drafting, StartCheck
-from specdash.insight.drafting import Seen, judge
+from specdash.core.readings import ProcessTree, Reading, Source
+from specdash.core.records import Drafting, StartCheck
+from specdash.core.target import Target
+from specdash.insight.speculation.drafting import DraftingEvidence, judge, seen_of
+from specdash.insight.state import TargetState
 
 ASKED = (("spec-type", "draft-simple"), ("spec-draft-model", "d.gguf"))
 MISMATCH = "0.00.030.210 E srv    load_model: failed to initialize speculative decoding context: draft model vocab type"
@@ -17,35 +20,38 @@ YES = StartCheck(Drafting.YES, 1.0, "draft-simple, 5 of 8 drafted tokens accepte
 
 
 def state_of(**seen: object) -> Drafting:
-    return judge(Seen(**seen)).state  # type: ignore[arg-type]
+    return judge(DraftingEvidence(**seen)).state  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("seen", "wanted"),
     [
-        (Seen(), Drafting.UNKNOWN),
-        (Seen(slots=(True, True)), Drafting.READY),
-        (Seen(slots=(True,), drafted=8, accepted=5), Drafting.YES),
-        (Seen(slots=(True,), check=YES), Drafting.YES),
-        (Seen(slots=(False,)), Drafting.OFF),
-        (Seen(slots=(False,), knows_parameters=True), Drafting.OFF),
-        (Seen(slots=(False,), parameters=(("spec-type", "none"),)), Drafting.OFF),
-        (Seen(slots=(False,), parameters=ASKED), Drafting.FAILED),
-        (Seen(slots=(False,), problems=(VOCABULARY, MISMATCH)), Drafting.FAILED),
-        (Seen(slots=(False,), check=FAILED), Drafting.FAILED),
-        (Seen(slots=(True, False), parameters=ASKED), Drafting.FAILED),
-        (Seen(slots=(False,), parameters=(("spec-draft-model", "d.gguf"),), knows_parameters=True), Drafting.FAILED),
-        (Seen(slots=(False,), parameters=(("spec-type", "none,ngram-mod"),)), Drafting.FAILED),
-        (Seen(check=FAILED), Drafting.FAILED),
-        (Seen(check=YES), Drafting.YES),
-        (Seen(drafted=8), Drafting.YES),
-        (Seen(problems=(VOCABULARY,)), Drafting.FAILED),
-        (Seen(knows_parameters=True), Drafting.OFF),
-        (Seen(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
-        (Seen(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
+        (DraftingEvidence(), Drafting.UNKNOWN),
+        (DraftingEvidence(slots=(True, True)), Drafting.READY),
+        (DraftingEvidence(slots=(True,), drafted=8, accepted=5), Drafting.YES),
+        (DraftingEvidence(slots=(True,), check=YES), Drafting.YES),
+        (DraftingEvidence(slots=(False,)), Drafting.OFF),
+        (DraftingEvidence(slots=(False,), knows_parameters=True), Drafting.OFF),
+        (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none"),)), Drafting.OFF),
+        (DraftingEvidence(slots=(False,), parameters=ASKED), Drafting.FAILED),
+        (DraftingEvidence(slots=(False,), problems=(VOCABULARY, MISMATCH)), Drafting.FAILED),
+        (DraftingEvidence(slots=(False,), check=FAILED), Drafting.FAILED),
+        (DraftingEvidence(slots=(True, False), parameters=ASKED), Drafting.FAILED),
+        (
+            DraftingEvidence(slots=(False,), parameters=(("spec-draft-model", "d.gguf"),), knows_parameters=True),
+            Drafting.FAILED,
+        ),
+        (DraftingEvidence(slots=(False,), parameters=(("spec-type", "none,ngram-mod"),)), Drafting.FAILED),
+        (DraftingEvidence(check=FAILED), Drafting.FAILED),
+        (DraftingEvidence(check=YES), Drafting.YES),
+        (DraftingEvidence(drafted=8), Drafting.YES),
+        (DraftingEvidence(problems=(VOCABULARY,)), Drafting.FAILED),
+        (DraftingEvidence(knows_parameters=True), Drafting.OFF),
+        (DraftingEvidence(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
+        (DraftingEvidence(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
     ],
 )
-def test_what_is_seen_gives_one_state(seen: Seen, wanted: Drafting) -> None:
+def test_what_is_seen_gives_one_state(seen: DraftingEvidence, wanted: Drafting) -> None:
     found = judge(seen)
     assert found.state is wanted
     assert found.because
@@ -64,7 +70,9 @@ def test_a_check_under_way_says_nothing_yet() -> None:
 
 
 def test_the_cause_is_the_runners_else_the_logs_else_the_parameters() -> None:
-    seen = Seen(slots=(False,), problems=(VOCABULARY,), parameters=(("spec-draft-model", "d.gguf"),), check=FAILED)
+    seen = DraftingEvidence(
+        slots=(False,), problems=(VOCABULARY,), parameters=(("spec-draft-model", "d.gguf"),), check=FAILED
+    )
     assert judge(seen).because == "the file is another"
     assert judge(replace(seen, check=None)).because == "the draft model's vocabulary is not the target's"
     assert "does nothing" in judge(replace(seen, check=None, problems=())).because
@@ -72,3 +80,24 @@ def test_the_cause_is_the_runners_else_the_logs_else_the_parameters() -> None:
 
 def test_a_server_asked_for_none_is_off_whatever_the_log_of_another_says() -> None:
     assert state_of(slots=(False,), problems=(VOCABULARY,), parameters=(("spec-type", "none"),)) is Drafting.OFF
+
+
+def test_what_a_server_was_started_with_is_its_records_else_its_command_lines() -> None:
+    tree = ProcessTree(10, command=("llama-server", "--spec-type", "draft-simple", "--spec-draft-n-max", "3"))
+
+    def seen(target: Target, *, process: bool) -> DraftingEvidence:
+        state = TargetState(target)
+        if process:
+            state.apply(Reading.known(Source.PROCESS, 1.0, tree))
+        return seen_of(state, 2.0)
+
+    unknown = seen(Target("http://x"), process=False)
+    assert (unknown.parameters, unknown.knows_parameters) == ((), False)
+    of_process = seen(Target("http://x"), process=True)
+    assert dict(of_process.parameters)["spec-draft-n-max"] == "3"
+    assert of_process.knows_parameters
+    ours = (("spec-type", "ngram-mod"),)
+    recorded = seen(Target("http://x", pid=10, parameters=ours), process=True)
+    assert (recorded.parameters, recorded.knows_parameters) == (ours, True)
+    none_asked = seen(Target("http://x", pid=10), process=True)
+    assert (none_asked.parameters, none_asked.knows_parameters) == ((), True)

@@ -10,22 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insight.experiment_data import CHANGE, T, record, requests, sides
-from specdash.core.applies import ApplyKind, Outcome, StoredChange
-from specdash.core.proxy_events import Outcome as Ended
+from specdash.core.changes import ApplyKind, ApplyOutcome, Change, Role
 from specdash.core.proxy_events import RequestEvent
-from specdash.insight.experiment_picture import ENOUGH, ExperimentCard, Measure, MeasureName, Verdict
+from specdash.core.proxy_events import RequestOutcome as Ended
 from specdash.insight.experiments import Experiments, compare, restarted_at, short_text
-from specdash.insight.requests import LoggedRequest
-from specdash.insight.samples import KEPT, RequestSample, Samples
+from specdash.insight.picture import ENOUGH, ExperimentCard, ExperimentVerdict, MeasureComparison, MeasureName
+from specdash.insight.request import KEPT, Samples, ServedRequest
 
 NONE = sides((), ())
 OFFSET = T - 5000.0
 """Unix time less the monotonic clock of these tests."""
 
 
-def logged(ended: float, **fields: object) -> tuple[float, LoggedRequest]:
+def logged(ended: float, **fields: object) -> tuple[float, ServedRequest]:
     """A finished request of 2 s, by the monotonic clock of these tests."""
-    request = LoggedRequest(0, 1, prompt_ms=100.0, prompt_tokens=200, decode_ms=1900.0, decode_tokens=95, finished=True)
+    request = ServedRequest(
+        0, 1, prompt_ms=100.0, processed_tokens=200, decode_ms=1900.0, decode_tokens=95, finished=True
+    )
     request.draft_generated, request.draft_accepted = 100, 60
     for name, value in fields.items():
         setattr(request, name, value)
@@ -33,8 +34,8 @@ def logged(ended: float, **fields: object) -> tuple[float, LoggedRequest]:
 
 
 def told(experiments: Experiments, wall: float = T + 3600) -> ExperimentCard:
-    marks = experiments.marks(wall - OFFSET, wall)
-    card = experiments.card(marks, wall - OFFSET, wall)
+    experiments.settle(wall - OFFSET, wall)
+    card = experiments.card(experiments.marks(wall - OFFSET, wall))
     assert card is not None
     return card
 
@@ -44,7 +45,7 @@ def counts(experiments: Experiments, name: MeasureName = MeasureName.DECODE) -> 
     return measure.before.count, measure.after.count
 
 
-def of(measures: tuple[Measure, ...], name: MeasureName) -> Measure:
+def of(measures: tuple[MeasureComparison, ...], name: MeasureName) -> MeasureComparison:
     return next(measure for measure in measures if measure.name is name)
 
 
@@ -53,6 +54,13 @@ def with_requests(*ends: float) -> Experiments:
     for end in ends:
         experiments.samples.add_logged(*logged(end))
     return experiments
+
+
+def test_an_apply_whose_moment_is_not_known_is_as_old_as_its_clock_says() -> None:
+    experiments = Experiments()
+    experiments.set_records((record(),))
+    (mark,) = experiments.marks(T + 90 - OFFSET, T + 90)
+    assert mark.age_s == pytest.approx(T + 90 - restarted_at(record()))
 
 
 def test_requests_before_the_restart_and_after_the_end_count_but_for_the_first_and_the_probe() -> None:
@@ -72,27 +80,28 @@ def test_only_half_an_hour_back_and_only_since_the_apply_before() -> None:
 
 def test_an_apply_that_was_rolled_back_is_cut_out_and_the_one_before_stays_the_subject() -> None:
     experiments = with_requests(T - 30, T + 13, T + 20, T + 104.5, T + 108, T + 115, T + 120)
-    failed = record(2, T + 100, outcome=Outcome.ROLLED_BACK)
-    refused = record(3, T + 117, outcome=Outcome.REFUSED)
+    failed = record(2, T + 100, outcome=ApplyOutcome.ROLLED_BACK)
+    refused = record(3, T + 117, outcome=ApplyOutcome.REFUSED)
     experiments.set_records((record(1), failed, refused))
     card = told(experiments)
-    assert card.mark.number == 1
+    assert card.mark.record.number == 1
     # T+104.5 ran into the restart, T+108 was of the bad settings, T+115 the first after it, T+13 the first of all.
     assert counts(experiments) == (1, 2)
 
 
 def test_after_a_rollback_that_failed_nobody_knows_what_runs() -> None:
     experiments = with_requests(T + 13, T + 20, T + 130, T + 140)
-    experiments.set_records((record(1), record(2, T + 100, outcome=Outcome.ROLLBACK_FAILED)))
+    experiments.set_records((record(1), record(2, T + 100, outcome=ApplyOutcome.ROLLBACK_FAILED)))
     assert counts(experiments) == (0, 1)
 
 
 def test_a_rollback_is_an_experiment_too_and_an_apply_without_a_change_is_none() -> None:
     experiments = Experiments()
     experiments.set_records((record(1), record(2, T + 100, kind=ApplyKind.ROLLBACK), record(3, T + 200, changes=())))
-    assert told(experiments).mark.number == 2
-    experiments.set_records((record(1, outcome=Outcome.REFUSED),))
-    assert experiments.card(experiments.marks(0.0, T), 0.0, T) is None
+    assert told(experiments).mark.record.number == 2
+    experiments.set_records((record(1, outcome=ApplyOutcome.REFUSED),))
+    experiments.settle(0.0, T)
+    assert experiments.card(experiments.marks(0.0, T)) is None
 
 
 def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
@@ -105,7 +114,7 @@ def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
 
 def test_what_is_too_short_has_no_speed_and_without_drafts_there_is_no_acceptance() -> None:
     experiments = Experiments()
-    experiments.samples.add_logged(*logged(T - 10, prompt_tokens=31, decode_tokens=7))
+    experiments.samples.add_logged(*logged(T - 10, processed_tokens=31, decode_tokens=7))
     experiments.samples.add_logged(*logged(T - 10, draft_generated=None))
     experiments.samples.add_logged(*logged(T - 10, prompt_ms=0.0, decode_ms=float("inf")))
     experiments.set_records((record(),))
@@ -150,7 +159,7 @@ def test_without_a_log_the_proxy_tells_everything() -> None:
     experiments.set_records((record(),))
     measures = told(experiments).measures
     assert {measure.source for measure in measures} == {"proxy events"}
-    assert {measure.verdict for measure in measures} == {Verdict.UNCLEAR}
+    assert {measure.verdict for measure in measures} == {ExperimentVerdict.UNCLEAR}
     assert of(measures, MeasureName.ACCEPTANCE).before.value == 0.5
 
 
@@ -192,11 +201,12 @@ def test_nothing_is_computed_while_nothing_comes(monkeypatch: pytest.MonkeyPatch
 def test_a_marker_stands_still_on_the_monotonic_clock_when_the_wall_clock_is_set() -> None:
     experiments = Experiments()
     experiments.set_records((record(),))
+    experiments.settle(5000.0, T + 60)
     (before,) = experiments.marks(5000.0, T + 60)
     (after,) = experiments.marks(5010.0, T + 7270)
     assert before.age_s == pytest.approx(56.0)
     assert after.age_s == pytest.approx(66.0)
-    assert (before.number, before.outcome, before.text) == (1, Outcome.APPLIED, "DRAFT_MAX 4→12")
+    assert (before.record, before.text) == (record(), "DRAFT_MAX 4→12")
 
 
 def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
@@ -204,7 +214,7 @@ def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
     experiments.set_records((record(),))
     assert counts(experiments) == (1, 0)
     wall = T + 9000
-    experiments.card(experiments.marks(100.0, wall), 100.0, wall)
+    experiments.settle(100.0, wall)
     assert counts(experiments) == (1, 0)
 
 
@@ -212,13 +222,13 @@ def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
     ("changes", "text"),
     [
         ((CHANGE,), "DRAFT_MAX 4→12"),
-        ((StoredChange("backend", "LLAMA_DRAFT_MIN", None, "2"),), "DRAFT_MIN unset→2"),
-        ((StoredChange("proxy", "PROXY_X", "", "a" * 40), CHANGE), 'X ""→aaaaaaaaaaaaaaa… +1'),
-        ((StoredChange("backend", "LLAMA_MODEL", "/models/a.gguf", "/models/b.gguf"),), "MODEL a.gguf→b.gguf"),
+        ((Change(Role.BACKEND, "LLAMA_DRAFT_MIN", None, "2"),), "DRAFT_MIN unset→2"),
+        ((Change(Role.PROXY, "PROXY_X", "", "a" * 40), CHANGE), 'X ""→aaaaaaaaaaaaaaa… +1'),
+        ((Change(Role.BACKEND, "LLAMA_MODEL", "/models/a.gguf", "/models/b.gguf"),), "MODEL a.gguf→b.gguf"),
         ((), "apply"),
     ],
 )
-def test_the_short_text_says_what_changed(changes: tuple[StoredChange, ...], text: str) -> None:
+def test_the_short_text_says_what_changed(changes: tuple[Change, ...], text: str) -> None:
     assert short_text(record(changes=changes)) == text
 
 
@@ -231,7 +241,7 @@ def test_the_restart_is_where_its_step_began_and_else_the_begin() -> None:
 # What may be said -----------------------------------------------------------------------------------------------------
 
 
-def measured(before: list[RequestSample], after: list[RequestSample]) -> dict[MeasureName, Measure]:
+def measured(before: list[ServedRequest], after: list[ServedRequest]) -> dict[MeasureName, MeasureComparison]:
     return {measure.name: measure for measure in compare(sides(before, after), NONE)}
 
 
@@ -246,22 +256,22 @@ def test_few_requests_are_not_enough_and_it_is_said_how_many_there_are() -> None
 def test_a_real_change_is_found_with_its_direction_and_size() -> None:
     rng = random.Random(2)
     found = measured(requests(rng, T, 60), requests(rng, T, 60, speed=70.0, rate=0.4))
-    assert found[MeasureName.ACCEPTANCE].verdict is Verdict.WORSE
+    assert found[MeasureName.ACCEPTANCE].verdict is ExperimentVerdict.WORSE
     assert found[MeasureName.ACCEPTANCE].change == pytest.approx(-0.2, abs=0.06)
-    assert found[MeasureName.DECODE].verdict is Verdict.BETTER
+    assert found[MeasureName.DECODE].verdict is ExperimentVerdict.BETTER
     assert found[MeasureName.DECODE].change == pytest.approx(0.4, abs=0.12)
-    assert found[MeasureName.TTFT].verdict is Verdict.BETTER, "less is better"
+    assert found[MeasureName.TTFT].verdict is ExperimentVerdict.BETTER, "less is better"
     assert (found[MeasureName.TTFT].change or 0) < 0
 
 
 def test_a_difference_that_two_starts_of_one_configuration_have_is_none() -> None:
-    before = [replace(one, decode_rate=50.0) for one in requests(random.Random(3), T, 30)]
-    after = [replace(one, decode_rate=50.9) for one in before]
+    before = [replace(request, told_rates=(None, 50.0)) for request in requests(random.Random(3), T, 30)]
+    after = [replace(request_sample, told_rates=(None, 50.9)) for request_sample in before]
     found = measured(before, after)[MeasureName.DECODE]
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is ExperimentVerdict.UNCLEAR
     assert found.change == pytest.approx(0.018)
-    faster = [replace(one, decode_rate=51.1) for one in before]
-    assert measured(before, faster)[MeasureName.DECODE].verdict is Verdict.BETTER
+    faster = [replace(request_sample, told_rates=(None, 51.1)) for request_sample in before]
+    assert measured(before, faster)[MeasureName.DECODE].verdict is ExperimentVerdict.BETTER
 
 
 samples = st.builds(
@@ -273,41 +283,45 @@ samples = st.builds(
     rate=st.floats(0.2, 0.9),
     noise=st.floats(0.01, 0.6),
 )
-OPPOSITE = {Verdict.BETTER: Verdict.WORSE, Verdict.WORSE: Verdict.BETTER, Verdict.UNCLEAR: Verdict.UNCLEAR}
+OPPOSITE = {
+    ExperimentVerdict.BETTER: ExperimentVerdict.WORSE,
+    ExperimentVerdict.WORSE: ExperimentVerdict.BETTER,
+    ExperimentVerdict.UNCLEAR: ExperimentVerdict.UNCLEAR,
+}
 
 
 @settings(max_examples=30, deadline=None)
 @given(samples, samples)
 def test_the_interval_holds_the_change_and_exchanging_the_sides_turns_the_verdict(
-    before: list[RequestSample], after: list[RequestSample]
+    before: list[ServedRequest], after: list[ServedRequest]
 ) -> None:
     there, back = measured(before, after), measured(after, before)
-    for name, one in there.items():
+    for name, comparison in there.items():
         other = back[name]
-        assert one.change is not None
-        assert one.low is not None
-        assert one.high is not None
+        assert comparison.change is not None
+        assert comparison.low is not None
+        assert comparison.high is not None
         assert other.change is not None
-        assert one.low <= one.change <= one.high
-        assert other.verdict is OPPOSITE[one.verdict]
-        if one.is_relative:
-            assert (1 + one.change) * (1 + other.change) == pytest.approx(1.0)
+        assert comparison.low <= comparison.change <= comparison.high
+        assert other.verdict is OPPOSITE[comparison.verdict]
+        if comparison.is_relative:
+            assert (1 + comparison.change) * (1 + other.change) == pytest.approx(1.0)
         else:
-            assert one.change == pytest.approx(-other.change)
+            assert comparison.change == pytest.approx(-other.change)
 
 
 @settings(max_examples=30, deadline=None)
 @given(samples, samples)
 def test_the_same_requests_once_more_do_not_turn_a_verdict(
-    before: list[RequestSample], after: list[RequestSample]
+    before: list[ServedRequest], after: list[ServedRequest]
 ) -> None:
     once, twice = measured(before, after), measured(before * 2, after * 2)
-    for name, one in once.items():
-        assert twice[name].change == pytest.approx(one.change)
-        assert {one.verdict, twice[name].verdict} != {Verdict.BETTER, Verdict.WORSE}
+    for name, comparison in once.items():
+        assert twice[name].change == pytest.approx(comparison.change)
+        assert {comparison.verdict, twice[name].verdict} != {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}
 
 
-def fairness(before: list[RequestSample], after: list[RequestSample]) -> str:
+def fairness(before: list[ServedRequest], after: list[ServedRequest]) -> str:
     experiments = Experiments()
     experiments.samples.logged.extend([*before, *after])
     experiments.samples.version += 1
@@ -318,20 +332,24 @@ def fairness(before: list[RequestSample], after: list[RequestSample]) -> str:
 def test_an_unfair_comparison_says_why() -> None:
     rng = random.Random(4)
     before, after = requests(rng, T - 300, 30), requests(rng, T + 20, 30)
-    plain = [replace(one, decode_tokens=100) for one in (*before, *after)]
+    plain = [replace(request_sample, decode_tokens=100) for request_sample in (*before, *after)]
     before, after = plain[:30], plain[30:]
     assert fairness(before, after) == ""
     assert "prompts are 3.0x longer after (500, then 1500 tokens)" in fairness(
-        before, [replace(one, prompt_tokens=1500) for one in after]
+        before, [replace(request_sample, prompt_total_tokens=1500) for request_sample in after]
     )
-    assert "answers are 4.0x shorter after" in fairness(before, [replace(one, decode_tokens=25) for one in after])
-    assert "the prompt cache gave 20% of the prompt tokens before, 0% after" not in fairness(
-        before, [replace(one, cached_tokens=0) for one in after]
+    assert "answers are 4.0x shorter after" in fairness(
+        before, [replace(request_sample, decode_tokens=25) for request_sample in after]
     )
-    assert "the prompt cache gave 80% of the prompt tokens before, 20% after" in fairness(
-        [replace(one, cached_tokens=400) for one in before], after
+    assert "the prompt cache gave 20 % of the prompt tokens before, 0 % after" not in fairness(
+        before, [replace(request_sample, prompt_cached=0) for request_sample in after]
     )
-    crowd = [replace(one, began=T + 30 + 0.01 * index, ended=T + 40) for index, one in enumerate(after)]
+    assert "the prompt cache gave 80 % of the prompt tokens before, 20 % after" in fairness(
+        [replace(request_sample, prompt_cached=400) for request_sample in before], after
+    )
+    crowd = [
+        replace(request_sample, began=T + 30 + 0.01 * index, ended=T + 40) for index, request_sample in enumerate(after)
+    ]
     assert "1.0 requests ran at a time before, 2" in fairness(before, crowd)
 
 

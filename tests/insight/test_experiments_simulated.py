@@ -7,19 +7,19 @@ import random
 import pytest
 
 from insight.experiment_data import T, requests, sides
-from specdash.insight.experiment_picture import MeasureName, Verdict
 from specdash.insight.experiments import compare
+from specdash.insight.picture import ExperimentVerdict, MeasureName
 
-CLEAR = (Verdict.BETTER, Verdict.WORSE)
+CLEAR = (ExperimentVerdict.BETTER, ExperimentVerdict.WORSE)
 NONE = sides((), ())
 
 
 def shares(
     runs: int, count: int, *, gain: float = 1.0, noise: float = 0.25, likeness: float = 10.0
-) -> dict[MeasureName, dict[Verdict, float]]:
+) -> dict[MeasureName, dict[ExperimentVerdict, float]]:
     """How often each verdict came of each measure, over experiments of `count` requests a side."""
     rng = random.Random(20_260)
-    found = {name: dict.fromkeys(Verdict, 0.0) for name in MeasureName}
+    found = {name: dict.fromkeys(ExperimentVerdict, 0.0) for name in MeasureName}
     for _ in range(runs):
         before = requests(rng, T, count, noise=noise, likeness=likeness)
         after = requests(rng, T, count, noise=noise, likeness=likeness, speed=50.0 * gain, rate=min(0.6 * gain, 0.95))
@@ -38,12 +38,12 @@ def test_settings_that_change_nothing_are_called_better_or_worse_about_one_time_
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [12, 13, 20, 60])
 def test_so_it_is_with_any_number_of_requests(count: int) -> None:
-    for name, verdicts in shares(1500, count).items():
+    for name, verdicts in shares(600, count).items():
         wrong = sum(verdicts[verdict] for verdict in CLEAR)
         assert 0.01 <= wrong <= 0.075, (name, verdicts)
 
 
 def test_a_change_of_fifteen_percent_is_mostly_found_and_never_turned_round() -> None:
     for name, verdicts in shares(60, 40, gain=1.15, noise=0.15, likeness=30.0).items():
-        assert verdicts[Verdict.WORSE] <= 1 / 60, (name, verdicts)
-        assert verdicts[Verdict.BETTER] >= 0.7, (name, verdicts)
+        assert verdicts[ExperimentVerdict.WORSE] <= 1 / 60, (name, verdicts)
+        assert verdicts[ExperimentVerdict.BETTER] >= 0.7, (name, verdicts)

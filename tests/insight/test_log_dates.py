@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from insight.experiment_data import T, record
 from specdash.collect.logs import LogCollector
-from specdash.core.applies import Outcome
+from specdash.core.changes import ApplyOutcome
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
-from specdash.insight.experiment_picture import MeasureName
+from specdash.insight.picture import MeasureName
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
-from specdash.llama.log_prefix import own_seconds
+from specdash.llama.log_reading import own_seconds
 
 if TYPE_CHECKING:
-    from specdash.core.applies import ApplyRecord
+    from specdash.core.changes import ApplyRecord
 
 START = b"%s I srv  llama_server: initializing ...\n"
 REQUEST = b"""%(at)s I slot launch_slot_: id  0 | task %(task)d | processing task, is_child = 0
@@ -69,7 +69,7 @@ class Watched:
         """When the requests ended, as seconds before now, oldest first."""
         self.collector.step()
         self.state.picture(self.now, self.wall)
-        return [round(self.wall - one.ended, 2) for one in self.state.experiments.samples.logged]
+        return [round(self.wall - request_sample.ended, 2) for request_sample in self.state.experiments.samples.logged]
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_one_that_did_not_say_that_it_was_stopped_is_not_dated(watched: Watched)
 def test_what_an_apply_tried_and_took_back_does_not_hide_the_server_before_it(watched: Watched) -> None:
     tried = START % stamp(0.1) + stamp(1.5) + b" I srv  llama_server: model loaded\n"
     watched.write(ENDED + STOPPING % stamp(601) + tried + RUNNING, ago=5)
-    undone = record(at=watched.wall - 43.0, outcome=Outcome.ROLLED_BACK, url=None)
+    undone = record(at=watched.wall - 43.0, outcome=ApplyOutcome.ROLLED_BACK, url=None)
     watched.state.apply(Reading.known(Source.APPLIES, watched.now, (undone,)))
     assert watched.look() == [pytest.approx(39 + 590, abs=2), pytest.approx(39 + 100, abs=2), 14, 5]
 
@@ -171,9 +171,10 @@ def test_a_log_that_is_read_afterwards_never_counts_what_watching_it_did_not(
         for watching in (live, cold):
             watching.look()
             watching.state.apply(Reading.known(Source.APPLIES, watching.now, tuple(applies)))
-        cards = [one.state.picture(one.now, one.wall).experiment for one in (live, cold)]
+        cards = [item.state.picture(item.now, item.wall).experiment for item in (live, cold)]
         counts = [
-            [(one.before.count, one.after.count) for one in card.measures] if card is not None else [] for card in cards
+            [(measure.before.count, measure.after.count) for measure in card.measures] if card is not None else []
+            for card in cards
         ]
         if not any(crashes for _, _, crashes in lives[:-1]):
             assert counts[1] == counts[0]
@@ -209,7 +210,7 @@ def test_a_backlog_that_takes_long_is_dated_when_it_is_read_to_its_end(watched: 
     while slow.step() == 0.2:
         pass
     watched.state.picture(5000.0, watched.wall)
-    assert len({round(one.ended, 1) for one in watched.state.experiments.samples.logged}) == 400
+    assert len({round(request_sample.ended, 1) for request_sample in watched.state.experiments.samples.logged}) == 400
 
 
 def test_a_rotated_log_is_read_to_its_end_and_the_new_servers_requests_are_of_now(watched: Watched) -> None:
@@ -255,7 +256,7 @@ def test_a_restart_in_the_middle_loses_no_request_and_both_sides_are_compared(wa
         watched.look()
     card = watched.state.picture(watched.now, watched.wall).experiment
     assert card is not None
-    decode = next(one for one in card.measures if one.name is MeasureName.DECODE)
+    decode = next(measure for measure in card.measures if measure.name is MeasureName.DECODE)
     assert (decode.before.count, decode.after.count) == (14, 14)
     assert decode.before.value == pytest.approx(133.33, abs=0.01)
 
@@ -263,7 +264,7 @@ def test_a_restart_in_the_middle_loses_no_request_and_both_sides_are_compared(wa
 def test_what_it_costs_to_forget_a_process_is_not_the_samples(watched: Watched) -> None:
     watched.write(START % stamp(0.1) + request(10, 1))
     watched.look()
-    watched.state._forget_process()
+    watched.state._forget_process(0.0)
     assert len(watched.look()) == 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specdash.core.log_facts import LogBatch, ServerEvent, WarningTally
-from specdash.insight.log_summary import LogSummary
+from specdash.insight.log.log_summary import LogSummary
 from specdash.llama.log_parser import LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -58,7 +58,7 @@ def test_requests_add_up_to_what_a_search_finds(path: Path) -> None:
     prompts = found(r"prompt eval time =\s+([\d.]+) ms /\s+(\d+) tokens", path)
     decodes = found(r"(?:\| |\s)\s{5,}eval time =\s+([\d.]+) ms /\s+(\d+) tokens", path)
     drafts = found(r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated", path)
-    assert [(r.prompt_ms, r.prompt_tokens) for r in requests if r.prompt_ms is not None] == [
+    assert [(r.prompt_ms, r.processed_tokens) for r in requests if r.prompt_ms is not None] == [
         (float(ms), int(tokens)) for ms, tokens in prompts
     ]
     assert [(r.decode_ms, r.decode_tokens) for r in requests if r.decode_ms is not None] == [
@@ -99,19 +99,19 @@ def test_steps_of_a_request_add_up_to_its_own_acceptance(path: Path) -> None:
     requests = [request for request in summarise(path).requests if request.draft_generated is not None]
     assert requests
     for request in requests:
-        assert (request.steps_accepted, request.steps_generated) == (request.draft_accepted, request.draft_generated)
+        assert (request.steps.accepted, request.steps.drafted) == (request.draft_accepted, request.draft_generated)
 
 
 def test_the_first_request_of_a_traced_checkpoint_model_is_40_of_72() -> None:
     summary = summarise(BY_NAME["mamba_draft75_lv3_trace1"])
     first = summary.requests[0]
-    assert (first.steps_accepted, first.steps_generated, first.replays) == (40, 72, 9)
-    assert (summary.steps_accepted, summary.steps_generated, summary.replays) == (80, 144, 18)
+    assert (first.steps.accepted, first.steps.drafted, first.steps.replays) == (40, 72, 9)
+    assert (summary.steps.accepted, summary.steps.drafted, summary.steps.replays) == (80, 144, 18)
 
 
 def test_the_first_request_of_a_known_log() -> None:
     first = summarise(BY_NAME["llama_draft75_lv4"]).requests[0]
-    assert (first.prompt_tokens, first.prompt_ms, first.decode_tokens, first.decode_ms) == (122, 19.23, 120, 335.11)
+    assert (first.processed_tokens, first.prompt_ms, first.decode_tokens, first.decode_ms) == (122, 19.23, 120, 335.11)
     assert (first.draft_accepted, first.draft_generated, first.mean_accepted_length) == (101, 141, 6.61)
     assert first.acceptance_per_position == (0.944, 0.944, 0.944, 0.722, 0.722, 0.667, 0.667, 0.0)
     assert (first.prompt_total_tokens, first.prompt_cached, first.total_ms) == (122, 0, 354.34)

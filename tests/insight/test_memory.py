@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.observations import Counters, Health, HealthStatus
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.insight.charts import Metric
-from specdash.insight.counter_log import Scrape
+from specdash.insight.log.counter_log import Scrape
 from specdash.insight.memory import Memory
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
@@ -75,7 +73,7 @@ def test_alerts_that_were_over_are_past_and_events_are_on_the_timeline() -> None
     picture = state.picture(NOW, WALL)
     assert picture.alerts.active == ()
     assert picture.alerts.past == (OLD, older)
-    assert [one.at for one in picture.timeline] == [10.0, 10.0, WALL - 500.0]
+    assert [timeline_event.at for timeline_event in picture.timeline] == [10.0, 10.0, WALL - 500.0]
 
 
 def test_an_alert_that_was_not_over_goes_on_while_it_cannot_be_judged_and_ends_when_it_does_not_hold() -> None:
@@ -86,7 +84,7 @@ def test_an_alert_that_was_not_over_goes_on_while_it_cannot_be_judged_and_ends_w
         look(state, NOW + second, 10.0)
     picture = state.picture(NOW + 30.0, WALL + 30.0)
     assert picture.alerts.active == ()
-    assert [(one.rule, one.since) for one in picture.alerts.past] == [("backend_down", WALL - 60.0)]
+    assert [(alert.rule, alert.since) for alert in picture.alerts.past] == [("backend_down", WALL - 60.0)]
 
 
 def test_an_alert_of_a_rule_that_is_no_more_does_not_stay_for_ever() -> None:

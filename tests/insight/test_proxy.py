@@ -8,19 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, Phase, RequestEvent
-from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
-from specdash.core.readings import FailureKind, Reading, Source, Status
-from specdash.core.target import Target
-from specdash.insight.proxy import KEPT_REQUESTS, Tally
-from specdash.insight.proxy_picture import (
-    SERIES_COLUMNS,
-    ProxyPicture,
-    acceptance,
-    cache_share,
-    ended_how,
-    prefill_progress,
+from specdash.core.proxy_events import (
+    ActiveView,
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    ProxyEvents,
+    ProxyStatus,
+    RequestEvent,
+    RequestOutcome,
+    RequestPhase,
+    SessionView,
 )
+from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
+from specdash.core.target import Target
+from specdash.insight.picture import SERIES_COLUMNS, ProxyPicture, acceptance, cache_share, ended_how, prefill_progress
+from specdash.insight.proxy.proxy import KEPT_REQUESTS, RateTally
 from specdash.insight.state import TargetState
 
 TARGET = Target("http://127.0.0.1:1", proxy_url="http://127.0.0.1:4000", proxy_log="/p/events.jsonl")
@@ -33,10 +36,10 @@ def state(target: Target = TARGET) -> TargetState:
 
 
 def told(*readings: Reading[object], target: Target = TARGET) -> TargetState:
-    one = state(target)
+    target_state = state(target)
     for reading in readings:
-        one.apply(reading)
-    return one
+        target_state.apply(reading)
+    return target_state
 
 
 def events(*several: object, at: float = 1.0) -> Reading[object]:
@@ -47,11 +50,11 @@ def status(at: float = 1.0, **fields: object) -> Reading[object]:
     return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))  # type: ignore[arg-type]
 
 
-def picture(one: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
-    return one.picture(now, WALL, window_s).proxy
+def picture(target_state: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:
+    return target_state.picture(now, WALL, window_s).proxy
 
 
-def acted(guardrail: Guardrail, action: Action = Action.APPLIED, ago: float = 5.0) -> GuardrailEvent:
+def acted(guardrail: Guardrail, action: GuardrailAction = GuardrailAction.APPLIED, ago: float = 5.0) -> GuardrailEvent:
     return GuardrailEvent(WALL - ago, "s1", guardrail, action)
 
 
@@ -62,29 +65,38 @@ def test_without_a_proxy_the_picture_says_how_to_name_one() -> None:
 
 
 def test_nothing_is_known_before_anything_was_seen() -> None:
-    one = picture(state())
-    assert one.configured
-    assert one.live is None
-    assert (one.window.requests, one.window.error_rate, one.window.acceptance) == (None, None, None)
-    assert one.reason == "no answer yet"
+    proxy_picture = picture(state())
+    assert proxy_picture.configured
+    assert proxy_picture.live is None
+    assert (proxy_picture.window.requests, proxy_picture.window.error_rate, proxy_picture.window.acceptance) == (
+        None,
+        None,
+        None,
+    )
+    assert proxy_picture.reason == "no answer yet"
 
 
 def test_a_dead_proxy_keeps_its_last_picture_as_stale_and_shows_nothing_as_running() -> None:
     active = (ActiveView("r", "s", WALL),)
     refused = Reading[object].unknown(Source.PROXY, 3.0, FailureKind.REFUSED, "nothing listens there")
-    one = picture(told(status(active=active), refused), now=4.0)
-    assert one.status is Status.STALE
-    assert one.live is not None
-    assert one.running == ()
-    assert "connection refused" in one.reason
+    proxy_picture = picture(told(status(active=active), refused), now=4.0)
+    assert proxy_picture.status is ReadingStatus.STALE
+    assert proxy_picture.live is not None
+    assert proxy_picture.running == ()
+    assert "connection refused" in proxy_picture.reason
     assert picture(told(status(active=active))).running == active
 
 
 def test_figures_of_the_window_are_those_of_the_requests_that_ended_in_it() -> None:
-    failed = replace(DONE, outcome=Outcome.ERROR, error_type="overloaded_error", draft_tokens=None, ttft_s=None)
-    left = replace(DONE, outcome=Outcome.CLIENT_LEFT, draft_tokens=30, accepted_tokens=3, ttft_s=1.5)
+    failed = replace(DONE, outcome=RequestOutcome.ERROR, error_type="overloaded_error", draft_tokens=None, ttft_s=None)
+    left = replace(DONE, outcome=RequestOutcome.CLIENT_LEFT, draft_tokens=30, accepted_tokens=3, ttft_s=1.5)
     old = replace(DONE, at=WALL - 4000)
+    failed, left = (
+        replace(failed, prompt_tokens=100, cached_tokens=0),
+        replace(left, prompt_tokens=300, cached_tokens=300),
+    )
     window = picture(told(events(old, DONE, failed, left))).window
+    assert window.cache_share == pytest.approx(0.75)
     assert (window.requests, window.errors, window.clients_left) == (3, 1, 1)
     assert window.error_rate == pytest.approx(1 / 3)
     assert window.acceptance == pytest.approx(10 / 40)
@@ -105,24 +117,24 @@ def test_ends_without_a_status_make_requests_but_no_errors() -> None:
     partial = replace(DONE, status=None, ttft_s=None, draft_tokens=None, duration_s=None)
     window = picture(told(events(partial))).window
     assert (window.requests, window.errors, window.clients_left, window.error_rate) == (1, None, None, None)
-    assert ended_how(replace(partial, outcome=Outcome.ERROR)) == "error"
+    assert ended_how(replace(partial, outcome=RequestOutcome.ERROR)) == "error"
 
 
 def test_a_proxy_that_turns_up_is_shown_and_another_one_brings_nothing_of_the_first() -> None:
-    one = told(target=Target("http://127.0.0.1:1"))
-    assert not picture(one).configured
-    one.retarget(replace(TARGET, proxy_origin="run record of process 7"))
-    one.apply(status(requests=3))
-    one.apply(events(DONE))
-    assert (picture(one).url, picture(one).origin) == (TARGET.proxy_url, "run record of process 7")
-    assert picture(one).finished == (DONE,)
-    one.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
-    assert picture(one).live is None
-    assert picture(one).reason == "no answer yet"
-    assert picture(one).finished == (DONE,)
-    one.retarget(replace(TARGET, proxy_log="/p/other.jsonl"))
-    assert picture(one).finished == ()
-    assert picture(one).window.requests is None
+    target_state = told(target=Target("http://127.0.0.1:1"))
+    assert not picture(target_state).configured
+    target_state.retarget(replace(TARGET, proxy_origin="run record of process 7"))
+    target_state.apply(status(requests=3))
+    target_state.apply(events(DONE))
+    assert (picture(target_state).url, picture(target_state).origin) == (TARGET.proxy_url, "run record of process 7")
+    assert picture(target_state).finished == (DONE,)
+    target_state.retarget(replace(TARGET, proxy_url="http://127.0.0.1:4001"))
+    assert picture(target_state).live is None
+    assert picture(target_state).reason == "no answer yet"
+    assert picture(target_state).finished == (DONE,)
+    target_state.retarget(replace(TARGET, proxy_log="/p/other.jsonl"))
+    assert picture(target_state).finished == ()
+    assert picture(target_state).window.requests is None
 
 
 def test_requests_are_bounded_and_the_newest_come_first() -> None:
@@ -133,38 +145,40 @@ def test_requests_are_bounded_and_the_newest_come_first() -> None:
 
 
 def test_guardrails_are_counted_in_the_window_and_in_all() -> None:
-    one = told(
+    target_state = told(
         events(
             acted(Guardrail.LOOP_BREAKER),
-            acted(Guardrail.MALFORMED_TOOL, Action.DETECTED, 4000.0),
-            acted(Guardrail.MALFORMED_TOOL, Action.DETECTED),
-            acted(Guardrail.MALFORMED_TOOL, Action.RECOVERED),
+            acted(Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, 4000.0),
+            acted(Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED),
+            acted(Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED),
         )
     )
-    malformed, loops = picture(one).guardrails
+    malformed, loops = picture(target_state).guardrails
     assert (malformed.guardrail, malformed.window, malformed.total) == ("malformed_tool", 2, 3)
     assert malformed.actions == (("detected", 2), ("recovered", 1))
     assert (loops.window, sum(loops.series or ())) == (1, 1)
 
 
 def test_totals_are_the_proxys_own_where_it_tells_them() -> None:
-    one = told(status(counters={"loop_breaker:applied": 40}), events(acted(Guardrail.LOOP_BREAKER)))
-    (loops,) = picture(one).guardrails
+    target_state = told(status(counters={"loop_breaker:applied": 40}), events(acted(Guardrail.LOOP_BREAKER)))
+    (loops,) = picture(target_state).guardrails
     assert (loops.window, loops.total) == (1, 40)
 
 
 def test_without_events_the_growth_of_the_counters_tells_what_happened_in_the_window() -> None:
     name = "loop_breaker:applied"
-    one = told(status(1.0, counters={name: 40}), status(100.0, counters={name: 43}), status(110.0, counters={name: 43}))
-    (loops,) = picture(one, now=120.0).guardrails
+    target_state = told(
+        status(1.0, counters={name: 40}), status(100.0, counters={name: 43}), status(110.0, counters={name: 43})
+    )
+    (loops,) = picture(target_state, now=120.0).guardrails
     assert (loops.window, loops.total) == (3, 43)
-    assert picture(one, now=900.0).guardrails[0].window == 0
+    assert picture(target_state, now=900.0).guardrails[0].window == 0
 
 
 def test_a_restarted_proxy_counts_anew_and_never_backwards() -> None:
     name = "loop_breaker:applied"
-    one = told(status(1.0, started=1.0, counters={name: 40}), status(9.0, started=8.0, counters={name: 41}))
-    (loops,) = picture(one, now=10.0).guardrails
+    target_state = told(status(1.0, started=1.0, counters={name: 40}), status(9.0, started=8.0, counters={name: 41}))
+    (loops,) = picture(target_state, now=10.0).guardrails
     assert (loops.window, loops.total) == (0, 41)
 
 
@@ -177,18 +191,18 @@ def test_the_fullest_session_is_the_one_that_uses_most_of_its_own_window() -> No
 
 
 def test_what_a_request_does_not_tell_is_unknown() -> None:
-    bare = ActiveView("r", "s", WALL, Phase.PREFILL)
+    bare = ActiveView("r", "s", WALL, RequestPhase.PREFILL)
     assert (acceptance(bare), cache_share(bare), prefill_progress(bare)) == (None, None, None)
     assert prefill_progress(replace(bare, prompt_tokens=100, prompt_done=40)) == pytest.approx(0.4)
-    assert prefill_progress(replace(bare, phase=Phase.WAITING, prompt_tokens=100)) is None
+    assert prefill_progress(replace(bare, phase=RequestPhase.WAITING, prompt_tokens=100)) is None
     assert acceptance(replace(bare, draft_tokens=0, accepted_tokens=0)) is None
 
 
 def test_an_end_is_told_in_the_words_of_the_protocol() -> None:
     assert ended_how(replace(DONE, stop_reason="tool_use")) == "tool_use"
-    assert ended_how(replace(DONE, outcome=Outcome.ERROR, status=529)) == "HTTP 529"
-    assert ended_how(replace(DONE, outcome=Outcome.ERROR, error_type="api_error")) == "api_error"
-    assert ended_how(replace(DONE, outcome=Outcome.CLIENT_LEFT)) == "client left"
+    assert ended_how(replace(DONE, outcome=RequestOutcome.ERROR, status=529)) == "HTTP 529"
+    assert ended_how(replace(DONE, outcome=RequestOutcome.ERROR, error_type="api_error")) == "api_error"
+    assert ended_how(replace(DONE, outcome=RequestOutcome.CLIENT_LEFT)) == "client left"
 
 
 @given(
@@ -196,7 +210,7 @@ def test_an_end_is_told_in_the_words_of_the_protocol() -> None:
     st.sampled_from([60.0, 300.0, 900.0, 3600.0]),
 )
 def test_columns_hold_every_count_of_the_window_once(came: list[tuple[float, int]], window_s: float) -> None:
-    tally, now = Tally(), 10_000.0
+    tally, now = RateTally(), 10_000.0
     for at, count in came:
         tally.add(at, "x", count)
     columns = tally.columns("x", now, window_s, SERIES_COLUMNS)
@@ -208,7 +222,7 @@ def test_columns_hold_every_count_of_the_window_once(came: list[tuple[float, int
 
 @pytest.mark.slow
 def test_a_tally_is_bounded_in_time_and_in_names() -> None:
-    tally = Tally()
+    tally = RateTally()
     for second in range(20_000):
         tally.add(float(second), "x")
     for index in range(1000):

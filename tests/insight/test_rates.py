@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from specdash.core.observations import Counters, Slot, Slots
-from specdash.insight.counter_log import Scrape
+from specdash.core.readings import Counters, Slot, Slots
+from specdash.insight.log.counter_log import Scrape
 from specdash.insight.rates import GainPoint, SlotRates, counter_rates, gain_point, mean_busy_slots, tokens_per_decode
 
 
@@ -13,29 +15,38 @@ def busy(slot: int, task: int, decoded: int, processed: int = 100) -> Slot:
     return Slot(slot, is_processing=True, task=task, n_decoded=decoded, n_prompt_tokens_processed=processed)
 
 
-def test_decode_is_the_growth_of_the_same_tasks_summed_over_slots() -> None:
-    rates = SlotRates()
-    assert rates.add(10.0, Slots((busy(0, 7, 100), busy(1, 8, 40)))) == (None, None)
-    assert rates.add(12.0, Slots((busy(0, 7, 160), busy(1, 8, 60)))) == (None, 40.0)
-    assert rates.decode_by_slot == {0: 30.0, 1: 10.0}
+IDLE = Slot(0, is_processing=False, n_decoded=0)
 
 
-def test_a_new_task_in_the_same_slot_is_never_a_negative_rate() -> None:
-    rates = SlotRates()
-    rates.add(10.0, Slots((busy(0, 7, 500),)))
-    assert rates.add(11.0, Slots((busy(0, 9, 20),))) == (None, None)
+@pytest.mark.parametrize(
+    ("looks", "rates"),
+    [
+        # The growth of the same tasks, summed over slots.
+        ([(10, busy(0, 7, 100), busy(1, 8, 40)), (12, busy(0, 7, 160), busy(1, 8, 60))], (None, 40.0)),
+        # A new task in the slot is never a negative rate, and an idle slot has none.
+        ([(10, busy(0, 7, 500)), (11, busy(0, 9, 20))], (None, None)),
+        ([(10, busy(0, 7, 500)), (11, IDLE)], (None, None)),
+        # Prefill is the growth of processed tokens before the first token; the tail of a prompt is none.
+        ([(10, busy(0, 7, 0, 2048)), (12, busy(0, 7, 0, 6144))], (2048.0, None)),
+        ([(10, busy(0, 7, 0, 2048)), (11, busy(0, 7, 0, 2049))], (None, None)),
+        # Two looks that follow at once, because one came late, say nothing; the one after them does.
+        ([(10, busy(0, 7, 100)), (10.01, busy(0, 7, 220))], (None, None)),
+        ([(10, busy(0, 7, 100)), (10.01, busy(0, 7, 220)), (11, busy(0, 7, 220))], (None, 120.0)),
+    ],
+)
+def test_running_requests_are_rated_by_their_growth_from_look_to_look(
+    looks: list[tuple[Any, ...]], rates: tuple[float | None, float | None]
+) -> None:
+    slots = SlotRates()
+    found = [slots.add(at, Slots(tuple(seen))) for at, *seen in looks]
+    assert (found[0], found[-1]) == ((None, None), rates)
 
 
-def test_an_idle_slot_has_no_rate() -> None:
-    rates = SlotRates()
-    rates.add(10.0, Slots((busy(0, 7, 500),)))
-    assert rates.add(11.0, Slots((Slot(0, is_processing=False, n_decoded=0),))) == (None, None)
-
-
-def test_prefill_is_the_growth_of_processed_prompt_tokens_before_the_first_token() -> None:
-    rates = SlotRates()
-    rates.add(10.0, Slots((busy(0, 7, 0, 2048),)))
-    assert rates.add(12.0, Slots((busy(0, 7, 0, 6144),))) == (2048.0, None)
+def test_each_slot_has_its_own_decode_rate() -> None:
+    slots = SlotRates()
+    for at, first, second in ((10.0, 100, 40), (12.0, 160, 60)):
+        slots.add(at, Slots((busy(0, 7, first), busy(1, 8, second))))
+    assert slots.decode_by_slot == {0: 30.0, 1: 10.0}
 
 
 def test_ended_requests_are_rated_by_their_own_seconds_times_the_busy_slots() -> None:
@@ -59,49 +70,38 @@ def test_ended_requests_are_rated_by_their_own_seconds_times_the_busy_slots() ->
     assert counter_rates(Scrape(0, before), Scrape(10, after), 2) == (2000.0, 100.0)
 
 
-def test_no_request_ended_means_no_rate() -> None:
-    same = Counters(prompt_tokens=5, prompt_seconds=1, predicted_tokens=5, predicted_seconds=1)
-    assert counter_rates(Scrape(0, same), Scrape(1, same), 1) == (None, None)
+@pytest.mark.parametrize(
+    ("before", "after", "rates"),
+    [
+        # No request ended; one token after a cache hit, and the first token of an answer; seconds printed too coarsely.
+        ((5, 1, 5, 1), (5, 1, 5, 1), (None, None)),
+        ((500, 1, 50, 1), (501, 2.02, 51, 1.000001), (None, None)),
+        ((0, 0, 900_000, 12345.6), (0, 0, 900_100, 12345.7), (None, None)),
+        ((0, 0, 900_000, 12345.6), (0, 0, 901_000, 12355.6), (None, pytest.approx(100.0))),
+    ],
+)
+def test_counters_that_grew_too_little_give_no_rate(
+    before: tuple[float, ...], after: tuple[float, ...], rates: tuple[float | None, float | None]
+) -> None:
+    names = ("prompt_tokens", "prompt_seconds", "predicted_tokens", "predicted_seconds")
+    first, last = (Counters(**dict(zip(names, totals, strict=True))) for totals in (before, after))  # type: ignore[arg-type]
+    assert counter_rates(Scrape(0, first), Scrape(1, last), 1) == rates
 
 
-def test_one_token_after_a_cache_hit_has_no_prefill_and_the_first_token_no_decode() -> None:
-    before = Counters(prompt_tokens=500, prompt_seconds=1, predicted_tokens=50, predicted_seconds=1)
-    after = Counters(prompt_tokens=501, prompt_seconds=2.02, predicted_tokens=51, predicted_seconds=1.000001)
-    assert counter_rates(Scrape(0, before), Scrape(1, after), 1) == (None, None)
-
-
-def test_seconds_that_are_printed_too_coarsely_give_no_rate() -> None:
-    before = Counters(predicted_tokens=900_000, predicted_seconds=12345.6)
-    after = Counters(predicted_tokens=900_100, predicted_seconds=12345.7)
-    assert counter_rates(Scrape(0, before), Scrape(1, after), 1) == (None, None)
-    later = Counters(predicted_tokens=901_000, predicted_seconds=12355.6)
-    assert counter_rates(Scrape(0, before), Scrape(9, later), 1)[1] == pytest.approx(100.0)
-
-
-def test_two_looks_that_follow_at_once_because_one_came_late_give_no_rate() -> None:
-    rates = SlotRates()
-    rates.add(10.0, Slots((busy(0, 7, 100),)))
-    assert rates.add(10.01, Slots((busy(0, 7, 220),))) == (None, None)
-    assert rates.add(11.0, Slots((busy(0, 7, 220),))) == (None, 120.0)
-
-
-def test_the_tail_of_a_prompt_is_no_prefill() -> None:
-    rates = SlotRates()
-    rates.add(10.0, Slots((busy(0, 7, 0, 2048),)))
-    assert rates.add(11.0, Slots((busy(0, 7, 0, 2049),))) == (None, None)
-
-
-def test_busy_slots_are_those_between_the_scrapes_and_not_since_the_start() -> None:
-    before = Counters(decode_calls=100, busy_slots_per_decode=1.0)
-    after = Counters(decode_calls=200, busy_slots_per_decode=2.5)
-    assert mean_busy_slots(before, after) == 4.0
-
-
-def test_busy_slots_are_no_more_than_there_are_and_unknown_where_rounding_hides_them() -> None:
-    before = Counters(decode_calls=100, busy_slots_per_decode=1.0)
-    assert mean_busy_slots(before, Counters(decode_calls=110, busy_slots_per_decode=2.5), slots=3) == 3
-    before = Counters(decode_calls=2e6, busy_slots_per_decode=1.23456)
-    assert mean_busy_slots(before, Counters(decode_calls=2.00001e6, busy_slots_per_decode=1.23456)) is None
+@pytest.mark.parametrize(
+    ("before", "after", "slots", "busy_slots"),
+    [
+        # Between the scrapes and not since the start; no more than there are; unknown where rounding hides them.
+        ((100, 1.0), (200, 2.5), None, 4.0),
+        ((100, 1.0), (110, 2.5), 3, 3),
+        ((2e6, 1.23456), (2.00001e6, 1.23456), None, None),
+    ],
+)
+def test_busy_slots_are_a_mean_over_the_calls_between_two_scrapes(
+    before: tuple[float, float], after: tuple[float, float], slots: int | None, busy_slots: float | None
+) -> None:
+    first, last = (Counters(decode_calls=calls, busy_slots_per_decode=mean) for calls, mean in (before, after))
+    assert mean_busy_slots(first, last, slots) == busy_slots
 
 
 def gain(*points: GainPoint, longest: int | None = None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,8 @@ from specdash.core.log_facts import (
     TotalTiming,
     VerificationSteps,
 )
-from specdash.insight.requests import LoggedRequest, RequestAssembler
+from specdash.core.proxy_events import RequestEvent
+from specdash.insight.request import DraftTally, RequestAssembler, ServedRequest, of_event
 
 
 def timings(slot: int | None, task: int | None, tokens: int = 10) -> list[LogFact]:
@@ -40,7 +42,7 @@ def whole(slot: int, task: int) -> list[LogFact]:
     return [TaskLaunched(slot, task, 1.0), *timings(slot, task), TaskReleased(slot, task, 241, False, 2.0)]
 
 
-def assembled(*facts: LogFact) -> list[LoggedRequest]:
+def assembled(*facts: LogFact) -> list[ServedRequest]:
     assembler = RequestAssembler()
     return assembler.feed(facts) + assembler.close()
 
@@ -59,14 +61,14 @@ def test_a_request_has_all_that_its_lines_say() -> None:
         AcceptancePerPosition(0, 7, (0.9, 0.5)),
         TaskReleased(0, 7, 241, True, 2.5),
     )
-    assert request == LoggedRequest(
+    assert request == ServedRequest(
         slot=0,
         task=7,
         started_s=1.0,
         at_s=2.5,
         prompt_total_tokens=122,
         prompt_cached=100,
-        prompt_tokens=22,
+        processed_tokens=22,
         prompt_ms=19.0,
         decode_tokens=120,
         decode_ms=300.0,
@@ -76,10 +78,7 @@ def test_a_request_has_all_that_its_lines_say() -> None:
         mean_accepted_length=6.61,
         acceptance_per_position=(0.9, 0.5),
         decode_tokens_seen=105,
-        steps=1,
-        steps_generated=8,
-        steps_accepted=6,
-        replays=1,
+        steps=DraftTally(8, 6, 1, replays=1),
         truncated=True,
         slot_tokens=241,
         selected="lru",
@@ -194,3 +193,21 @@ def test_memory_is_bounded_by_the_slots() -> None:
         assembler.feed([TaskLaunched(10_000 + task, task)])
     assert len(assembler._open) <= 1024
     assert len(assembler._ended) <= 256
+
+
+@pytest.mark.parametrize(
+    ("served", "prompt", "cached"),
+    [
+        (ServedRequest(prompt_total_tokens=122, processed_tokens=22, prompt_cached=110), 122, 100),
+        (ServedRequest(processed_tokens=22, prompt_cached=100), 122, 100),
+        # Verbosity 3: the slot held prompt and answer, but for the answer's last token.
+        (ServedRequest(processed_tokens=22, slot_tokens=241, decode_tokens=120), 122, 100),
+        (ServedRequest(processed_tokens=22, slot_tokens=241, decode_tokens=120, truncated=True), None, None),
+        (of_event(RequestEvent(1.0, "s", "r", prompt_tokens=122, cached_tokens=100)), 122, 100),
+        (of_event(RequestEvent(1.0, "s", "r", prompt_tokens=122)), 122, None),
+    ],
+)
+def test_the_length_of_a_prompt_and_what_was_cached_of_it(
+    served: ServedRequest, prompt: int | None, cached: int | None
+) -> None:
+    assert (served.prompt_tokens, served.cached_tokens) == (prompt, cached)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from insight.experiment_data import record
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.log_facts import DecodeTiming, SpeculativeStatistics, VerificationSteps
-from specdash.core.observations import Counters, Props, Slot, Slots
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Counters, Props, Reading, Slot, Slots, Source
+from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
-from specdash.insight.samples import RequestSample, Work
-from specdash.insight.speedup import ENOUGH, derive
-from specdash.insight.speedup_picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.request import RequestPurpose, ServedRequest
+from specdash.insight.speedup.speedup import ENOUGH, TOO_GOOD, derive
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
 
@@ -45,6 +45,17 @@ def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
 
 def test_one_that_is_slower_is_hurt_by_speculation() -> None:
     assert told(state(row_of(20, rate=40.0), BASE)).verdict is Paying.HURTING
+
+
+def test_a_gain_above_the_tokens_of_a_step_is_the_baselines_fault_and_no_gain() -> None:
+    """A step of two tokens cannot gain more than two: the baseline was recorded while the machine was busy."""
+    picture = told(state(row_of(20), (baseline(rate=5.0),)))
+    assert picture.basis is Basis.ESTIMATED
+    assert picture.why.endswith(TOO_GOOD)
+    assert picture.baseline is None
+    assert picture.value is not None
+    assert picture.value < 2.0
+    assert all(group.speedup is None for group in picture.by_context)
 
 
 def test_a_difference_no_greater_than_that_of_two_starts_is_no_clear_gain() -> None:
@@ -78,7 +89,10 @@ def test_an_estimate_of_a_few_requests_has_no_verdict_either(requests: int, verd
 
 
 def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -> None:
-    old = [replace(one, began=one.began - 600, ended=one.ended - 600) for one in row_of(10)]
+    old = [
+        replace(request_sample, began=request_sample.began - 600, ended=request_sample.ended - 600)
+        for request_sample in row_of(10)
+    ]
     picture = told(state([*old, *row_of(2)], BASE), 60.0)
     assert picture.requests == 12
     assert "the newest ones" in picture.why
@@ -86,7 +100,7 @@ def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -
 
 def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> None:
     beside = [request(WALL - 10 - 5 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.5, 1.0)]
-    picture = told(state(sorted(beside, key=lambda one: one.ended), BASE))
+    picture = told(state(sorted(beside, key=lambda request_sample: request_sample.ended), BASE))
     assert picture.basis is Basis.ESTIMATED
     assert "--concurrency 3" in picture.why
     assert picture.verdict is not Paying.HURTING
@@ -95,7 +109,7 @@ def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> 
 def test_they_are_with_baselines_around_them() -> None:
     beside = [request(WALL - 10 - 10 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.01)]
     both = (*BASE, baseline(concurrency=4, rate=20.0))
-    picture = told(state(sorted(beside, key=lambda one: one.ended), both))
+    picture = told(state(sorted(beside, key=lambda request_sample: request_sample.ended), both))
     assert picture.basis is Basis.MEASURED
     # Two at once: 1/50 + (1/20 - 1/50) / 3 seconds a token without speculation.
     assert picture.value == pytest.approx(30.0 * 0.03, rel=0.01)
@@ -103,7 +117,7 @@ def test_they_are_with_baselines_around_them() -> None:
 
 def test_a_prompt_that_was_processed_beside_it_disqualifies_a_request() -> None:
     clean = row_of(8, every_s=20.0)
-    prefill = RequestSample(began=WALL - 30.5, ended=WALL - 5.0, prompt_tokens=9000, decode_tokens=1)
+    prefill = ServedRequest(began=WALL - 30.5, ended=WALL - 5.0, prompt_total_tokens=9000, decode_tokens=1)
     picture = told(state([*clean, prefill], BASE))
     assert picture.requests == 6, "those that ended 10 and 30 s ago ran beside it"
 
@@ -114,13 +128,13 @@ def test_slots_that_no_request_accounts_for_disqualify_those_beside_them() -> No
         cancelled_too = (Slot(0, True), Slot(1, at < 30))
         made.apply(Reading.known(Source.SLOTS, NOW - 60 + at, Slots(cancelled_too)))
     made.apply(Reading.known(Source.SLOTS, NOW, Slots((Slot(0, False, 8192, True),))))
-    long = [request(WALL - 60 + 4.0 * place + 4.0, tokens=391) for place in range(14)]
+    long = [request(WALL - 60 + 4.0 * place + 4.0, tokens=391, accepted=200) for place in range(14)]
     add(made, long)
     assert 5 <= told(made).requests <= 8
 
 
 def test_a_context_longer_than_any_baselines_is_not_measured_and_it_says_what_to_record() -> None:
-    picture = told(state(row_of(20, prompt_tokens=30_000, rate=50.0), BASE))
+    picture = told(state(row_of(20, prompt_total_tokens=30_000, rate=50.0), BASE))
     assert picture.basis is Basis.ESTIMATED
     assert "--context 30100" in picture.why
 
@@ -204,31 +218,43 @@ def test_nothing_is_computed_anew_until_a_request_comes() -> None:
 
 
 def test_groups_tell_context_and_kind_of_work_apart() -> None:
-    short = row_of(8, every_s=20.0, prompt_tokens=30, tokens=101, accepted=80, rate=120.0, work=Work.CHAT)
-    long = row_of(6, every_s=21.0, prompt_tokens=700, accepted=10, rate=60.0, work=Work.TOOL_CALL)
-    picture = told(state(sorted([*short, *long], key=lambda one: one.ended), BASE))
-    assert [(one.name, one.requests) for one in picture.by_context] == [("0–256", 8), ("256–1k", 6)]
-    assert [(one.name, one.requests) for one in picture.by_phase] == [("tool call", 6), ("chat", 8)]
+    short = row_of(
+        8, every_s=20.0, prompt_total_tokens=30, tokens=101, accepted=80, rate=120.0, purpose=RequestPurpose.CHAT
+    )
+    long = row_of(6, every_s=21.0, prompt_total_tokens=700, accepted=10, rate=60.0, purpose=RequestPurpose.TOOL_CALL)
+    picture = told(state(sorted([*short, *long], key=lambda request_sample: request_sample.ended), BASE))
+    assert [(group_figures.name, group_figures.requests) for group_figures in picture.by_context] == [
+        ("0–256", 8),
+        ("256–1k", 6),
+    ]
+    assert [(group_figures.name, group_figures.requests) for group_figures in picture.by_phase] == [
+        ("tool call", 6),
+        ("chat", 8),
+    ]
     assert picture.by_context[0].acceptance == pytest.approx(80 / 150)
     assert picture.by_context[1].decode_rate == pytest.approx(60.0)
 
 
 def test_what_the_proxy_saw_names_the_work_of_a_request_of_the_log() -> None:
     made = state(row_of(3), BASE)
-    for place, one in enumerate(row_of(3)):
-        made.experiments.samples.told[(str(place), one.began)] = replace(
-            one, ended=one.ended + 0.3, work=Work.TOOL_CALL
+    for place, request_sample in enumerate(row_of(3)):
+        made.experiments.samples.told[(str(place), request_sample.began)] = replace(
+            request_sample, ended=request_sample.ended + 0.3, purpose=RequestPurpose.TOOL_CALL
         )
-    assert [one.name for one in told(made).by_phase] == ["tool call"]
+    assert [group_figures.name for group_figures in told(made).by_phase] == ["tool call"]
 
 
 def test_without_a_proxy_the_shape_of_the_prompt_is_all_there_is() -> None:
     shapes = [
-        request(WALL - 30, prompt_tokens=9000),
-        request(WALL - 20, prompt_tokens=9000, cached_tokens=8900),
-        request(WALL - 10, prompt_tokens=50),
+        request(WALL - 30, prompt_total_tokens=9000),
+        request(WALL - 20, prompt_total_tokens=9000, prompt_cached=8900),
+        request(WALL - 10, prompt_total_tokens=50),
     ]
-    assert [one.name for one in told(state(shapes, BASE)).by_phase] == ["long prompt", "follow-up", "new prompt"]
+    assert [group_figures.name for group_figures in told(state(shapes, BASE)).by_phase] == [
+        "long prompt",
+        "follow-up",
+        "new prompt",
+    ]
 
 
 def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:
@@ -237,7 +263,9 @@ def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:
         fact = SpeculativeStatistics(name, 10, 9, drafted, accepted, (1, 10, 10), durations_ms=(0.1, 9.8, 0.1))
         made.log.drafting.note(NOW - 5, fact)
     picture = told(made)
-    assert [one.type for one in picture.by_type] == ["ngram-mod", "draft-simple"], "the engine's priority"
+    assert [type_figures.type for type_figures in picture.by_type] == ["ngram-mod", "draft-simple"], (
+        "the engine's priority"
+    )
     assert picture.by_type[0].acceptance == pytest.approx(60 / 64)
     assert picture.by_type[1].seconds == pytest.approx(0.01)
     made.log.drafting.clear()
@@ -259,7 +287,7 @@ def test_acceptance_that_falls_within_an_answer_shows_by_its_stretch() -> None:
 samples = st.lists(
     st.builds(
         lambda ended, rate, tokens, accepted, drafted, prompt: request(
-            WALL - ended, rate=rate, tokens=tokens, accepted=accepted, drafted=drafted, prompt_tokens=prompt
+            WALL - ended, rate=rate, tokens=tokens, accepted=accepted, drafted=drafted, prompt_total_tokens=prompt
         ),
         st.floats(0, 2000),
         st.floats(1, 500),
@@ -275,9 +303,11 @@ samples = st.lists(
 @given(samples, st.booleans(), st.sampled_from([60.0, 300.0, 3600.0]))
 @settings(max_examples=60)
 def test_whatever_ran_the_picture_is_consistent(
-    found: list[RequestSample], has_baseline: bool, window_s: float
+    found: list[ServedRequest], has_baseline: bool, window_s: float
 ) -> None:
-    picture = told(state(sorted(found, key=lambda one: one.ended), BASE if has_baseline else ()), window_s)
+    picture = told(
+        state(sorted(found, key=lambda request_sample: request_sample.ended), BASE if has_baseline else ()), window_s
+    )
     if picture.value is not None and picture.low is not None and picture.high is not None:
         assert 0 < picture.low <= picture.value <= picture.high
     if picture.verdict is Paying.HURTING:
@@ -290,3 +320,16 @@ def test_whatever_ran_the_picture_is_consistent(
         assert picture.mean_accepted_length == pytest.approx(picture.value * picture.break_even_length)
     assert picture.basis is not Basis.MEASURED or picture.baseline is not None
     assert picture.why
+
+
+def test_it_says_by_which_method_the_baseline_was_measured() -> None:
+    assert "recorded without speculation" in told(state(row_of(20), BASE)).why
+    by_two = (replace(BASE[0], method=BaselineMethod.TWO_TOKENS),)
+    picture = told(state(row_of(20), by_two))
+    assert "measured by completions of two tokens" in picture.why
+    assert picture.verdict is Paying.PAYING
+
+
+def test_an_old_baseline_makes_less_sure_of_the_same_requests() -> None:
+    lows = [told(state(row_of(20), (replace(BASE[0], at=WALL - age),))).low or 0.0 for age in (60, 4 * 3600)]
+    assert lows[1] < lows[0]

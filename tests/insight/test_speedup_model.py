@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.speedup_data import request
-from specdash.insight.speedup_model import break_even, compared, effort_of, from_own_steps, leviathan
-
-if TYPE_CHECKING:
-    from specdash.insight.samples import RequestSample
+from specdash.insight.request import ServedRequest
+from specdash.insight.speedup.speedup import break_even, compared, context_of, effort_of, from_own_steps, leviathan
 
 tokens = st.integers(2, 4000)
 shares = st.none() | st.floats(0, 1)
@@ -28,7 +25,7 @@ requests = st.builds(
 )
 
 
-def estimate(sample: RequestSample, share: float | None) -> tuple[float, float, float]:
+def estimate(sample: ServedRequest, share: float | None) -> tuple[float, float, float]:
     effort = effort_of([sample])
     assert effort.length is not None
     found = leviathan(effort.length, effort.drafted_per_step, share)
@@ -36,21 +33,29 @@ def estimate(sample: RequestSample, share: float | None) -> tuple[float, float, 
 
 
 @given(requests, shares, st.integers(1, 1000))
-def test_more_accepted_tokens_never_lower_the_estimate(one: RequestSample, share: float | None, more: int) -> None:
-    accepted = min((one.accepted or 0) + more, one.drafted or 0, (one.decode_tokens or 1) - 1)
-    better = replace(one, accepted=max(accepted, one.accepted or 0))
-    assert all(new >= old * (1 - 1e-12) for old, new in zip(estimate(one, share), estimate(better, share), strict=True))
+def test_more_accepted_tokens_never_lower_the_estimate(
+    request_sample: ServedRequest, share: float | None, more: int
+) -> None:
+    drafts = request_sample.drafts
+    accepted = min(int(drafts.accepted) + more, int(drafts.drafted), (request_sample.decode_tokens or 1) - 1)
+    better = replace(request_sample, draft_accepted=max(accepted, request_sample.draft_accepted or 0))
+    assert all(
+        new >= old * (1 - 1e-12)
+        for old, new in zip(estimate(request_sample, share), estimate(better, share), strict=True)
+    )
 
 
 @given(requests, st.floats(0, 1), st.floats(0, 1))
-def test_more_time_spent_drafting_never_raises_it(one: RequestSample, share: float, other: float) -> None:
+def test_more_time_spent_drafting_never_raises_it(request_sample: ServedRequest, share: float, other: float) -> None:
     less, more = sorted((share, other))
-    assert all(new <= old for old, new in zip(estimate(one, less), estimate(one, more), strict=True))
+    assert all(
+        new <= old for old, new in zip(estimate(request_sample, less), estimate(request_sample, more), strict=True)
+    )
 
 
 @given(requests, shares)
-def test_the_bounds_hold_the_value(one: RequestSample, share: float | None) -> None:
-    low, value, high = estimate(one, share)
+def test_the_bounds_hold_the_value(request_sample: ServedRequest, share: float | None) -> None:
+    low, value, high = estimate(request_sample, share)
     assert 0 < low <= value <= high
 
 
@@ -66,8 +71,8 @@ def test_the_published_formula_is_the_upper_bound() -> None:
 
 
 @given(requests, shares)
-def test_at_the_break_even_length_the_estimate_is_one(one: RequestSample, share: float | None) -> None:
-    effort = effort_of([one])
+def test_at_the_break_even_length_the_estimate_is_one(request_sample: ServedRequest, share: float | None) -> None:
+    effort = effort_of([request_sample])
     assert effort.length is not None
     drafted = effort.drafted_per_step
     found = leviathan(effort.length, drafted, share)
@@ -96,13 +101,14 @@ def test_requests_that_all_gain_the_same_leave_only_the_baselines_uncertainty(
     assert told.high / told.low == pytest.approx(2.718281828 ** (2 * 1.959964 * deviation), rel=1e-3)
 
 
-def uneven(alone: float, each: float, count: int) -> list[RequestSample]:
+def uneven(alone: float, each: float, count: int) -> list[ServedRequest]:
     """Requests that draft nothing to a lot, whose steps take `alone` and `each` more for every draft token."""
     found = []
     for place in range(count):
         drafted, accepted = 60 * place, 20 * (place % 5)
         steps = 200 - accepted
-        found.append(replace(request(drafted=drafted, accepted=accepted), decode_s=alone * steps + each * drafted))
+        decode_ms = 1000.0 * (alone * steps + each * drafted)
+        found.append(replace(request(drafted=drafted, accepted=accepted), decode_ms=decode_ms))
     return found
 
 
@@ -126,5 +132,14 @@ def test_requests_that_all_draft_alike_tell_nothing_of_it() -> None:
 
 def test_replays_are_among_the_decode_calls_that_tokens_tell() -> None:
     # Counted by a real server (n_decode_total): 60 tokens, 40 accepted in 9 steps, 9 replays, 1 step without a draft.
-    effort = effort_of([request(tokens=60, accepted=40, drafted=72, replays=9)])
-    assert effort.steps == 19
+    effort = effort_of([request(tokens=60, accepted=40, drafted=72)])
+    assert effort.drafts.steps == 19
+
+
+@pytest.mark.parametrize(
+    ("prompt", "decoded", "bucket"),
+    [(255, 0, "0–256"), (250, 6, "256–1k"), (250, None, "0–256"), (1023, 1, "1k–4k"), (65536, 0, "64k+")],
+)
+def test_a_requests_context_is_its_prompt_and_its_answer(prompt: int, decoded: int | None, bucket: str) -> None:
+    sample = ServedRequest(0, 1, prompt_total_tokens=prompt, decode_tokens=decoded)
+    assert context_of(sample) == bucket

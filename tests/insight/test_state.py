@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree
-from specdash.core.readings import FailureKind, Reading, Source, Status
+from specdash.core.readings import (
+    Counters,
+    FailureKind,
+    Gpu,
+    Gpus,
+    Health,
+    HealthStatus,
+    ProcessTree,
+    Reading,
+    ReadingStatus,
+    Slot,
+    Slots,
+    Source,
+)
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json, to_text
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendState, SlotPhase
-from specdash.insight.speedup import SpeedUps
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
-from specdash.llama.metrics import parse_metrics
-from specdash.llama.slots import parse_slots
+from specdash.llama.server_answers import parse_metrics, parse_slots
 from support.drawn_readings import values
 
 DATA = Path(__file__).parents[1] / "data"
@@ -52,7 +61,7 @@ def test_a_real_scrape_becomes_lifetime_figures() -> None:
 
 
 def test_nothing_is_known_before_anything_was_seen() -> None:
-    document = to_json(TargetState(Target("http://127.0.0.1:8080")).picture(5.0, 0.0))
+    document: Any = to_json(TargetState(Target("http://127.0.0.1:8080")).picture(5.0, 0.0))
     backend = document["backend"]
     assert backend["state"] == "unknown"
     assert backend["prefill"]["tokens_per_second"] is None
@@ -71,7 +80,7 @@ def test_an_idle_window_holds_the_last_acceptance_and_says_so() -> None:
     for second in (30.0, 60.0, 90.0, 120.0):
         told.apply(Reading.known(Source.METRICS, second, Counters(draft_tokens=100, accepted_tokens=60)))
     held = told.picture(120.0, 0.0, 60.0).backend.speculation.acceptance.window
-    assert (held.value, held.status, held.basis) == (0.6, Status.STALE, "held")
+    assert (held.value, held.status, held.basis) == (0.6, ReadingStatus.STALE, "held")
     document = to_json(told.picture(120.0, 0.0, 60.0))["backend"]["speculation"]["acceptance"]
     assert document["window"] is None
     assert document["held"] == 0.6
@@ -89,7 +98,7 @@ def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_count
 def test_acceptance_of_a_server_without_counters_is_the_logs_and_says_so() -> None:
     line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
     told = state(log=(1.0, LogParser().feed(line)))
-    for now, status in ((2.0, Status.KNOWN), (90.0, Status.STALE)):
+    for now, status in ((2.0, ReadingStatus.KNOWN), (90.0, ReadingStatus.STALE)):
         window = told.picture(now, 0.0, 60.0).backend.speculation.acceptance.window
         assert (window.value, window.source, window.status) == (0.75, Source.LOG, status)
     assert window.age_s == 89.0
@@ -105,37 +114,6 @@ def test_what_is_held_is_the_window_that_ended_with_the_newest_drafts() -> None:
     )
     assert (short.value, short.age_s, short.window_s) == (0.9, 700.0, 60.0)
     assert (long.value, long.age_s, long.window_s) == (280 / 1200, 700.0, 300.0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=25), st.permutations([10.0, 60.0, 300.0, 3600.0]))
-def test_looking_changes_nothing_and_no_window_changes_another(
-    steps: list[tuple[float, tuple[Source, object]]], windows: list[float]
-) -> None:
-    told, now = TargetState(Target("http://127.0.0.1:8080"), wall_offset=lambda: 0.0), 100.0
-    for step, (source, value) in steps:
-        now += step
-        told.apply(
-            Reading.unknown(source, now, value) if isinstance(value, FailureKind) else Reading.known(source, now, value)
-        )
-    told.picture(now, now, 60.0)
-    before = digest(told)
-    alone = {window_s: told.picture(now, now, window_s) for window_s in sorted(windows)}
-    assert {window_s: told.picture(now, now, window_s) for window_s in windows} == alone
-    assert digest(told) == before
-
-
-def digest(value: object, seen: tuple[object, ...] = ()) -> object:
-    """All that a state holds, without what it keeps of figures so that they are not reckoned again."""
-    if any(value is one for one in seen) or callable(value) or isinstance(value, SpeedUps | type(threading.Lock())):
-        return None
-    seen = (*seen, value)
-    if isinstance(value, dict):
-        return {key: digest(one, seen) for key, one in value.items()}
-    if isinstance(value, list | tuple | deque):
-        return [digest(one, seen) for one in value]
-    names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
-    return {name: digest(getattr(value, name, None), seen) for name in names} if names else repr(value)
 
 
 def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:
@@ -154,7 +132,7 @@ def test_a_real_log_gives_requests_warnings_and_lines() -> None:
     told.apply(Reading.known(Source.LOG, 1.0, parser.feed((DATA / "logs" / "llama_draft75_lv4.log").read_bytes())))
     picture = told.picture(1.0, 0.0).log
     first = picture.requests[-1]
-    assert (first.prompt_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
+    assert (first.processed_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
     assert (first.draft_accepted, first.draft_generated) == (101, 141)
     assert picture.lines is not None
     assert picture.lines > 100
@@ -170,7 +148,15 @@ def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
     assert backend.state is BackendState.BUSY
     assert backend.speculation.draft_tokens_total == 10
     (source,) = [s for s in backend.sources if s.source is Source.METRICS]
-    assert (source.status, source.reason) == (Status.STALE, "no answer in time: no answer within 3.0 s")
+    assert (source.status, source.reason) == (ReadingStatus.STALE, "no answer in time: no answer within 3.0 s")
+
+
+def test_a_gpu_that_is_lost_keeps_its_last_values_and_says_why_once_they_are_old() -> None:
+    told = state(gpu=(1.0, Gpus((Gpu(0, "H100"),))))
+    told.apply(Reading.unknown(Source.GPU, 2.0, FailureKind.ERROR, "GPU is lost"))
+    young, old = told.picture(3.0, 0.0).gpu, told.picture(600.0, 0.0).gpu
+    assert (young.gpus, young.status, young.unavailable) == ((Gpu(0, "H100"),), ReadingStatus.KNOWN, None)
+    assert (old.gpus, old.status, old.unavailable) == (young.gpus, ReadingStatus.STALE, "error: GPU is lost")
 
 
 @pytest.mark.parametrize("kind", [FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.ERROR])
@@ -182,13 +168,26 @@ def test_figures_of_metrics_that_are_not_understood_are_stale_at_once_and_dated(
     backend = told.picture(5.0, 0.0).backend
     shown = backend.speculation.acceptance
     for measured in (shown.window, shown.lifetime):
-        assert (measured.value, measured.status, measured.age_s) == (0.5, Status.STALE, 3.0)
+        assert (measured.value, measured.status, measured.age_s) == (0.5, ReadingStatus.STALE, 3.0)
     assert backend.requests_processing is None
     assert backend.speculation.acceptance_per_position_window is None
     document = to_json(told.picture(5.0, 0.0))["backend"]["speculation"]["acceptance"]
     assert (document["window"], document["held"]) == (None, 0.5)
     told.apply(Reading.known(Source.METRICS, 6.0, counters))
-    assert told.picture(6.0, 0.0).backend.speculation.acceptance.window.status is Status.KNOWN
+    assert told.picture(6.0, 0.0).backend.speculation.acceptance.window.status is ReadingStatus.KNOWN
+
+
+def test_slots_at_work_make_the_live_speeds_of_dashboard_and_chart() -> None:
+    told = state(health=(1.0, OK))
+    for at, decoded, read in ((1.0, 10, 0), (2.0, 60, 100)):
+        writing = Slot(0, is_processing=True, task=1, n_decoded=decoded)
+        reading = Slot(1, is_processing=True, task=2, n_decoded=0, n_prompt_tokens_processed=read)
+        told.apply(Reading.known(Source.SLOTS, at, Slots((writing, reading))))
+    backend = told.picture(2.5, 0.0).backend
+    assert (backend.decode.value, backend.decode.basis) == (50.0, "live")
+    assert (backend.prefill.value, backend.prefill.basis) == (100.0, "live")
+    assert told.columns(Metric.DECODE, 2.0, 4.0, 4)[-1] == 50.0
+    assert told.columns(Metric.PREFILL, 2.0, 4.0, 4)[-1] == 100.0
 
 
 def test_charts_have_gaps_where_nothing_was_measured() -> None:
@@ -228,8 +227,8 @@ class TestJudging:
     """When rules are judged: at every look at health, and when that is long in coming."""
 
     @staticmethod
-    def judged(*readings: Reading[object]) -> list[float]:
-        told = TargetState(Target("http://127.0.0.1:8080"), wall_offset=lambda: 0.0)
+    def judged(*readings: Reading[object], every_s: float = 0.0) -> list[float]:
+        told = TargetState(Target("http://127.0.0.1:8080"), judged_every_s=every_s, wall_offset=lambda: 0.0)
         moments: list[float] = []
         for reading in readings:
             told.apply(reading)
@@ -246,8 +245,24 @@ class TestJudging:
         assert self.judged(*readings, Reading.known(Source.HEALTH, 2.1, OK)) == [1.0, 2.1]
 
     def test_what_comes_while_health_is_long_in_coming_is_judged(self) -> None:
-        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.6, Counters())]
-        assert self.judged(*readings) == [1.0, 2.6]
+        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 3.6, Counters())]
+        assert self.judged(*readings) == [1.0, 3.6]
+
+    def test_of_a_server_at_rest_of_which_no_rule_sees_anything_every_other_look_is_judged(self) -> None:
+        idle = Slots((Slot(0, is_processing=False),))
+        readings: list[Reading[object]] = [
+            Reading.known(Source.HEALTH, 0.0, OK),
+            Reading.known(Source.SLOTS, 0.1, idle),
+            *(Reading.known(Source.HEALTH, at, OK) for at in (2.0, 4.0, 6.0)),
+            Reading.known(Source.HEALTH, 6.5, Health(HealthStatus.LOADING)),
+        ]
+        assert self.judged(*readings) == [0.0, 4.0, 6.5]
+
+    def test_among_many_servers_a_good_one_is_judged_less_often_and_one_that_fails_at_once(self) -> None:
+        readings: list[Reading[object]] = [Reading.known(Source.HEALTH, 1.0 + second, OK) for second in range(4)]
+        readings.append(Reading.unknown(Source.HEALTH, 4.5, FailureKind.REFUSED))
+        readings.append(Reading.known(Source.HEALTH, 5.0, OK))
+        assert self.judged(*readings, every_s=2.0) == [1.0, 3.0, 4.5, 5.0]
 
     def test_a_process_that_was_stopped_is_judged_at_once(self) -> None:
         well, stopped = ProcessTree(pid=1), ProcessTree(pid=1, stopped=(1,))
@@ -255,5 +270,53 @@ class TestJudging:
         readings.append(Reading.known(Source.PROCESS, 1.2, stopped))
         assert self.judged(*readings, Reading.known(Source.PROCESS, 1.4, stopped)) == [1.0, 1.2]
 
+    def test_a_process_that_has_ended_is_judged_at_once_and_only_once(self) -> None:
+        gone: list[Reading[object]] = [
+            Reading.unknown(Source.PROCESS, at, FailureKind.UNAVAILABLE, "it has ended") for at in (1.2, 1.4)
+        ]
+        readings = [Reading.known(Source.PROCESS, 0.9, ProcessTree(pid=1)), Reading.known(Source.HEALTH, 1.0, OK)]
+        assert self.judged(*readings, *gone) == [1.0, 1.2]
+
+    def test_a_source_that_fails_is_judged_at_once_and_only_once(self) -> None:
+        readings: list[Reading[object]] = [
+            Reading.known(Source.HEALTH, 1.0, OK),
+            Reading.known(Source.GPU, 1.1, Gpus(())),
+            Reading.unknown(Source.GPU, 1.3, FailureKind.ERROR, "lost"),
+            Reading.unknown(Source.GPU, 1.5, FailureKind.ERROR, "lost"),
+            Reading.known(Source.GPU, 1.7, Gpus(())),
+        ]
+        assert self.judged(*readings) == [1.0, 1.3]
+
     def test_readings_that_come_late_do_not_turn_time_back(self) -> None:
         assert self.judged(Reading.known(Source.HEALTH, 5.0, OK), Reading.known(Source.HEALTH, 4.9, OK)) == [5.0]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.LOADING])
+def test_totals_after_an_absence_count_from_zero_though_they_are_larger(kind: FailureKind) -> None:
+    told = state(metrics=(1.0, Counters(predicted_tokens=100.0, prompt_tokens=50.0)))
+    told.apply(Reading.unknown(Source.HEALTH, 2.0, kind, "gone"))
+    told.apply(Reading.known(Source.METRICS, 3.0, Counters(predicted_tokens=120.0, prompt_tokens=60.0)))
+    assert told.counters.restarted_at == 3.0
+    window = told.counters.window(3.0, 60.0)
+    assert window is not None
+    assert window[0].at == 2.0  # since the absence: what was counted before was another server's
+
+
+def test_a_slow_answer_is_no_absence() -> None:
+    told = state(metrics=(1.0, Counters(predicted_tokens=100.0)))
+    told.apply(Reading.unknown(Source.HEALTH, 2.0, FailureKind.TIMEOUT, "slow"))
+    told.apply(Reading.known(Source.METRICS, 3.0, Counters(predicted_tokens=120.0)))
+    assert told.counters.restarted_at is None
+
+
+def test_that_the_server_began_to_work_is_news_and_that_it_goes_on_or_rests_is_none() -> None:
+    def slots(count: int) -> Slots:
+        return Slots(tuple(Slot(number, is_processing=number < count) for number in range(2)))
+
+    told = state(slots=(1.0, slots(0)), health=(1.0, OK))
+    headlines = []
+    for at, busy in enumerate((1, 2, 0, 0, 1), 2):
+        told.apply(Reading.known(Source.SLOTS, float(at), slots(busy)))
+        headlines.append(told.headline)
+    first, busier, resting, rests, again = headlines
+    assert first == busier == resting == rests != again

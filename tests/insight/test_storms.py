@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.log_facts import TOUCHED_KEPT, Touched, WarningTally
-from specdash.insight.storms import StormBook
+from specdash.insight.log.log_view import StormBook
 
 
 def tally(count: int, first: float | None = None, last: float | None = None) -> WarningTally:

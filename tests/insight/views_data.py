@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from specdash.core.observations import Counters, ModelOutline, Props, Slot, Slots
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Counters, ModelOutline, Props, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
@@ -16,7 +15,7 @@ LOGS = Path(__file__).parents[1] / "data" / "logs"
 WALL = 1_790_000_000.0
 NOW = 5000.0
 MAMBA = ModelOutline("mamba", MemoryKind.RECURRENT)
-QWEN = ModelOutline("qwen35", MemoryKind.HYBRID, gives_states=True, nextn_layers=1)
+QWEN = ModelOutline("qwen35", MemoryKind.HYBRID, gives_states=True)
 LLAMA = ModelOutline("llama", MemoryKind.ATTENTION)
 
 

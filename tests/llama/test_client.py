@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.core.errors import UsageError
-from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
-from specdash.core.readings import Failure, FailureKind
-from specdash.core.target import Target
-from specdash.llama.address import normalise_url
+from specdash.core.readings import Counters, Failure, FailureKind, Health, HealthStatus, Props, Slots
+from specdash.core.target import Target, normalise_url
 from specdash.llama.client import MAX_BODY_BYTES, LlamaClient
 from support.fault_server import (
     FaultServer,

@@ -9,8 +9,7 @@ import gguf
 import pytest
 
 from specdash.core.errors import ExitCode
-from specdash.llama.gguf import GgufError, read_facts
-from specdash.llama.gguf_types import FILE_TYPES, GUESSED, REMOVED_TYPES, TENSOR_TYPES
+from specdash.llama.gguf import FILE_TYPES, GUESSED, REMOVED_TYPES, TENSOR_TYPES, GgufError, GgufHeader, read_facts
 from support.tiny_models import SENTENCE, TOKENS, write_llama, write_mamba
 
 if TYPE_CHECKING:
@@ -34,6 +33,19 @@ def test_the_length_the_tensors_need_is_the_length_of_a_whole_file(model: Path, 
     for path in (model, write_mamba(tmp_path / "mamba.gguf")):
         facts = read_facts(path)
         assert facts.bytes_needed == facts.file_bytes == path.stat().st_size
+
+
+def test_the_pairs_and_the_tensors_are_where_the_header_says(model: Path) -> None:
+    data = model.read_bytes()
+    header = GgufHeader(data, "model.gguf")
+    header.read()
+    reader = gguf.GGUFReader(model)
+    fields = [field for key, field in reader.fields.items() if not key.startswith("GGUF.")]
+    assert header.spans == {
+        field.name: (field.offset, field.offset + sum(part.nbytes for part in field.parts)) for field in fields
+    }
+    assert header.data_start == reader.data_offset == min(tensor.data_offset for tensor in reader.tensors)
+    assert header.alignment == reader.alignment
 
 
 @pytest.mark.parametrize("kept", [0.99, 0.5, 0.01, 0.0001])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdash.llama.gguf import GgufError, read_facts
-from specdash.llama.memory import ALL_LAYERS, Load, fit_context, slots_of
+from specdash.llama.memory import ALL_LAYERS, ModelLoad, fit_context, slots_of
 from specdash.llama.model_facts import describe
 from support import tiny_models as tiny
 from support.gguf_files import header, pair, tensor, write_gguf
@@ -162,7 +162,7 @@ def test_a_type_that_nobody_knows_is_no_error_and_judges_no_length(tmp_path: Pat
     path = tmp_path / "fork.gguf"
     path.write_bytes(header(tensors=[tensor("a", [256], 137, 0), tensor("b", [8], 0, 512)]) + bytes(999))
     facts = read_facts(path)
-    assert [one.size for one in facts.tensors] == [0, 32]
+    assert [item.size for item in facts.tensors] == [0, 32]
     assert "tensor types 137 are unknown to b11434" in describe(facts).remarks[0]
 
 
@@ -222,7 +222,7 @@ def _read_and_judge(path: Path) -> None:
         facts = read_facts(path)
         describe(facts, facts)
         for on_gpu in (0, ALL_LAYERS):
-            fit_context(facts, Load(256, slots_of(1), gpu_layers=on_gpu, heads=True), 2**34, headroom=0.9)
+            fit_context(facts, ModelLoad(256, slots_of(1), gpu_layers=on_gpu, heads=True), 2**34, headroom=0.9)
 
 
 KEYS = (

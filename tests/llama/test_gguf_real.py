@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
-from specdash.llama.architectures import DIFFUSION, KNOWN
-from specdash.llama.gguf import GgufError, read_facts, read_one_file
-from specdash.llama.gguf_types import FILE_TYPES, REMOVED_TYPES, TENSOR_TYPES
-from specdash.llama.memory import Load, fit_context, slots_of, together
-from specdash.llama.model_facts import describe
-from specdash.llama.model_shape import HYBRID, RECURRENT, STATE_ROLLBACK
+from specdash.llama.gguf import FILE_TYPES, REMOVED_TYPES, TENSOR_TYPES, GgufError, read_facts, read_one_file
+from specdash.llama.memory import ModelLoad, fit_context, slots_of, together
+from specdash.llama.model_facts import DIFFUSION, HYBRID, KNOWN, RECURRENT, STATE_ROLLBACK, describe
 from support import gguf_files as files
 from support import tiny_models as tiny
 from support.engines import llama_server_binary
@@ -252,7 +249,7 @@ def test_the_largest_context_that_fits_starts_and_a_step_more_does_not(
 ) -> None:
     path = files.write_wide(tmp_path / "wide.gguf", layers=12)
     facts, real = read_facts(path), llama_server_binary()
-    load = Load(1024, slots_of(1))
+    load = ModelLoad(1024, slots_of(1))
     least = together(facts, load)
     assert least is not None
     step = 256 * 12 * 4 * 512 * 2 * 2
@@ -285,8 +282,8 @@ def test_a_model_that_llama_cpp_split_is_read_whole_and_runs(tmp_path: Path) -> 
     command = [str(tool), "--split", "--split-max-tensors", "10", str(whole), str(tmp_path / "part")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     parts = sorted(tmp_path.glob("part-*.gguf"))
-    found, one = describe(read_facts(parts[0])), describe(read_facts(whole))
-    assert (found.parts, found.parameters, found.size) == (len(parts), one.parameters, one.size)
+    found, model_facts = describe(read_facts(parts[0])), describe(read_facts(whole))
+    assert (found.parts, found.parameters, found.size) == (len(parts), model_facts.parameters, model_facts.size)
     settings = {**COMMON, "LLAMA_ARG_MODEL": str(parts[0])}
     meta = bodies(settings, tmp_path, ("/v1/models",))["/v1/models"]["data"][0]["meta"]
     assert (found.parameters, found.size) == (meta["n_params"], meta["size"])

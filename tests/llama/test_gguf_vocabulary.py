@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.llama.gguf import read_facts
-from specdash.llama.vocabulary import misfit
+from specdash.llama.model_facts import misfit
 from support.tiny_models import TOKENS, write_lfm2, write_llama, write_variant
 
 if TYPE_CHECKING:

@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.observations import Health, HealthStatus
-from specdash.llama.bodies import ParseError
-from specdash.llama.health import is_loading, parse_health
+from specdash.core.readings import Health, HealthStatus
+from specdash.llama.server_answers import ParseError, is_loading, parse_health
 
 LOADING = '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 
 
-def test_a_healthy_server_is_ok() -> None:
-    assert parse_health(200, b'{"status":"ok"}', 0.002) == Health(HealthStatus.OK, latency_s=0.002)
-
-
-def test_a_loading_server_says_so() -> None:
-    assert parse_health(503, LOADING) == Health(HealthStatus.LOADING, "Loading model")
-
-
-def test_old_builds_name_loading_in_the_status() -> None:
-    assert parse_health(503, '{"status":"loading model"}').status is HealthStatus.LOADING
+PROGRESS = LOADING[:-1] + ',"progress":%s}'
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("status", "body", "health"),
     [
-        '{"error":{"message":"Loading model","progress":0.25}}',
-        '{"progress":0.25,"error":{"message":"Loading model"}}',
+        (200, b'{"status":"ok"}', Health(HealthStatus.OK)),
+        (200, '{"status":"no slot available"}', Health(HealthStatus.OK, "no slot available")),
+        (503, LOADING, Health(HealthStatus.LOADING, "Loading model")),
+        (503, '{"status":"loading model"}', Health(HealthStatus.LOADING)),
+        (
+            503,
+            '{"error":{"message":"Loading model","progress":0.25}}',
+            Health(HealthStatus.LOADING, "Loading model", progress=0.25),
+        ),
+        (503, PROGRESS % "0.25", Health(HealthStatus.LOADING, "Loading model", progress=0.25)),
+        *(
+            (503, PROGRESS % progress, Health(HealthStatus.LOADING, "Loading model"))
+            for progress in ("7", "-1", "true", '"x"', "null", "NaN")
+        ),
     ],
 )
-def test_progress_is_read_where_a_server_tells_it(body: str) -> None:
-    assert parse_health(503, body).progress == 0.25
-
-
-@pytest.mark.parametrize("progress", ["7", "-1", "true", '"x"', "null", "NaN"])
-def test_a_progress_that_is_no_fraction_is_unknown(progress: str) -> None:
-    assert parse_health(503, LOADING[:-1] + f',"progress":{progress}}}').progress is None
-
-
-def test_all_slots_taken_is_healthy() -> None:
-    health = parse_health(200, '{"status":"no slot available"}')
-    assert health == Health(HealthStatus.OK, "no slot available")
+def test_what_a_server_says_of_its_health(status: int, body: bytes | str, health: Health) -> None:
+    assert parse_health(status, body, 0.002) == replace(health, latency_s=0.002)
 
 
 @pytest.mark.parametrize(("status", "body"), [(500, "oops"), (503, "<html>"), (200, '{"status":"error"}'), (302, "")])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.core.log_facts import RequestAcceptance, TaskReleased
-from specdash.insight.requests import RequestAssembler
+from specdash.insight.request import RequestAssembler
 from specdash.llama.log_grammar import (
     LINE_CLASSES,
     TABLE,
@@ -65,9 +65,9 @@ LINES_OF_THEIR_OWN = ("", "# {:rest}", "## {:rest}", ".{:dots}")
 def printed(form: Form) -> str:
     """A line of this form, with something in every field, after what stands in front of it."""
     message = FIELD.sub(lambda field: SAMPLES[field[1]], form.template)
-    if form.context is Context.SLOT:
+    if form.context is Context.AFTER_SLOT:
         return f"slot   operator(): id  3 | task 1366 | {message}"
-    return f"srv  some_functio: {message}" if form.context is Context.ANY else message
+    return f"srv  some_functio: {message}" if form.context is Context.AFTER_FUNCTIONS else message
 
 
 def test_has_the_classes_that_the_json_contract_names() -> None:
@@ -138,7 +138,7 @@ def test_numbers_and_padding_do_not_change_what_a_line_is(data: st.DataObject) -
         return SAMPLES[field[1]]
 
     message = FIELD.sub(filled, form.template)
-    line = f"slot f: id {data.draw(gap)}3 | task -1 | {message}" if form.context is Context.SLOT else message
+    line = f"slot f: id {data.draw(gap)}3 | task -1 | {message}" if form.context is Context.AFTER_SLOT else message
     assert read_shape(shape_of(line.encode())).line_class.id == line_class.id
     batch = LogParser().feed(line.encode() + b"\n")
     assert (len(batch.facts), batch.unrecognised) == (1, 0)
@@ -238,7 +238,7 @@ def test_the_log_of_builds_until_september_2024_is_understood(text: str, prefix:
     requests = RequestAssembler()
     (request,) = [*requests.feed(batch.facts), *requests.close()]
     assert (request.slot, request.finished, request.truncated) == (0, True, False)
-    assert (request.task, request.prompt_tokens, request.decode_tokens, request.decode_ms) in {
+    assert (request.task, request.processed_tokens, request.decode_tokens, request.decode_ms) in {
         (7, 12, 660, 6485.43),
         (19, 27, 25, 3559.27),
     }

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdash.core.log_facts import LogBatch, Touched
-from specdash.llama.log_parser import LogParser
-from specdash.llama.log_touched import LOOKED_AT
+from specdash.llama.log_parser import LOOKED_AT, LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 

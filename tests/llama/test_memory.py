@@ -15,9 +15,9 @@ from specdash.llama.memory import (
     GPU_OVERHEAD,
     HEADROOM,
     HEADROOM_WITH_MTP,
-    Estimate,
-    Load,
-    Slots,
+    MemoryEstimate,
+    ModelLoad,
+    SlotLayout,
     cells_of,
     estimate,
     fit_context,
@@ -26,7 +26,7 @@ from specdash.llama.memory import (
     snapshots_of,
     together,
 )
-from specdash.llama.model_shape import shape_of
+from specdash.llama.model_facts import shape_of
 from support import tiny_models as tiny
 
 if TYPE_CHECKING:
@@ -40,43 +40,43 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> GgufFacts:
     return read_facts(tiny.write_llama(tmp_path_factory.mktemp("m") / "llama.gguf", layers=3))
 
 
-def _of(facts: GgufFacts, load: Load) -> Estimate:
+def _of(facts: GgufFacts, load: ModelLoad) -> MemoryEstimate:
     found = estimate(facts, load)
     assert found is not None
     return found
 
 
-def _gpu(found: Estimate, what: str) -> int:
+def _gpu(found: MemoryEstimate, what: str) -> int:
     return sum(part.gpu for part in found.parts if part.what == what)
 
 
 def test_without_a_gpu_nothing_is_on_it_and_the_weights_are_the_whole_file(llama: GgufFacts) -> None:
-    found = _of(llama, Load(4096, ONE))
+    found = _of(llama, ModelLoad(4096, ONE))
     assert found.gpu == 0
     weights = sum(part.host for part in found.parts if part.what == "weights")
     assert weights == sum(tensor.size for tensor in llama.tensors)
 
 
 def test_with_all_layers_on_the_gpu_only_the_input_embedding_stays(llama: GgufFacts) -> None:
-    found = _of(llama, Load(4096, ONE, gpu_layers=ALL_LAYERS))
+    found = _of(llama, ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS))
     kept = sum(tensor.size for tensor in llama.tensors if tensor.name.startswith("token_embd"))
     assert [(part.what, part.host) for part in found.parts if part.host] == [("weights", kept)]
     assert found.gpu_certain == found.gpu - _gpu(found, "compute")
 
 
 def test_the_output_layer_is_offloaded_first_then_layers_from_the_end(llama: GgufFacts) -> None:
-    sizes = [_of(llama, Load(4096, ONE, gpu_layers=count)) for count in range(6)]
+    sizes = [_of(llama, ModelLoad(4096, ONE, gpu_layers=count)) for count in range(6)]
     output = sum(t.size for t in llama.tensors if t.name.startswith("output"))
     layer = sum(t.size for t in llama.tensors if t.name.startswith("blk.2."))
-    assert [_gpu(one, "weights") for one in sizes] == [0, *(output + layer * n for n in (0, 1, 2, 3, 3))]
+    assert [_gpu(size, "weights") for size in sizes] == [0, *(output + layer * n for n in (0, 1, 2, 3, 3))]
     whole = _gpu(sizes[4], "KV cache")
-    assert [_gpu(one, "KV cache") for one in sizes] == [0, 0, whole // 3, whole // 3 * 2, whole, whole]
+    assert [_gpu(size, "KV cache") for size in sizes] == [0, 0, whole // 3, whole // 3 * 2, whole, whole]
 
 
 def test_a_model_without_an_output_layer_keeps_its_embedding_on_both_sides(llama: GgufFacts) -> None:
     tied = replace(llama, tensors=tuple(t for t in llama.tensors if t.name != "output.weight"))
     embedding = next(t.size for t in tied.tensors if t.name == "token_embd.weight")
-    found = _of(tied, Load(4096, ONE, gpu_layers=ALL_LAYERS))
+    found = _of(tied, ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS))
     parts = [part for part in found.parts if part.what == "weights"]
     assert parts[0].host == embedding
     assert parts[0].gpu == sum(t.size for t in tied.tensors)
@@ -85,13 +85,47 @@ def test_a_model_without_an_output_layer_keeps_its_embedding_on_both_sides(llama
 def test_experts_kept_on_the_cpu_leave_the_gpu(llama: GgufFacts) -> None:
     experts = tuple(Tensor(f"blk.{n}.ffn_up_exps.weight", 1000) for n in range(3))
     mixed = replace(llama, tensors=(*llama.tensors, *experts))
-    loads = [Load(4096, ONE, gpu_layers=ALL_LAYERS, cpu_experts=count) for count in (0, 1, ALL_LAYERS)]
+    loads = [ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS, cpu_experts=count) for count in (0, 1, ALL_LAYERS)]
     weights = [_gpu(_of(mixed, load), "weights") for load in loads]
     assert weights == [weights[0], weights[0] - 1000, weights[0] - 3000]
 
 
 def test_a_cache_kept_off_the_gpu_takes_none_of_it(llama: GgufFacts) -> None:
-    assert _gpu(_of(llama, Load(4096, ONE, gpu_layers=ALL_LAYERS, cache_on_gpu=False)), "KV cache") == 0
+    assert _gpu(_of(llama, ModelLoad(4096, ONE, gpu_layers=ALL_LAYERS, cache_on_gpu=False)), "KV cache") == 0
+
+
+def test_on_a_gpu_a_quantised_cache_is_copied_for_flash_attention(llama: GgufFacts) -> None:
+    facts = _with(llama, "llama", attention__key_length=128, attention__value_length=128)
+    key, value = 4 * 128, 4 * 128
+    grows = {}
+    for kind in ("f16", "bf16", "q8_0", "f32"):
+        loads = [ModelLoad(c, ONE, kind, kind, gpu_layers=ALL_LAYERS) for c in (65536, 131072)]
+        small, large = (_gpu(_of(facts, load), "compute") for load in loads)
+        grows[kind] = large - small
+    mask = 65536 * 512 * 2
+    assert grows["f16"] == mask
+    assert grows["bf16"] == grows["q8_0"] == grows["f32"] == mask + 65536 * (key + value) * 2
+
+
+def test_heads_that_cuda_has_no_flash_attention_for_take_their_scores(llama: GgufFacts) -> None:
+    load = ModelLoad(32768, ONE, gpu_layers=ALL_LAYERS)
+    off = replace(load, flash_attention=False)
+    assert _gpu(_of(llama, load), "compute") == _gpu(_of(llama, off), "compute")
+    known = _with(llama, "llama", attention__key_length=64, attention__value_length=64)
+    assert _gpu(_of(known, load), "compute") < _gpu(_of(known, off), "compute") / 4
+
+
+def test_weights_left_in_main_memory_are_copied_for_a_batch(llama: GgufFacts) -> None:
+    large = replace(llama, tensors=(*llama.tensors, Tensor("blk.0.ffn_up_exps.weight", 10**9)))
+    there, left = (ModelLoad(4096, ONE, gpu_layers=count) for count in (ALL_LAYERS, 2))
+    assert _gpu(_of(large, left), "compute") - _gpu(_of(large, there), "compute") == 10**9
+    apart = replace(there, cpu_experts=1)
+    assert _gpu(_of(large, apart), "compute") - _gpu(_of(large, there), "compute") == 10**9
+
+
+def test_a_gpu_computes_for_layers_that_are_not_on_it(llama: GgufFacts) -> None:
+    for load in (ModelLoad(4096, ONE, gpu_layers=1), ModelLoad(4096, ONE, batches_on_gpu=True)):
+        assert _gpu(_of(llama, load), "compute") > 0
 
 
 def _with(facts: GgufFacts, architecture: str, **values: int) -> GgufFacts:
@@ -107,8 +141,8 @@ def test_sliding_windows_keep_no_more_than_the_window_and_a_batch(llama: GgufFac
     assert [layer.window for layer in shape.layers] == [128, None, 128]
     row = 2 * row_bytes("f16", 128)
     full, window = 32768 * row, 768 * row
-    assert sum(p.host for p in _of(facts, Load(32768, ONE)).parts if p.what == "KV cache") == full + 2 * window
-    whole = _of(facts, Load(32768, ONE, full_window=True))
+    assert sum(p.host for p in _of(facts, ModelLoad(32768, ONE)).parts if p.what == "KV cache") == full + 2 * window
+    whole = _of(facts, ModelLoad(32768, ONE, full_window=True))
     assert sum(p.host for p in whole.parts if p.what == "KV cache") == 3 * full
 
 
@@ -122,7 +156,7 @@ def test_a_pattern_in_the_header_wins_over_the_architectures_own(llama: GgufFact
 
 def test_an_unknown_architecture_counts_in_full_and_is_not_exact(llama: GgufFacts) -> None:
     facts = _with(llama, "brandnew")
-    known, unknown = _of(llama, Load(4096, ONE)), _of(facts, Load(4096, ONE))
+    known, unknown = _of(llama, ModelLoad(4096, ONE)), _of(facts, ModelLoad(4096, ONE))
     assert known.exact
     assert not unknown.exact
     assert unknown.host == known.host
@@ -156,7 +190,7 @@ def test_a_cache_is_shared_out_and_rounded_up(context: int, parallel: int, unifi
 
 
 def test_a_header_without_layers_gives_no_estimate(llama: GgufFacts) -> None:
-    assert estimate(replace(llama, values={}), Load(4096, ONE)) is None
+    assert estimate(replace(llama, values={}), ModelLoad(4096, ONE)) is None
 
 
 @given(st.integers(0, 200_000), st.integers(1, 64), st.booleans())
@@ -186,15 +220,15 @@ def test_a_file_of_every_kind_has_a_shape(tmp_path: Path) -> None:
     headroom=st.sampled_from([HEADROOM, HEADROOM_WITH_MTP]),
 )
 def test_the_largest_context_fits_and_a_step_more_does_not(
-    llama: GgufFacts, free: int, slots: Slots, kind: str, layers: int, headroom: float
+    llama: GgufFacts, free: int, slots: SlotLayout, kind: str, layers: int, headroom: float
 ) -> None:
-    load = Load(256, slots, kind, kind, gpu_layers=layers)
+    load = ModelLoad(256, slots, kind, kind, gpu_layers=layers)
     streams = 1 if slots.unified else slots.sequences
     most = fit_context(llama, load, free, headroom=headroom, draft=llama, draft_load=load)
 
     def needed(context: int) -> float:
-        one = replace(load, cells=context // streams)
-        found = together(llama, one, llama, one)
+        model_load = replace(load, cells=context // streams)
+        found = together(llama, model_load, llama, model_load)
         assert found is not None
         return found.gpu + GPU_OVERHEAD if layers else found.host
 
@@ -207,18 +241,20 @@ def test_the_largest_context_fits_and_a_step_more_does_not(
 def test_the_trained_context_bounds_the_largest(llama: GgufFacts) -> None:
     for trained, most in ((1000, 768), (100, 256), (32768, 32768)):
         facts = replace(llama, context_length=trained)
-        assert fit_context(facts, Load(256, ONE), 2**40, headroom=1.0) == most
+        assert fit_context(facts, ModelLoad(256, ONE), 2**40, headroom=1.0) == most
 
 
 def test_more_gpus_take_more_beside_the_model(llama: GgufFacts) -> None:
-    load = Load(256, ONE, gpu_layers=ALL_LAYERS)
+    load = ModelLoad(256, ONE, gpu_layers=ALL_LAYERS)
     found = [fit_context(llama, load, GPU_OVERHEAD + 2**24, headroom=1.0, gpus=count) for count in (1, 2)]
     assert found[0] > found[1] == 0
 
 
 def test_the_own_prediction_layers_have_a_context_of_16_bit_floats(tmp_path: Path) -> None:
     facts = read_facts(tiny.write_qwen35(tmp_path / "q.gguf", heads_too=True))
-    with_heads, without = (together(facts, Load(4096, ONE, "q8_0", "q8_0", heads=heads)) for heads in (True, False))
+    with_heads, without = (
+        together(facts, ModelLoad(4096, ONE, "q8_0", "q8_0", heads=heads)) for heads in (True, False)
+    )
     assert with_heads is not None
     assert without is not None
     more = [part for part in with_heads.parts if part.model == "draft" and part.what == "KV cache"]

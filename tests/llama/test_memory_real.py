@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from specdash.backend.auto import loads
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.backend.settings import settings_from_env
 from specdash.llama.gguf import read_facts
-from specdash.llama.memory import Estimate, Load, cells_of, estimate, heads_estimate, slots_of, snapshots_of
+from specdash.llama.memory import MemoryEstimate, together
 from support import tiny_models as tiny
 from support.gguf_files import write_gemma3, write_wide
 from support.native_server import try_out
+from support.tiny_models.automaton import TOKEN_KINDS, TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
@@ -62,6 +67,25 @@ CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
         "none",
         {"N_PARALLEL": "2", "CTX_SIZE": "8192", "SWA_FULL": "1"},
     ),
+    "logits of long drafts": ("words", None, "ngram-mod", {"N_PARALLEL": "4", "CTX_SIZE": "4096"}),
+    "logits of a draft that is verified": (
+        *("words", "words-draft", "draft-simple"),
+        {"N_PARALLEL": "2", "CTX_SIZE": "4096", "SPEC_DRAFT_N_MAX": "16"},
+    ),
+    "logits of a whole batch": (
+        *("words", "words-dflash", "draft-dflash"),
+        {"N_PARALLEL": "2", "CTX_SIZE": "4096", "SPEC_DRAFT_N_MAX": "7"},
+    ),
+    "logits of a whole batch, sampled by the processor": (
+        *("words", "words-eagle3", "draft-eagle3"),
+        {"N_PARALLEL": "2", "CTX_SIZE": "4096", "SPEC_DRAFT_BACKEND_SAMPLING": "0"},
+    ),
+    "a wide step, and a large batch": (
+        "words",
+        None,
+        "none",
+        {"N_PARALLEL": "1", "CTX_SIZE": "4096", "UBATCH": "2048"},
+    ),
     "the demo's models": ("demo", "demo-draft", "draft-simple", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
 }
 
@@ -81,37 +105,40 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "wide": write_wide(folder / "wide.gguf"),
         "demo": bundled_model(TARGET_MODEL),
         "demo-draft": bundled_model(DRAFT_MODEL),
+        **_of_many_words(folder),
     }
 
 
-def _estimates(model: Path, draft: Path | None, kind: str, settings: dict[str, str]) -> Estimate:
+def _of_many_words(folder: Path) -> dict[str, Path]:
+    """Models whose vocabulary is as large, against their width, as that of real ones."""
+    with _padded(20_000):
+        return {
+            "words": tiny.write_llama(folder / "words.gguf", layers=3),
+            "words-draft": tiny.write_llama(folder / "words-draft.gguf"),
+            "words-dflash": tiny.write_dflash(folder / "words-dflash.gguf"),
+            "words-eagle3": tiny.write_eagle3(folder / "words-eagle3.gguf"),
+        }
+
+
+@contextlib.contextmanager
+def _padded(words: int) -> Iterator[None]:
+    known = len(TOKENS)
+    TOKENS.extend(f"<pad{number}>" for number in range(known, words))
+    TOKEN_KINDS.extend([5] * (words - known))
+    try:
+        yield
+    finally:
+        del TOKENS[known:], TOKEN_KINDS[known:]
+
+
+def _estimate(model: Path, draft: Path | None, asked: dict[str, str]) -> MemoryEstimate:
+    """As `specdash gguf` and preflight reckon with these settings."""
+    settings = settings_from_env(asked, detect=lambda _: None)
     facts = read_facts(model)
-    slots = slots_of(int(settings["N_PARALLEL"]), unified="KV_UNIFIED" in settings)
-    cells = cells_of(int(settings["CTX_SIZE"]), slots, facts.context_length, fitted=settings.get("FIT") == "on")
-    flash = settings.get("FLASH_ATTN") != "off"
-    key_type, value_type = settings.get("CACHE_TYPE_K", "f16"), settings.get("CACHE_TYPE_V", "f16")
-    own_heads = kind == "draft-mtp"
-    snapshots = snapshots_of(facts.architecture, [kind], 3)
-    full = "SWA_FULL" in settings
-    load = Load(
-        cells,
-        slots,
-        key_type,
-        value_type,
-        flash_attention=flash,
-        full_window=full,
-        heads=own_heads,
-        snapshots=snapshots,
-    )
-    parts = [estimate(facts, load)]
-    plain = Load(cells, slots, flash_attention=flash)
-    if own_heads:
-        parts.append(heads_estimate(facts, plain))
-    if draft is not None:
-        parts.append(estimate(read_facts(draft), plain, "draft"))
-    known = [one for one in parts if one is not None]
-    assert len(known) == len(parts)
-    return Estimate(tuple(part for one in known for part in one.parts), all(one.exact for one in known))
+    load, draft_load = loads(settings, facts, on_gpu=False)
+    found = together(facts, load, read_facts(draft) if draft is not None else None, draft_load)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -126,7 +153,7 @@ def test_what_is_reckoned_is_what_llama_server_allocates(case: str, files: dict[
     # --fit measures first, in a context of its own, and ends with a table.
     loaded = outcome.log.rpartition("memory breakdown")[2]
     outcome = replace(outcome, log=loaded)
-    wanted = _estimates(files[model], files[draft] if draft is not None else None, kind, settings)
+    wanted = _estimate(files[model], files[draft] if draft is not None else None, asked)
     assert wanted.exact
     for what, name in (("weights", "model"), ("KV cache", "KV"), ("recurrent state", "RS")):
         told = outcome.buffers(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.observations import Counters
-from specdash.llama.bodies import ParseError
-from specdash.llama.metrics import FIELD_OF_METRIC, MAX_POSITIONS, PREFIX, parse_metrics
+from specdash.core.readings import Counters
+from specdash.llama.server_answers import FIELD_OF_METRIC, MAX_POSITIONS, PREFIX, ParseError, parse_metrics
 
 if TYPE_CHECKING:
     import random
@@ -22,25 +22,15 @@ DATA = Path(__file__).parents[1] / "data" / "http"
 
 def test_a_real_scrape_is_understood_whole() -> None:
     counters = parse_metrics((DATA / "metrics_after_1.txt").read_bytes())
-    assert counters.prompt_tokens == 482
-    assert counters.prompt_seconds == 0.025794
-    assert counters.predicted_tokens == 1500
-    assert counters.predicted_seconds == 1.47132
-    assert counters.decode_calls == 35
-    assert counters.tokens_max == 1981
-    assert counters.draft_tokens == 1492
-    assert counters.accepted_tokens == 1465
-    assert counters.verification_steps == 34
-    assert counters.predicted_tokens_per_second == 1018.81
-    assert counters.busy_slots_per_decode == 1
+    positions = counters.accepted_per_position or ()
+    assert (len(positions), sum(positions)) == (64, counters.accepted_tokens)
+    told = {name: value for name, value in asdict(counters).items() if value}
+    assert told.items() >= {
+        "prompt_tokens": 482, "prompt_seconds": 0.025794, "predicted_tokens": 1500, "predicted_seconds": 1.47132,
+        "decode_calls": 35, "tokens_max": 1981, "draft_tokens": 1492, "accepted_tokens": 1465,
+        "verification_steps": 34, "predicted_tokens_per_second": 1018.81, "busy_slots_per_decode": 1,
+    }.items()  # fmt: skip
     assert counters.unrecognised == ()
-
-
-def test_the_positions_of_a_real_scrape_add_up_to_the_accepted_tokens() -> None:
-    counters = parse_metrics((DATA / "metrics_after_1.txt").read_bytes())
-    assert counters.accepted_per_position is not None
-    assert len(counters.accepted_per_position) == 64
-    assert sum(counters.accepted_per_position) == counters.accepted_tokens
 
 
 def test_a_fresh_server_has_counters_of_zero_and_no_positions() -> None:
@@ -49,33 +39,53 @@ def test_a_fresh_server_has_counters_of_zero_and_no_positions() -> None:
     assert counters.accepted_per_position is None
 
 
-def test_metrics_that_are_not_there_are_unknown() -> None:
-    counters = parse_metrics("llamacpp:n_decode_total 3\n")
-    assert counters == Counters(decode_calls=3)
-    assert counters.draft_tokens is None
+POSITIONS = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+SPECULATIVE = """llamacpp:spec_decode_num_draft_tokens{0} 10
+llamacpp:spec_decode_num_accepted_tokens{0} 7
+llamacpp:spec_decode_num_drafts{0} 4
+llamacpp:spec_decode_num_accepted_tokens_per_pos{0}{{position="0"}} 4
+llamacpp:spec_decode_num_accepted_tokens_per_pos{0}{{position="1"}} 3
+"""
 
 
-@pytest.mark.parametrize("suffix", ["", "_total"])
-def test_speculative_names_are_read_with_and_without_total(suffix: str) -> None:
-    counters = parse_metrics(
-        f"llamacpp:spec_decode_num_draft_tokens{suffix} 10\n"
-        f"llamacpp:spec_decode_num_accepted_tokens{suffix} 7\n"
-        f"llamacpp:spec_decode_num_drafts{suffix} 4\n"
-        f'llamacpp:spec_decode_num_accepted_tokens_per_pos{suffix}{{position="0"}} 4\n'
-        f'llamacpp:spec_decode_num_accepted_tokens_per_pos{suffix}{{position="1"}} 3\n'
-    )
-    assert counters == Counters(draft_tokens=10, accepted_tokens=7, verification_steps=4, accepted_per_position=(4, 3))
-
-
-def test_positions_come_in_any_order_and_a_gap_was_never_counted() -> None:
-    series = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
-    counters = parse_metrics(f'{series}{{position="3"}} 1\n{series}{{position="0"}} 9\n{series}{{position="1"}} 5\n')
-    assert counters.accepted_per_position == (9, 5, 0, 1)
-
-
-def test_positions_stay_exact_where_a_float_would_round() -> None:
-    counters = parse_metrics('llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 9007199254740993\n')
-    assert counters.accepted_per_position == (9007199254740993,)
+@pytest.mark.parametrize(
+    ("body", "counters"),
+    [
+        ("llamacpp:n_decode_total 3\n", Counters(decode_calls=3)),
+        ("llamacpp:n_decode_total 3\r\nllamacpp:n_tokens_max 9\r\n", Counters(decode_calls=3, tokens_max=9)),
+        ("llamacpp:n_decode_total 3\n" * 2, Counters(decode_calls=3)),
+        *(
+            (
+                SPECULATIVE.format(suffix),
+                Counters(draft_tokens=10, accepted_tokens=7, verification_steps=4, accepted_per_position=(4, 3)),
+            )
+            for suffix in ("", "_total")
+        ),
+        # In any order, and a gap was never counted; exact where a float would round.
+        (
+            f'{POSITIONS}{{position="3"}} 1\n{POSITIONS}{{position="0"}} 9\n{POSITIONS}{{position="1"}} 5\n',
+            Counters(accepted_per_position=(9, 5, 0, 1)),
+        ),
+        (f'{POSITIONS}{{position="0"}} 9007199254740993\n', Counters(accepted_per_position=(9007199254740993,))),
+        # Labels and time stamps.
+        (
+            (
+                'llamacpp:n_decode_total{model="a } b",note="say \\"hi\\""} 5 1700000000\n'
+                f'{POSITIONS}{{model="m",position="0"}} 2\n'
+            ),
+            Counters(decode_calls=5, accepted_per_position=(2,)),
+        ),
+        # A speed that the server divided by no time; names of others, and unknown ones of its own.
+        ("llamacpp:predicted_tokens_seconds inf\nllamacpp:n_decode_total 3\n", Counters(decode_calls=3)),
+        ("# HELP llamacpp:n_decode_total 99\npython_gc 4\nllamacpp:n_decode_total 3\n", Counters(decode_calls=3)),
+        (
+            'llamacpp:zeta 1\nllamacpp:kv_cache_tokens{a="1"} 2\nllamacpp:zeta 3\n',
+            Counters(unrecognised=("kv_cache_tokens", "zeta")),
+        ),
+    ],
+)
+def test_a_scrape_becomes_counters_and_what_is_not_there_is_unknown(body: str, counters: Counters) -> None:
+    assert parse_metrics(body) == counters
 
 
 @pytest.mark.parametrize("position", [str(MAX_POSITIONS), "999999999999", "-1", "x", ""])
@@ -85,14 +95,6 @@ def test_an_unbelievable_position_is_left_out(position: str) -> None:
         "llamacpp:n_decode_total 1\n"
     )
     assert counters.accepted_per_position is None
-
-
-def test_labels_and_timestamps_are_tolerated() -> None:
-    counters = parse_metrics(
-        'llamacpp:n_decode_total{model="a } b",note="say \\"hi\\""} 5 1700000000\n'
-        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{model="m",position="0"} 2\n'
-    )
-    assert counters == Counters(decode_calls=5, accepted_per_position=(2,))
 
 
 IMPOSSIBLE = ["NaN", "nan", "+Inf", "-Inf", "inf", "oops", "-1", "1e300", "1_000"]
@@ -106,13 +108,7 @@ def test_one_number_that_cannot_be_makes_the_whole_scrape_an_error(name: str, wr
     assert written not in str(error.value).split()
 
 
-def test_the_speeds_that_the_server_divides_by_no_time_are_unknown() -> None:
-    counters = parse_metrics("llamacpp:predicted_tokens_seconds inf\nllamacpp:n_decode_total 3\n")
-    assert counters == Counters(decode_calls=3)
-
-
 def test_a_metric_that_is_there_twice_must_say_the_same() -> None:
-    assert parse_metrics("llamacpp:n_decode_total 3\n" * 2) == Counters(decode_calls=3)
     with pytest.raises(ParseError, match="n_decode_total is there twice"):
         parse_metrics("llamacpp:n_decode_total 3\nllamacpp:n_decode_total 4\n")
 
@@ -124,22 +120,6 @@ def test_a_scrape_that_is_cut_off_within_a_line_is_an_error(place: int) -> None:
     if not part.endswith(b"\n"):
         with pytest.raises(ParseError):
             parse_metrics(part)
-
-
-def test_windows_line_ends_are_tolerated() -> None:
-    assert parse_metrics("llamacpp:n_decode_total 3\r\nllamacpp:n_tokens_max 9\r\n") == Counters(
-        decode_calls=3, tokens_max=9
-    )
-
-
-def test_unknown_metrics_are_named_once_and_in_order() -> None:
-    counters = parse_metrics('llamacpp:zeta 1\nllamacpp:kv_cache_tokens{a="1"} 2\nllamacpp:zeta 3\n')
-    assert counters.unrecognised == ("kv_cache_tokens", "zeta")
-
-
-def test_metrics_of_others_and_comments_are_ignored() -> None:
-    counters = parse_metrics("# HELP llamacpp:n_decode_total 99\npython_gc 4\nllamacpp:n_decode_total 3\n")
-    assert counters == Counters(decode_calls=3)
 
 
 @pytest.mark.parametrize("body", ["", b"", "<html>llamacpp: no</html>", b"\x00\xff" * 99, "# HELP llamacpp:x 1\n"])

@@ -9,8 +9,7 @@ import gguf
 import pytest
 
 from specdash.core.speculation import MemoryKind, Rollback
-from specdash.llama.gguf import GgufError, read_facts
-from specdash.llama.gguf_types import FILE_TYPES, TENSOR_TYPES
+from specdash.llama.gguf import FILE_TYPES, TENSOR_TYPES, GgufError, read_facts
 from specdash.llama.model_facts import FileKind, ModelFacts, describe
 from support import gguf_files as files
 from support import tiny_models as tiny
@@ -46,14 +45,14 @@ def test_parameters_sizes_and_types_are_those_the_gguf_package_reads(name: str, 
     theirs = gguf.GGUFReader(str(paths[name])).tensors
     facts = read_facts(paths[name])
     found = describe(facts)
-    assert found.parameters == sum(int(one.n_elements) for one in theirs)
-    assert found.size == sum(int(one.n_bytes) for one in theirs)
-    assert [(one.name, one.size, one.kind, one.shape) for one in facts.tensors] == [
-        (one.name, int(one.n_bytes), int(one.tensor_type), tuple(map(int, one.shape))) for one in theirs
+    assert found.parameters == sum(int(entry.n_elements) for entry in theirs)
+    assert found.size == sum(int(entry.n_bytes) for entry in theirs)
+    assert [(tensor.name, tensor.size, tensor.kind, tensor.shape) for tensor in facts.tensors] == [
+        (entry.name, int(entry.n_bytes), int(entry.tensor_type), tuple(map(int, entry.shape))) for entry in theirs
     ]
     assert sum(row.tensors for row in found.types) == len(theirs)
     assert sum(row.share for row in found.types) == pytest.approx(1)
-    assert {row.name for row in found.types} == {one.tensor_type.name for one in theirs}
+    assert {row.name for row in found.types} == {entry.tensor_type.name for entry in theirs}
 
 
 @pytest.mark.parametrize("kind", sorted(set(TENSOR_TYPES) - {9, 42}))
@@ -62,8 +61,8 @@ def test_a_tensor_of_every_type_has_the_size_the_package_gives_it(kind: int, tmp
     path = files.write_gguf(tmp_path / "x.gguf", "llama", {}, {"a": (kind, shape), "b": (kind, shape[:1])})
     theirs = gguf.GGUFReader(str(path)).tensors
     facts = read_facts(path)
-    assert [(one.size, one.elements) for one in facts.tensors] == [
-        (int(one.n_bytes), int(one.n_elements)) for one in theirs
+    assert [(tensor.size, tensor.elements) for tensor in facts.tensors] == [
+        (int(entry.n_bytes), int(entry.n_elements)) for entry in theirs
     ]
     assert facts.bytes_needed <= facts.file_bytes
     assert describe(facts).quantisation == TENSOR_TYPES[kind].name
@@ -90,7 +89,7 @@ def test_the_quantisation_is_the_declared_one_where_the_tensors_bear_it_out(
     assert found.quantisation == said
     assert [row.name for row in found.types] == ["Q4_K", "Q6_K", "F32"]
     declared = FILE_TYPES.get(values.get("general.file_type", 15) % 1024)
-    assert any("none of its tensors" in one for one in found.remarks) == (declared == ("Q8_0", 8))
+    assert any("none of its tensors" in remark for remark in found.remarks) == (declared == ("Q8_0", 8))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_which_types_fit_and_what_the_others_need(paths: dict[str, Path]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "method", "one", "block", "longest", "layers"),
+    ("name", "method", "spec_type", "block", "longest", "layers"),
     [
         ("dflash", "DFlash", "draft-dflash", 8, 7, (0, 1)),
         ("dspark", "DSpark", "draft-dspark", 8, 8, (0, 1)),
@@ -139,7 +138,7 @@ def test_which_types_fit_and_what_the_others_need(paths: dict[str, Path]) -> Non
 def test_a_draft_says_what_it_needs(
     name: str,
     method: str,
-    one: str,
+    spec_type: str,
     block: int | None,
     longest: int | None,
     layers: tuple[int, ...],
@@ -148,7 +147,7 @@ def test_a_draft_says_what_it_needs(
     found = _of(paths[name])
     needs = found.draft_needs
     assert needs is not None
-    assert (needs.method, needs.spec_type, needs.block_size, needs.longest_draft) == (method, one, block, longest)
+    assert (needs.method, needs.spec_type, needs.block_size, needs.longest_draft) == (method, spec_type, block, longest)
     assert (needs.target_layers, needs.target_width) == (layers, tiny.WIDTH)
     assert found.kind is FileKind.DRAFT
     assert found.refusal is not None
@@ -156,13 +155,13 @@ def test_a_draft_says_what_it_needs(
 
 
 @pytest.mark.parametrize(
-    ("draft", "one"), [("llama", "draft-simple"), ("dspark", "draft-dspark"), ("eagle3", "draft-eagle3")]
+    ("draft", "spec_type"), [("llama", "draft-simple"), ("dspark", "draft-dspark"), ("eagle3", "draft-eagle3")]
 )
-def test_a_pair_is_judged_for_the_type_its_draft_is_for(draft: str, one: str, paths: dict[str, Path]) -> None:
+def test_a_pair_is_judged_for_the_type_its_draft_is_for(draft: str, spec_type: str, paths: dict[str, Path]) -> None:
     model = read_facts(paths["lfm2"])
     pair = describe(model, read_facts(paths[draft])).pair
     assert pair is not None
-    assert (pair.spec_type, pair.fits) == (one, True)
+    assert (pair.spec_type, pair.fits) == (spec_type, True)
 
 
 def test_a_pair_that_does_not_fit_says_why(paths: dict[str, Path]) -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.router import ModelStatus, RouterModel, most_recent_resident
-from specdash.llama.bodies import ParseError
-from specdash.llama.models import parse_models
+from specdash.core.readings import ModelStatus, RouterModel, most_recent_resident
+from specdash.llama.server_answers import ParseError, parse_models
 from support.any_value import json_values
 
 ARGS = ["llama-server", "--port", "37271", "--spec-type", "ngram-mod,draft-simple", "--model-draft", "/m/draft.gguf"]
@@ -83,11 +82,11 @@ MODELS = st.lists(
 @given(MODELS)
 def test_any_is_awake_before_asleep_and_the_last_used_of_those(models: list[RouterModel]) -> None:
     found = most_recent_resident(tuple(models))
-    resident = [one for one in models if one.resident]
+    resident = [model for model in models if model.resident]
     if not resident:
         assert found is None
         return
     assert found in resident
-    awake = [one for one in models if one.status is ModelStatus.LOADED]
+    awake = [model for model in models if model.status is ModelStatus.LOADED]
     assert found in (awake or resident)
-    assert all((one.last_used or 0) <= (found.last_used or 0) for one in awake or resident)
+    assert all((router_model.last_used or 0) <= (found.last_used or 0) for router_model in awake or resident)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.observations import Props
-from specdash.llama.bodies import ParseError
-from specdash.llama.props import parse_props
+from specdash.core.readings import Props
+from specdash.llama.server_answers import ParseError, parse_props
 
 DATA = Path(__file__).parents[1] / "data" / "http"
 KEYS = [
@@ -36,15 +35,11 @@ def test_a_real_answer() -> None:
     assert parse_props((DATA / "props.json").read_bytes()) == Props(
         model_alias="models/llama.gguf",
         model_path="models/llama.gguf",
-        model_ftype="all F32",
         build_info="b0-unknown",
         total_slots=2,
         n_ctx=4096,
         is_sleeping=False,
-        endpoint_slots=True,
         endpoint_metrics=True,
-        endpoint_props=False,
-        supports_tools=False,
         role=None,
     )
 

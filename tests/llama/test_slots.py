@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.observations import Slot, Slots
-from specdash.llama.bodies import ParseError
-from specdash.llama.slots import parse_slots
+from specdash.core.readings import Slot, Slots
+from specdash.llama.server_answers import ParseError, parse_slots
 
 DATA = Path(__file__).parents[1] / "data" / "http"
 JSON = st.recursive(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdash.llama.start_failures import BY_ID, FAILURES, Ends, explain, false_alarm, unspoken
+from specdash.llama.start_failures import BY_ID, FAILURES, ServerEnd, explain, false_alarm, out_of_memory, unspoken
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -61,7 +61,7 @@ def test_the_log_of_a_server_that_ended_names_its_cause(name: str) -> None:
     code, wanted = ENDED[name]
     found = explain(_lines(name), code)
     assert found is not None
-    assert (found.id, found.ends) == (wanted, Ends.EXIT if code == 1 else Ends.ABORT)
+    assert (found.id, found.ends) == (wanted, ServerEnd.EXIT if code == 1 else ServerEnd.ABORT)
     assert found.fix
     assert "{" not in found.because + found.fix
 
@@ -77,7 +77,7 @@ def test_the_cause_is_found_without_the_exit_code_too(name: str) -> None:
 def test_the_log_of_a_server_without_the_speculation_asked_for_names_its_cause(name: str) -> None:
     found = explain(_lines(name), None)
     assert found is not None
-    assert (found.id, found.ends) == (WITHOUT[name], Ends.WITHOUT)
+    assert (found.id, found.ends) == (WITHOUT[name], ServerEnd.WITHOUT)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -245,15 +245,29 @@ def test_colours_and_json_do_not_hide_the_cause() -> None:
 
 def test_every_row_can_be_said_and_captures_what_it_says() -> None:
     assert len(BY_ID) == len(FAILURES)
-    for one in FAILURES:
-        wanted = set(re.findall(r"\{(\w+)\}", one.because + one.fix))
-        given = {name for pattern in one.patterns for name in re.findall(r"\(\?P<(\w+)>", pattern)}
+    for failure in FAILURES:
+        wanted = set(re.findall(r"\{(\w+)\}", failure.because + failure.fix))
+        given = {name for pattern in failure.patterns for name in re.findall(r"\(\?P<(\w+)>", pattern)}
         parameters = {"types", "line", "title", "note", "said", "chain", "draft", "type"}
-        assert wanted <= given | parameters, one.id
-        assert one.fix, one.id
+        assert wanted <= given | parameters, failure.id
+        assert failure.fix, failure.id
 
 
 def test_the_page_for_operators_has_every_way() -> None:
     page = (Path(__file__).parents[2] / "docs" / "start-check.md").read_text(encoding="utf-8")
-    for one in FAILURES:
-        assert f"| `{one.id}` | {one.what} | {one.ends} |" in page, one.id
+    for failure in FAILURES:
+        assert f"| `{failure.id}` | {failure.what} | {failure.ends} |" in page, failure.id
+
+
+@pytest.mark.parametrize(
+    ("line", "is_out"),
+    [
+        ("ggml_backend_cuda: allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory", True),
+        ("CUDA error: out of memory", True),
+        ("llama_init_from_model: failed to allocate compute pp buffers", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("slot update_slots: id 0 | memory_seq_rm [0, end))", False),
+    ],
+)
+def test_an_engine_without_memory_is_told_from_one_whose_log_names_memory(line: str, is_out: bool) -> None:
+    assert out_of_memory(["loading", line]) is is_out

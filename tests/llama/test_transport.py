@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdash.core.readings import Failure, FailureKind
-from specdash.llama.transport import MAX_BODY_BYTES, Answer, Transport
+from specdash.llama.client import MAX_BODY_BYTES, HttpAnswer, Transport
 from support.fault_server import FaultServer, floods, hangs, says, writes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def server() -> Iterator[FaultServer]:
 
 async def got(
     server: FaultServer | str, data: bytes = b"", path: str = "/x", deadline_s: float = 20.0, connect_s: float = 10.0
-) -> Answer | Failure:
+) -> HttpAnswer | Failure:
     url = server if isinstance(server, str) else server.url
     if isinstance(server, FaultServer) and data:
         server.routes[path] = writes(data)
@@ -52,12 +52,12 @@ class TestFraming:
     )
     async def test_a_body_however_it_is_framed(self, server: FaultServer, data: bytes) -> None:
         answer = await got(server, data)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, HttpAnswer)
         assert (answer.status, answer.body) == (200, b"hello")
 
     async def test_an_answer_without_a_body(self, server: FaultServer) -> None:
         answer = await got(server, b"HTTP/1.1 204 No Content\r\n\r\n")
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, HttpAnswer)
         assert answer.body == b""
 
     @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ class TestFraming:
         st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"]),
     )
     def test_any_bytes_end_in_an_answer_or_a_failure(self, server: FaultServer, data: bytes, head: bytes) -> None:
-        assert isinstance(asyncio.run(got(server, head + data + b" ")), Answer | Failure)
+        assert isinstance(asyncio.run(got(server, head + data + b" ")), HttpAnswer | Failure)
 
 
 class TestConnections:
@@ -120,7 +120,7 @@ class TestConnections:
         asking = Transport(server.url, None, 10.0)
         server.routes = {"/keep": says(200, "x"), "/close": says(200, "x", "Connection: close")}
         for path in ("/keep", "/keep", "/close", "/keep"):
-            assert isinstance(await asking.get(path, 20.0), Answer)
+            assert isinstance(await asking.get(path, 20.0), HttpAnswer)
         await asking.aclose()
         assert server.connections == 2
 
@@ -129,7 +129,7 @@ class TestConnections:
         asking = Transport(server.url, None, 10.0)
         for _ in range(3):
             answers = await asyncio.gather(*(asking.get("/x", 20.0) for _ in range(4)))
-            assert all(isinstance(answer, Answer) for answer in answers)
+            assert all(isinstance(answer, HttpAnswer) for answer in answers)
         await asking.aclose()
         assert server.connections == 4
 
@@ -137,10 +137,22 @@ class TestConnections:
         server.routes["/x"] = says(200, "x")
         asking = Transport(server.url, None, 10.0)
         for _ in range(3):
-            assert isinstance(await asking.get("/x", 20.0), Answer)
+            assert isinstance(await asking.get("/x", 20.0), HttpAnswer)
             server.drop_connections()
         await asking.aclose()
         assert server.connections == 3
+
+    async def test_a_kept_connection_that_the_server_closes_is_told_of_at_once(self, server: FaultServer) -> None:
+        server.routes = {"/x": says(200, "x"), "/close": says(200, "x", "Connection: close"), "/cut": writes(b"")}
+        asking, closed = Transport(server.url, None, 10.0), asyncio.Event()
+        asking.on_closed = closed.set
+        for path in ("/close", "/cut", "/x"):
+            await asking.get(path, 20.0)
+        assert not closed.is_set()
+        server.drop_connections()
+        async with asyncio.timeout(10.0):
+            await closed.wait()
+        await asking.aclose()
 
     async def test_a_used_connection_that_breaks_within_an_answer_is_no_reason_to_ask_again(
         self, server: FaultServer
@@ -166,7 +178,7 @@ class TestConnections:
             probe.listen()
             threading.Thread(target=_answer_once, args=(probe,), daemon=True).start()
             answer = await got(f"http://localhost:{probe.getsockname()[1]}")
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, HttpAnswer)
 
     async def test_a_name_that_does_not_resolve_cannot_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def unknown(*_: object, **__: object) -> list[object]:
@@ -183,9 +195,27 @@ class TestConnections:
         released.set()
         assert failure == Failure(FailureKind.UNREACHABLE, "no connection within 0.5 s")
 
-    async def test_tls_to_a_server_without_it_is_a_failure(self, server: FaultServer) -> None:
-        failure = await got(server.url.replace("http:", "https:"))
+    async def test_tls_to_a_server_without_it_is_a_failure(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=_answer_once, args=(listener,), daemon=True).start()
+            failure = await got(f"https://127.0.0.1:{listener.getsockname()[1]}")
         assert isinstance(failure, Failure)
+
+    async def test_a_question_with_a_body_is_posted_once_with_its_headers(self, server: FaultServer) -> None:
+        server.routes["/x"] = says(200, "{}")
+        asking = Transport(server.url, "K")
+        try:
+            answer = await asking.post("/x", {"a": "é"}, 20.0, {"x-session": "s1"})
+            assert isinstance(answer, HttpAnswer)
+            server.drop_connections()
+            server.routes["/x"] = writes(b"")
+            assert isinstance(await asking.post("/x", {}, 20.0), Failure)
+        finally:
+            await asking.aclose()
+        head = server.requests["/x"][0][1]
+        assert head.startswith("POST /x HTTP/1.1")
+        for line in ("Content-Type: application/json", "x-session: s1", "Authorization: Bearer K"):
+            assert line in head
 
 
 def _answer_once(listener: socket.socket) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.llama.gguf import read_facts
-from specdash.llama.tuning import tuning_of
+from specdash.llama.model_facts import tuning_of
 from support.gguf_files import write_model
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_names_decide_then_the_chat_template(
 ) -> None:
     found = tuning_of(read_facts(write_model(tmp_path / "m.gguf", values=values, template=template)))
     assert found.tuning == verdict
-    assert any(reason in one for one in found.because), found.because
+    assert any(reason in name for name in found.because), found.because
 
 
 def test_chat_tokens_are_told_and_decide_nothing(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_chat_tokens_are_told_and_decide_nothing(tmp_path: Path) -> None:
     assert found.tuning == "unknown"
     assert "its vocabulary has <|im_start|>, as base models of the family may have too" in found.because
     longer = tuning_of(read_facts(write_model(tmp_path / "n.gguf", tokens=("<unk>", "x<|im_start|>", "</s>", "a"))))
-    assert not any("im_start" in one for one in longer.because)
+    assert not any("im_start" in name for name in longer.because)
 
 
 def test_the_name_of_the_file_is_told_and_decides_nothing(tmp_path: Path) -> None:

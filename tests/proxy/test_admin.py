@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +38,7 @@ async def test_new_requests_wait_until_resumed() -> None:
         held = (await proxy.post("/admin/hold", {"reason": "new\nmodel", "limit_s": 30})).json()
         assert (held["held"], held["reason"], held["limit_s"]) == (True, "new model", 30)
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         assert server.count("/v1/chat/completions") == 0
         assert (await proxy.get("/admin/state")).json()["waiting"] == 1
         assert (await proxy.get("/health")).json()["status"] == "held"
@@ -50,7 +51,7 @@ async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
     release = asyncio.Event()
     async with proxied(release) as (proxy, server):
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
-        await until(lambda: server.count("/v1/chat/completions") == 1)
+        await until_async(lambda: server.count("/v1/chat/completions") == 1)
         state = (await proxy.post("/admin/hold", {"drain_s": 0.05})).json()
         assert (state["active"], state["drained"]) == (1, False)
         holding = asyncio.create_task(proxy.post("/admin/hold", {"drain_s": 10}))
@@ -84,14 +85,14 @@ async def test_what_is_still_running_is_told_while_held() -> None:
         assert (idle["active"], idle["streams"], idle["sessions"], idle["oldest_s"]) == (0, 0, 0, None)
         bodies = [{"messages": [{"role": "user", "content": text}], "stream": text != "c"} for text in "abc"]
         running = [asyncio.create_task(proxy.post("/v1/chat/completions", body)) for body in bodies]
-        await until(lambda: server.count("/v1/chat/completions") == 3)
+        await until_async(lambda: server.count("/v1/chat/completions") == 3)
         state = (await proxy.post("/admin/hold")).json()
         waiting = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         again = (await proxy.get("/admin/state")).json()
-        for one in (state, again):
-            assert (one["active"], one["streams"], one["sessions"], one["drained"]) == (3, 2, 3, False)
-            assert one["oldest_s"] >= 0
+        for entry in (state, again):
+            assert (entry["active"], entry["streams"], entry["sessions"], entry["drained"]) == (3, 2, 3, False)
+            assert entry["oldest_s"] >= 0
         release.set()
         await asyncio.gather(*running)
         assert (await proxy.post("/admin/hold", {"drain_s": 5})).json()["active"] == 0

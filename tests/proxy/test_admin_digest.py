@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from specdash.core.run_record import ProxyRecord
+from specdash.core.records import ProxyRecord
 from support.engines import write_env
 from support.fault_server import free_port
 from support.proxy_process import ProxyProcess, running_proxy
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
-    with running_proxy(f"http://127.0.0.1:{free_port()}", tmp_path) as one:
-        yield one
+    with running_proxy(f"http://127.0.0.1:{free_port()}", tmp_path) as proxy_process:
+        yield proxy_process
 
 
 def record(proxy: ProxyProcess) -> ProxyRecord:
@@ -38,13 +38,6 @@ def record(proxy: ProxyProcess) -> ProxyRecord:
 
 def digest(proxy: ProxyProcess) -> str:
     return hashlib.sha256(proxy.env_file.read_bytes()).hexdigest()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def test_the_digest_follows_each_reload(proxy: ProxyProcess) -> None:
@@ -69,13 +62,13 @@ def test_a_refused_reload_leaves_the_digest_and_says_so(proxy: ProxyProcess) -> 
 
 
 def test_a_reload_that_is_asked_for_during_the_start_is_not_lost_and_ends_nothing(tmp_path: Path) -> None:
-    one = ProxyProcess(f"http://127.0.0.1:{free_port()}", tmp_path)
+    proxy_process = ProxyProcess(f"http://127.0.0.1:{free_port()}", tmp_path)
     try:
         # The signal is caught once the command runs; a process that is only Python yet could not tell it from a kill.
-        until(lambda: any("/orjson" in part.path for part in psutil.Process(one.process.pid).memory_maps()))
-        one.process.send_signal(signal.SIGHUP)
-        one.wait_ready()
-        until(lambda: "reload:" in one.stderr)
-        assert one.stop() == 0
+        until(lambda: any("/orjson" in part.path for part in psutil.Process(proxy_process.process.pid).memory_maps()))
+        proxy_process.process.send_signal(signal.SIGHUP)
+        proxy_process.wait_ready()
+        until(lambda: "reload:" in proxy_process.stderr)
+        assert proxy_process.stop() == 0
     finally:
-        one.close()
+        proxy_process.close()

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from specdash.proxy.answer import UNNAMED_TOOL, Answer
-from specdash.proxy.blocks import ToolCall, Usage
-from specdash.proxy.chat_stream import ChatDecoder
+from specdash.proxy.answer.assembler import UNNAMED_TOOL, AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.blocks import ToolCall, Usage
 
 Heard = list[tuple[Any, ...]]
 WEATHER = '{"city":"Oslo"}'
@@ -44,17 +43,17 @@ def call(index: int | None = None, id_: str | None = None, name: str | None = No
     return {k: v for k, v in entry.items() if v is not None}
 
 
-def answered(*chunks: dict[str, Any]) -> tuple[Answer, Heard]:
+def answered(*chunks: dict[str, Any]) -> tuple[AnswerAssembler, Heard]:
     sink = Recorder()
-    answer = Answer(sink)
-    for one in chunks:
-        answer.chunk(one)
+    answer = AnswerAssembler(sink)
+    for chunk in chunks:
+        answer.chunk(chunk)
     answer.end()
     return answer, sink.heard
 
 
 def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
-    answer, heard = answered(*(delta(tool_calls=one) for one in deltas))
+    answer, heard = answered(*(delta(tool_calls=row) for row in deltas))
     return answer.tool_calls(), heard
 
 
@@ -97,7 +96,7 @@ def test_reasoning_under_either_name_is_heard_once() -> None:
 
 def test_a_delta_with_everything_keeps_the_order_of_the_model() -> None:
     _, heard = answered(delta(content="so", reasoning_content="hm", tool_calls=[call(0, "c", "f", "{}")]))
-    assert [one[0] for one in heard] == ["thinking", "text", "tool", "arguments"]
+    assert [pair[0] for pair in heard] == ["thinking", "text", "tool", "arguments"]
 
 
 def test_content_in_parts_is_text() -> None:
@@ -145,7 +144,7 @@ def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]
     calls, heard = calls_of(*deltas)
     assert calls == [ToolCall("toolu_a", "weather", WEATHER)]
     assert heard[0] == ("tool", 0, "toolu_a", "weather")
-    assert "".join(one[2] for one in heard[1:]) == WEATHER
+    assert "".join(pair[2] for pair in heard[1:]) == WEATHER
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
     calls, _ = calls_of(
         [call(0, "functions.f:0", "f", "{}"), call(1, "functions.f:0", "f", "{}")], [call(2, "toolu_1", "f")]
     )
-    assert [one.id for one in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
+    assert [tool_call.id for tool_call in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
 
 
 def test_a_call_that_waits_for_its_name_does_not_hold_up_another() -> None:
@@ -221,7 +220,7 @@ def test_a_whole_completion_is_the_same_answer() -> None:
         "tool_calls": [call(None, None, "f", "{}"), call(None, "x", "f", WEATHER)],
     }
     sink = Recorder()
-    answer = Answer(sink)
+    answer = AnswerAssembler(sink)
     answer.whole(
         {
             "id": "chatcmpl-abc",
@@ -244,7 +243,7 @@ def test_a_whole_completion_is_the_same_answer() -> None:
 
 def test_the_message_id_is_the_upstreams() -> None:
     assert answered(delta())[0].message_id == "msg_abc"
-    assert Answer(Recorder(), fallback_id="req.1").message_id == "msg_req_1"
+    assert AnswerAssembler(Recorder(), fallback_id="req.1").message_id == "msg_req_1"
 
 
 @pytest.mark.parametrize(
@@ -270,10 +269,11 @@ def test_the_stop_word_is_kept_when_the_upstream_names_it() -> None:
 
 def test_progress_is_told_before_there_is_content() -> None:
     told: list[tuple[int | None, int | None, int | None]] = []
-    answer = Answer(Recorder(), on_progress=lambda one: told.append((one.prompt_total, one.prompt_done, one.cached)))
+    answer = AnswerAssembler(Recorder())
     for processed in (10, 30):
         progress = {"total": 42, "cache": 10, "processed": processed, "time_ms": 5}
         answer.chunk(delta(role="assistant", content=None) | {"prompt_progress": progress})
+        told.append((answer.prompt_total, answer.prompt_done, answer.cached))
     assert told == [(42, 10, 10), (42, 30, 10)]
     assert not answer.started
 
@@ -298,7 +298,7 @@ def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:
 
 def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
     sink = Recorder()
-    answer = Answer(sink)
+    answer = AnswerAssembler(sink)
     decoder = ChatDecoder(answer.chunk)
     decoder.feed((Path(__file__).parent.parent / "data" / "http" / "chat_sse_timings_progress.txt").read_bytes())
     decoder.close()

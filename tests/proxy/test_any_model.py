@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from support.proxy_app import RunningProxy, running_proxy
+from support.proxy_app import proxied, running_proxy
 from support.router import running_router
-from support.scripted_upstream import scripted, settings_for
+from support.scripted_upstream import settings_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from support.scripted_upstream import Call
@@ -42,12 +40,6 @@ class Upstream:
             await call.json({"role": "router"})
 
 
-@contextlib.asynccontextmanager
-async def proxied(upstream: Upstream) -> AsyncIterator[RunningProxy]:
-    async with scripted(upstream) as server, running_proxy(settings_for(server.url)) as proxy:
-        yield proxy
-
-
 def turn(model: str) -> dict[str, Any]:
     return {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "the"}]}
 
@@ -59,7 +51,7 @@ PATHS = pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"]
 async def test_one_that_is_awake_comes_before_one_that_sleeps(path: str) -> None:
     upstream = Upstream(a="unloaded", b="sleeping", c="loaded")
     upstream.used = {"b": 9000}
-    async with proxied(upstream) as proxy:
+    async with proxied(upstream) as (proxy, _):
         assert (await proxy.post(path, turn("any"))).status_code == 200
     assert upstream.asked == ["c"]
 
@@ -67,7 +59,7 @@ async def test_one_that_is_awake_comes_before_one_that_sleeps(path: str) -> None
 @PATHS
 async def test_of_several_the_one_used_last_through_this_proxy(path: str) -> None:
     upstream = Upstream(a="loaded", b="loaded", c="loaded")
-    async with proxied(upstream) as proxy:
+    async with proxied(upstream) as (proxy, _):
         for model in ("c", "b", "any", "c", "any"):
             assert (await proxy.post(path, turn(model))).status_code == 200
     assert upstream.asked == ["c", "b", "b", "c", "c"]
@@ -76,7 +68,7 @@ async def test_of_several_the_one_used_last_through_this_proxy(path: str) -> Non
 async def test_a_router_that_tells_when_each_was_used_is_believed() -> None:
     upstream = Upstream(a="loaded", b="loaded")
     upstream.used = {"a": 5000, "b": 9000}
-    async with proxied(upstream) as proxy:
+    async with proxied(upstream) as (proxy, _):
         await proxy.post("/v1/messages", turn("any"))
     assert upstream.asked == ["b"]
 
@@ -84,7 +76,7 @@ async def test_a_router_that_tells_when_each_was_used_is_believed() -> None:
 @PATHS
 async def test_while_none_is_resident_it_is_refused_and_nothing_is_loaded(path: str) -> None:
     upstream = Upstream(a="unloaded", b="loading")
-    async with proxied(upstream) as proxy:
+    async with proxied(upstream) as (proxy, _):
         answer = await proxy.post(path, turn("any"))
         assert answer.status_code == 400
         assert "no model in memory; name one of: a, b" in answer.json()["error"]["message"]
@@ -93,7 +85,7 @@ async def test_while_none_is_resident_it_is_refused_and_nothing_is_loaded(path: 
 
 async def test_a_model_that_really_has_the_name_is_meant() -> None:
     upstream = Upstream(a="loaded", any="unloaded")
-    async with proxied(upstream) as proxy:
+    async with proxied(upstream) as (proxy, _):
         await proxy.post("/v1/messages", turn("any"))
     assert upstream.asked == ["any"]
 

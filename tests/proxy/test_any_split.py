@@ -10,23 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer import Answer
-from specdash.proxy.blocks import Usage
-from specdash.proxy.chat_stream import ChatDecoder
-from specdash.proxy.errors import ApiError
-from specdash.proxy.filters import OneCall, PrefillEcho, ThinkingGate, stop_reason_of
-from specdash.proxy.sse import SseWriter
-from specdash.proxy.stop_sequences import StopSequences
+from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.blocks import SseWriter, Usage
+from specdash.proxy.answer.filters import PrefillEcho, StopSequences, ThinkingGate, stop_reason_of
+from specdash.proxy.http.responses import ApiError
 from support.anthropic_stream import checked
 
 
-def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: bool, one_call: bool) -> bytes:
+def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: bool) -> bytes:
     """The stream core as a turn strings it together."""
     writer = SseWriter()
-    gate = ThinkingGate(thinking, OneCall(writer) if one_call else writer)
+    gate = ThinkingGate(thinking, writer)
     search = StopSequences(stops, gate, lambda: decoder.stop())
     echo = PrefillEcho(prefill, search)
-    answer = Answer(echo)
+    answer = AnswerAssembler(echo)
     decoder = ChatDecoder(answer.chunk)
     writer.start("msg_1", "m", Usage())
     for read in reads:
@@ -44,7 +41,7 @@ def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: 
 
 
 def sse(chunks: list[Any], newline: bytes = b"\n", *, escaped: bool = False) -> bytes:
-    events = [b"data: " + json.dumps(one, ensure_ascii=escaped).encode() + newline * 2 for one in chunks]
+    events = [b"data: " + json.dumps(chunk, ensure_ascii=escaped).encode() + newline * 2 for chunk in chunks]
     return b": hello" + newline * 2 + b"".join(events) + b"data: [DONE]" + newline * 2
 
 
@@ -82,8 +79,8 @@ BODIES = {
     "torn": sse(FULL)[:-400],
 }
 WAYS: list[dict[str, Any]] = [
-    {"stops": [], "prefill": "", "thinking": True, "one_call": False},
-    {"stops": ["STOP"], "prefill": "prefill", "thinking": False, "one_call": True},
+    {"stops": [], "prefill": "", "thinking": True},
+    {"stops": ["STOP"], "prefill": "prefill", "thinking": False},
 ]
 
 
@@ -100,7 +97,7 @@ def test_a_cut_at_every_byte_makes_no_difference(body: bytes, way: dict[str, Any
 
 def test_the_translation_under_test_says_what_it_should() -> None:
     plain = checked(translated([BODIES["lf"]], **WAYS[0]))
-    assert [one["type"] for one in plain.content] == ["thinking", "text", "tool_use", "tool_use", "text"]
+    assert [entry["type"] for entry in plain.content] == ["thinking", "text", "tool_use", "tool_use", "text"]
     assert plain.content[1]["text"] == "prefill e\u0301\U0001f468\u200d\U0001f469\u202e STIR\n"
     assert plain.content[2]["input"] == {"q": 'a\n"\U0001f9ea\\'}
     assert plain.content[3]["input"] == {"p": "\U0001f9ea"}
@@ -108,7 +105,7 @@ def test_the_translation_under_test_says_what_it_should() -> None:
     assert filtered.message is not None
     assert filtered.message["stop_sequence"] == "STOP"
     assert filtered.text == " e\u0301\U0001f468\u200d\U0001f469\u202e STIR\nafter "
-    assert [one["type"] for one in filtered.content] == ["text", "tool_use", "text"]
+    assert [entry["type"] for entry in filtered.content] == ["text", "tool_use", "tool_use", "text"]
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
@@ -141,7 +138,7 @@ def test_any_cuts_of_any_answer_make_no_difference(
     chunks: list[Any], newline: bytes, escaped: bool, way: dict[str, Any], cuts: list[int]
 ) -> None:
     body = sse(chunks, newline, escaped=escaped)
-    marks = sorted({0, len(body), *(one % len(body) for one in cuts)})
+    marks = sorted({0, len(body), *(cut % len(body) for cut in cuts)})
     whole = translated([body], **way)
     checked(whole)
     assert translated([body[a:b] for a, b in itertools.pairwise(marks)], **way) == whole

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.proxy.auth import check_local, is_local
-from specdash.proxy.errors import ApiError
+from specdash.proxy.http.access import check_local, is_local
+from specdash.proxy.http.responses import ApiError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", ""])

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.billing import steady, without_header
-from specdash.proxy.parse import parse_messages
-from specdash.proxy.translate import chat_body
+from specdash.proxy.translate.parse import parse_messages
+from specdash.proxy.translate.translate import chat_body, steady, without_header
 from support.messages_bodies import body_of
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.50.{suffix}; cc_entrypoint=cli; cch={nonce};"
@@ -22,13 +21,13 @@ def header(suffix: str = "d2a", nonce: str = "81ac4") -> str:
 
 
 @given(nonces, nonces, nonces, nonces)
-def test_bodies_that_differ_in_nonces_only_are_rendered_alike(one: str, two: str, three: str, four: str) -> None:
+def test_bodies_that_differ_in_nonces_only_are_rendered_alike(name: str, two: str, three: str, four: str) -> None:
     def rendered(suffix: str, nonce: str) -> bytes:
         system = [{"type": "text", "text": header(suffix, nonce)}, {"type": "text", "text": "You are helpful."}]
         body = body_of([{"role": "user", "content": "hi"}], system=system)
         return orjson.dumps(chat_body(parse_messages(orjson.dumps(body)), "m"))
 
-    assert rendered(one, two) == rendered(three, four)
+    assert rendered(name, two) == rendered(three, four)
 
 
 def test_the_version_and_the_entry_point_stay() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specdash.proxy.client_watch import ClientLeftError, ClientWatch
+from specdash.proxy.http.client import ClientLeftError, ClientWatch
 
 
 class Client:

@@ -8,8 +8,7 @@ import pytest
 
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
-from specdash.proxy.configuration import Configuration, load, reloaded, reread
-from specdash.proxy.settings import settings_from_env
+from specdash.proxy.settings import Configuration, load, reloaded, reread, settings_from_env
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import Action, Guardrail, Outcome, Phase
-from specdash.core.proxy_status import status_from_json
-from specdash.proxy.blocks import Usage
-from specdash.proxy.context import context_json
-from specdash.proxy.gate import Gate
-from specdash.proxy.guardrails import Note
-from specdash.proxy.sessions import Session, SessionStore
+from specdash.core.proxy_events import (
+    Guardrail,
+    GuardrailAction,
+    RequestEvent,
+    RequestOutcome,
+    RequestPhase,
+    status_from_json,
+)
+from specdash.proxy.answer.blocks import Usage
+from specdash.proxy.guardrails import GuardrailNote
+from specdash.proxy.http.app import Proxy
+from specdash.proxy.http.endpoints import context_json
 from specdash.proxy.settings import settings_from_env
-from specdash.proxy.telemetry import Telemetry
-from specdash.proxy.upstream import Upstream
-from specdash.proxy.window import Window
+
+if TYPE_CHECKING:
+    from specdash.proxy.sessions import ProxySession
 
 FIELDS = {
     "active_session_id", "session_count", "context_window", "last_input_tokens", "last_output_tokens",
@@ -35,13 +40,11 @@ class Desk:
             "PROXY_EVENTS_FILE": "off", "PROXY_CONTEXT_WINDOW": "4000",
             "LLAMA_CPP_BASE": "http://user:pass@127.0.0.1:9/v1",
         }  # fmt: skip
-        self.settings = settings_from_env(env)
-        self.sessions = SessionStore(1000, 1000)
-        self.telemetry = Telemetry(self.settings, self.sessions)
+        self.proxy = Proxy(settings_from_env(env))
+        self.sessions, self.telemetry = self.proxy.sessions, self.proxy.telemetry
 
-    async def json(self, session: Session | None) -> dict[str, Any]:
-        window, gate = Window(Upstream(self.settings), self.settings), Gate()
-        values = context_json(session, self.sessions, self.telemetry, self.settings, window, gate)
+    async def json(self, session: ProxySession | None) -> dict[str, Any]:
+        values = context_json(self.proxy, session)
         again: dict[str, Any] = json.loads(json.dumps(values))
         return again
 
@@ -70,18 +73,19 @@ async def test_a_session_tells_its_use_of_the_window() -> None:
 async def test_the_status_is_the_whole_live_picture() -> None:
     desk = Desk()
     session = desk.sessions.get("a")
-    begin = {"path": "/v1/messages", "stream": True, "strict": False, "model": "m", "messages": 1, "tools": 3}
-    done = desk.telemetry.begin(session, request_id="r1", **begin)  # type: ignore[arg-type]
-    desk.telemetry.finish(done, outcome=Outcome.CLIENT_LEFT)
-    running = desk.telemetry.begin(session, request_id="r2", **begin)  # type: ignore[arg-type]
-    desk.telemetry.note(running, session, Note(Guardrail.SUPPLEMENT, Action.APPLIED))
+    done = desk.telemetry.begin(session, RequestEvent(0.0, "a", "r1", tools=3))
+    desk.telemetry.finish(done, outcome=RequestOutcome.CLIENT_LEFT)
+    running = desk.telemetry.begin(session, RequestEvent(0.0, "a", "r2", tools=3))
+    desk.telemetry.note(running, session, GuardrailNote(Guardrail.SUPPLEMENT, GuardrailAction.APPLIED))
     status = status_from_json((await desk.json(session))["status"])
     assert status is not None
     assert (status.requests, status.clients_left, status.errors) == (1, 1, 0)
     assert status.upstream_url == "http://127.0.0.1:9"
     assert status.counters == {"supplement:applied": 1}
-    assert [(one.request_id, one.phase, one.tools) for one in status.active] == [("r2", Phase.WAITING, 3)]
-    assert [(one.id, one.active, one.requests) for one in status.sessions] == [("a", 1, 2)]
+    assert [(active_view.request_id, active_view.phase, active_view.tools) for active_view in status.active] == [
+        ("r2", RequestPhase.WAITING, 3)
+    ]
+    assert [(session.id, session.active, session.requests) for session in status.sessions] == [("a", 1, 2)]
 
 
 async def test_many_sessions_are_counted_and_the_latest_shown() -> None:

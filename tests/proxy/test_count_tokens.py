@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from specdash.proxy.count_tokens import count, count_by_template
-from specdash.proxy.parse import parse_count_tokens
-from specdash.proxy.translate import chat_body
-from specdash.proxy.upstream import Upstream
+from specdash.proxy.http.endpoints import count, count_by_template
+from specdash.proxy.translate.parse import parse_count_tokens
+from specdash.proxy.translate.translate import chat_body
+from specdash.proxy.upstream.upstream import Upstream
 from support.fault_server import free_port
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.proxy_app import proxied, running_proxy
+from support.scripted_upstream import answers, settings_for
 from support.small_server import small_server
+from support.waiting import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
     from support.scripted_upstream import Behaviour, Call
 
@@ -56,22 +56,9 @@ def routes(**behaviours: Behaviour) -> Behaviour:
     return behave
 
 
-def says(value: Any, status: int = 200) -> Behaviour:
-    async def behave(call: Call) -> None:
-        await call.json(value, status)
-
-    return behave
-
-
-@contextlib.asynccontextmanager
-async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
-    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
-        yield proxy, server
-
-
 @pytest.mark.parametrize("path", [PATH, f"/anthropic{PATH}?beta=true"])
 async def test_the_upstream_counts(path: str) -> None:
-    async with proxied(routes(input_tokens=says({"input_tokens": 42, "object": "response.input_tokens"}))) as (
+    async with proxied(routes(input_tokens=answers({"input_tokens": 42, "object": "response.input_tokens"}))) as (
         proxy,
         server,
     ):
@@ -83,7 +70,7 @@ async def test_the_upstream_counts(path: str) -> None:
 
 async def test_an_older_upstream_renders_and_tokenizes() -> None:
     async with proxied(
-        routes(apply_template=says({"prompt": "<user>hello"}), tokenize=says({"tokens": [1, 2, 3]}))
+        routes(apply_template=answers({"prompt": "<user>hello"}), tokenize=answers({"tokens": [1, 2, 3]}))
     ) as (proxy, server):
         assert (await proxy.post(PATH, BODY)).json() == {"input_tokens": 3}
         asked = next(call for call in server.calls if call.path == "/tokenize")
@@ -94,10 +81,10 @@ async def test_an_older_upstream_renders_and_tokenizes() -> None:
     ("behave", "status"),
     [
         (routes(), 502),
-        (routes(input_tokens=says({})), 502),
-        (routes(input_tokens=says({"input_tokens": "many"})), 502),
-        (routes(input_tokens=says({"error": {"message": "bad template, jinja"}}, 500)), 400),
-        (routes(input_tokens=says({"error": {"message": "Loading model"}}, 503)), 529),
+        (routes(input_tokens=answers({})), 502),
+        (routes(input_tokens=answers({"input_tokens": "many"})), 502),
+        (routes(input_tokens=answers({"error": {"message": "bad template, jinja"}}, 500)), 400),
+        (routes(input_tokens=answers({"error": {"message": "Loading model"}}, 503)), 529),
     ],
 )
 async def test_what_the_upstream_cannot_count_is_an_error(behave: Behaviour, status: int) -> None:
@@ -119,9 +106,9 @@ async def test_a_client_that_leaves_ends_the_question() -> None:
 
     async with proxied(routes(input_tokens=silent)) as (proxy, server):
         _, writer = await proxy.send_post(PATH, orjson.dumps(BODY))
-        await until(lambda: server.count(COUNT) == 1)
+        await until_async(lambda: server.count(COUNT) == 1)
         writer.close()
-        await until(lambda: not proxy.state.tasks, 1.0)
+        await until_async(lambda: not proxy.state.tasks, 1.0)
 
 
 @pytest.fixture(scope="module")

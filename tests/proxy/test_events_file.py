@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specdash.proxy.telemetry.events_file import RETRY_S, RotatedFile, events_path
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from specdash.proxy.telemetry import RETRY_S, RotatedFile, events_path
+from support.clock import Clock
 
 
 def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: Path) -> None:
@@ -35,7 +29,7 @@ def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
     file = RotatedFile(path, 40)
     for number in range(30):
         file.write(f'{{"number":{number:04}}}')
-    names = sorted(one.name for one in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["events.jsonl", "events.jsonl.1", "events.jsonl.2", "events.jsonl.3"]
     kept = [(tmp_path / name).read_text() for name in reversed(names)]
     lines = "".join(kept).splitlines()
@@ -60,7 +54,7 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "place").write_text("a file, where a folder should be")
-    path, clock = tmp_path / "place" / "events.jsonl", Clock()
+    path, clock = tmp_path / "place" / "events.jsonl", Clock(0.0)
     file = RotatedFile(path, 1000, clock)
     for _ in range(3):
         file.write("lost")
@@ -77,7 +71,7 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
 def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, clock, write = tmp_path / "events.jsonl", Clock(), os.write
+    path, clock, write = tmp_path / "events.jsonl", Clock(0.0), os.write
     file = RotatedFile(path, 1000, clock)
     file.write("first")
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))

@@ -8,22 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.builder import MessageBuilder
-from specdash.proxy.filters import Filter, OneCall, PrefillEcho, ThinkingGate, stop_reason_of
+from specdash.proxy.answer.blocks import Filter, MessageBuilder
+from specdash.proxy.answer.filters import PrefillEcho, ThinkingGate, stop_reason_of
+from support.recording_sink import RecordingSink
 
 
 def cut(text: str, at: list[int]) -> list[str]:
-    marks = sorted({0, len(text), *(one % (len(text) + 1) for one in at)})
+    marks = sorted({0, len(text), *(number % (len(text) + 1) for number in at)})
     return [text[a:b] for a, b in itertools.pairwise(marks)]
 
 
 def without_echo(prefill: str, pieces: list[str]) -> str:
-    sink = MessageBuilder()
+    sink = RecordingSink()
     echo = PrefillEcho(prefill, sink)
     for piece in pieces:
         echo.text(piece)
     echo.flush()
-    return sink.visible_text()
+    return sink.all_text
 
 
 CUTS = st.lists(st.integers(0, 50), max_size=5)
@@ -65,16 +66,11 @@ def test_an_echo_is_taken_off_once() -> None:
 
 
 def test_text_after_the_echo_passes_piece_for_piece() -> None:
-    heard: list[str] = []
-
-    class Sink(MessageBuilder):
-        def text(self, text: str) -> None:
-            heard.append(text)
-
-    echo = PrefillEcho("ab", Sink())
+    sink = RecordingSink()
+    echo = PrefillEcho("ab", sink)
     for piece in ("a", "bc", "d", "e"):
         echo.text(piece)
-    assert heard == ["c", "d", "e"]
+    assert sink.texts == ["c", "d", "e"]
 
 
 def test_a_tool_call_comes_after_text_that_was_held_as_an_echo() -> None:
@@ -84,31 +80,19 @@ def test_a_tool_call_comes_after_text_that_was_held_as_an_echo() -> None:
     echo.text("ab")
     echo.tool(0, "toolu_0", "f")
     echo.arguments(0, "{}")
-    assert [one["type"] for one in sink.content()] == ["thinking", "text", "tool_use"]
+    assert [entry["type"] for entry in sink.content()] == ["thinking", "text", "tool_use"]
 
 
 @pytest.mark.parametrize(("wanted", "shown", "held"), [(True, "hm", ""), (False, None, "hm")])
 def test_thinking_goes_to_those_who_want_it(wanted: bool, shown: str | None, held: str) -> None:
-    sink = MessageBuilder()
+    sink = RecordingSink()
     gate = ThinkingGate(wanted, sink)
     gate.thinking("h")
     gate.thinking("m")
     gate.text("so")
     assert gate.held == held
-    assert sink.content()[0].get("thinking") == shown
-    assert sink.visible_text() == "so"
-
-
-def test_one_call_passes_and_the_others_are_counted() -> None:
-    sink = MessageBuilder()
-    one = OneCall(sink)
-    one.tool(3, "toolu_3", "f")
-    one.tool(4, "toolu_4", "g")
-    one.arguments(4, '{"b":1}')
-    one.arguments(3, "{}")
-    one.text("end")
-    assert [block.get("name") for block in sink.content()] == ["f", None]
-    assert one.extra == 1
+    assert "".join(text for kind, text in sink.pieces if kind == "thinking") == (shown or "")
+    assert sink.all_text == "so"
 
 
 def test_a_plain_filter_changes_nothing() -> None:

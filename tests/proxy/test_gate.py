@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from specdash.proxy.errors import ApiError
-from specdash.proxy.gate import SETTLING_S, Gate
+from specdash.proxy.http.app import SETTLING_S, Gate
+from specdash.proxy.http.responses import ApiError
 
 
 async def turns(count: int = 3) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.proxy import gate as gates
+from specdash.proxy.http import app as gates
 from support.fault_server import free_port
 from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -107,7 +108,7 @@ async def test_what_a_restart_breaks_while_held_is_sent_again_after_it(
         await proxy.post("/admin/hold", {"wait_s": 30})
         assert not (await proxy.get("/admin/state")).json()["drained"]
         go_on.set()
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         behave.trouble = None
         await proxy.post("/admin/resume")
         check(path, await request)
@@ -121,7 +122,7 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_still_loa
         await proxy.post("/admin/hold")
         behave.trouble = loads
         held = asyncio.create_task(proxy.post(path, body))
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         await proxy.post("/admin/resume")
         later = asyncio.create_task(proxy.post(path, body))
         await asyncio.sleep(0.3)
@@ -139,7 +140,7 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_does_not_
     async with running_proxy(settings_for(f"http://127.0.0.1:{port}")) as proxy:
         await proxy.post("/admin/hold")
         request = asyncio.create_task(proxy.post(path, body))
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         await proxy.post("/admin/resume")
         await asyncio.sleep(0.3)
         assert not request.done()
@@ -150,7 +151,7 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_does_not_
         finally:
             server.close()
             upstream.drop_connections()
-            await until(lambda: upstream.open == 0)
+            await until_async(lambda: upstream.open == 0)
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
@@ -214,7 +215,7 @@ async def test_a_request_of_the_hold_is_made_for_the_window_that_is_there_after_
         await proxy.get("/health")
         await proxy.post("/admin/hold")
         requests = [asyncio.create_task(proxy.post(MESSAGES, {**body, "stream": streams})) for streams in (True, False)]
-        await until(lambda: proxy.proxy.gate.waiting == 2)
+        await until_async(lambda: proxy.proxy.gate.waiting == 2)
         behave.window = 4096
         await proxy.post("/admin/resume")
         for request in requests:
@@ -252,7 +253,7 @@ async def test_waiting_for_the_operator_is_no_part_of_the_longest_turn() -> None
         request = asyncio.create_task(proxy.post(MESSAGES, {"model": "m", "max_tokens": 9, "messages": ASKED}))
         await inside.wait()
         await proxy.post("/admin/hold")
-        await until(lambda: proxy.proxy.gate.waiting == 1)
+        await until_async(lambda: proxy.proxy.gate.waiting == 1)
         await asyncio.sleep(0.4)
         behave.trouble = None
         await proxy.post("/admin/resume")

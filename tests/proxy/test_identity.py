@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.identity import chat_session_id, session_id
-from specdash.proxy.parse import parse_messages
+from specdash.proxy.sessions import chat_session_id, session_id
+from specdash.proxy.translate.parse import parse_messages
 from support.messages_bodies import any_json, body_of, rich_body
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class TestFingerprint:
         assert identity(messages=grown) == identity(messages=[first])
 
     @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
-    def test_different_first_messages_differ(self, one: str, two: str) -> None:
-        same = one.split() == two.split()
-        prints = [identity(messages=[{"role": "user", "content": f"do {text}"}]) for text in (one, two)]
+    def test_different_first_messages_differ(self, name: str, two: str) -> None:
+        same = name.split() == two.split()
+        prints = [identity(messages=[{"role": "user", "content": f"do {text}"}]) for text in (name, two)]
         assert (prints[0] == prints[1]) is same
 
     def test_a_first_message_of_reminders_only_still_tells(self) -> None:

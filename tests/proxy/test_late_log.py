@@ -6,7 +6,7 @@ import asyncio
 import io
 import logging
 
-from specdash.proxy.late_log import LateHandler
+from specdash.proxy.http.server import LateHandler
 
 
 def logger_to(out: io.StringIO) -> tuple[logging.Logger, LateHandler]:

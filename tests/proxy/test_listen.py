@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.core.errors import InputError, PortInUseError
-from specdash.proxy.listen import (
+from specdash.proxy.http.server import (
     address,
     client_url,
     inherited_sockets,
@@ -47,17 +47,17 @@ class TestSockets:
     @pytest.mark.parametrize("host", ["::1", "[::1]"])
     def test_ipv6_is_written_with_brackets(self, host: str) -> None:
         try:
-            (one,) = open_sockets(host, port := free_port())
+            (item,) = open_sockets(host, port := free_port())
         except InputError:
             pytest.skip("no IPv6 loopback here")
-        with one:
-            assert address(one) == f"[::1]:{port}"
-            assert client_url(one, tls=True) == f"https://[::1]:{port}"
+        with item:
+            assert address(item) == f"[::1]:{port}"
+            assert client_url(item, tls=True) == f"https://[::1]:{port}"
 
     def test_a_wildcard_is_reached_on_loopback(self) -> None:
-        (one,) = open_sockets("0.0.0.0", port := free_port())
-        with one:
-            assert client_url(one, tls=False) == f"http://127.0.0.1:{port}"
+        (item,) = open_sockets("0.0.0.0", port := free_port())
+        with item:
+            assert client_url(item, tls=False) == f"http://127.0.0.1:{port}"
 
 
 class TestActivation:
@@ -69,7 +69,7 @@ class TestActivation:
 
     def test_a_passed_socket_open_to_other_machines_needs_a_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("0.0.0.0", 0)) as passed:
-            monkeypatch.setattr("specdash.proxy.listen.inherited_sockets", lambda _: [passed])
+            monkeypatch.setattr("specdash.proxy.http.server.inherited_sockets", lambda _: [passed])
             with pytest.raises(InputError, match="for other machines too: set PROXY_API_KEY"):
                 listening_sockets(settings_for(UPSTREAM), {})
             assert listening_sockets(settings_for(UPSTREAM, PROXY_API_KEY="k"), {}) == [passed]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer import Answer
-from specdash.proxy.llama_stream import ALL, Additions, Restorer, additions_to, with_fields
+from specdash.proxy.answer.assembler import AnswerAssembler
+from specdash.proxy.answer.passthrough import ALL, PROGRESS, TIMINGS, Restorer, additions_to, fields_of, with_fields
 from support.recording_sink import RecordingSink
 
 T = b',"timings":{"cache_n":0,"prompt_n":3,"prompt_ms":0.5,"predicted_n":1}'
@@ -26,11 +26,11 @@ PLAIN = [ROLE, b":", TEXT, TEXT, LAST, USAGE + T]
 
 
 def stream(chunks: list[bytes]) -> bytes:
-    return b"".join(one + (b"\n\n" if one == b":" else END) for one in chunks) + DONE
+    return b"".join(chunk + (b"\n\n" if chunk == b":" else END) for chunk in chunks) + DONE
 
 
-def restored(data: bytes, added: Additions = ALL, cuts: tuple[int, ...] = ()) -> tuple[bytes, Answer]:
-    restorer = Restorer(Answer(RecordingSink()), added)
+def restored(data: bytes, added: frozenset[str] = ALL, cuts: tuple[int, ...] = ()) -> tuple[bytes, AnswerAssembler]:
+    restorer = Restorer(AnswerAssembler(RecordingSink()), added)
     told = b""
     for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
         told += restorer.feed(data[start:end])
@@ -40,7 +40,7 @@ def restored(data: bytes, added: Additions = ALL, cuts: tuple[int, ...] = ()) ->
 class TestBodies:
     def test_members_are_added_behind_the_clients_own_bytes(self) -> None:
         body = b' { "a": 1.50, "b":[] }\n'
-        assert with_fields(body, orjson.loads(body), ALL.fields) == (
+        assert with_fields(body, orjson.loads(body), fields_of(ALL)) == (
             b' { "a": 1.50, "b":[],"timings_per_token":true,"return_progress":true}'
         )
 
@@ -59,15 +59,17 @@ class TestBodies:
         [
             ({}, ALL),
             ({"timings_per_token": None, "return_progress": False}, ALL),
-            ({"timings_per_token": True}, Additions(timings=False, progress=True)),
-            ({"return_progress": True}, Additions(timings=True, progress=False)),
-            ({"stop": ["a"]}, Additions(timings=False, progress=True)),
-            ({"messages": [{"role": "assistant"}]}, Additions(timings=True, progress=False)),
+            ({"timings_per_token": True}, frozenset({PROGRESS})),
+            ({"return_progress": True}, frozenset({TIMINGS})),
+            ({"stop": ["a"]}, frozenset({PROGRESS})),
+            ({"messages": [{"role": "assistant"}]}, frozenset({TIMINGS})),
             ({"timings_per_token": 1}, None),
             ({"return_progress": "yes"}, None),
         ],
     )
-    def test_only_what_the_client_did_not_ask_for_is_added(self, chat: dict[str, Any], added: Additions | None) -> None:
+    def test_only_what_the_client_did_not_ask_for_is_added(
+        self, chat: dict[str, Any], added: frozenset[str] | None
+    ) -> None:
         assert additions_to(chat) == added
 
 
@@ -80,10 +82,10 @@ class TestRestoring:
 
     def test_what_the_client_asked_for_stays(self) -> None:
         progress = [ROLE + P, ROLE, TEXT + T, LAST + T]
-        told, _ = restored(stream(progress), Additions(timings=False, progress=True))
+        told, _ = restored(stream(progress), frozenset({PROGRESS}))
         assert told == stream([ROLE, TEXT + T, LAST + T])
         timings = [ROLE + T + P, ROLE + T, TEXT + T, LAST + T]
-        told, _ = restored(stream(timings), Additions(timings=True, progress=False))
+        told, _ = restored(stream(timings), frozenset({TIMINGS}))
         assert told == stream([ROLE + P, ROLE, TEXT, LAST + T])
 
     def test_a_chunk_that_cannot_be_cut_is_written_anew(self) -> None:
@@ -105,7 +107,7 @@ class TestRestoring:
 
     def test_silence_is_broken_while_progress_is_held_back(self) -> None:
         clock = [0.0]
-        restorer = Restorer(Answer(RecordingSink()), ALL, ping_s=30, clock=lambda: clock[0])
+        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL, ping_s=30, clock=lambda: clock[0])
 
         def told_at(seconds: float) -> bytes:
             clock[0] = seconds
@@ -115,13 +117,13 @@ class TestRestoring:
         assert told == [b"", b"", b":\n\n", b"", b":\n\n"]
 
     def test_an_error_before_anything_else_is_known_as_such(self) -> None:
-        restorer = Restorer(Answer(RecordingSink()), ALL)
+        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL)
         restorer.feed(ROLE + P + END)
         restorer.feed(b'data: {"error":{"code":500,"message":"m"}}\n\n')
         assert restorer.first_error == {"code": 500, "message": "m"}
 
     def test_an_error_after_content_is_an_event(self) -> None:
-        restorer = Restorer(Answer(RecordingSink()), ALL)
+        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL)
         restorer.feed(ROLE + END)
         error = b'data: {"error":{"code":500,"message":"m"}}\n\n'
         assert restorer.feed(error) == error

@@ -7,17 +7,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail, Outcome
-from specdash.proxy.blocks import Usage
-from specdash.proxy.gate import Gate
-from specdash.proxy.guardrails import Note
-from specdash.proxy.metrics import render
-from specdash.proxy.sessions import SessionStore
+from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
+from specdash.proxy.answer.blocks import Usage
+from specdash.proxy.guardrails import GuardrailNote
+from specdash.proxy.http.app import Proxy
+from specdash.proxy.http.endpoints import render
 from specdash.proxy.settings import settings_from_env
-from specdash.proxy.telemetry import Telemetry
-from specdash.proxy.telemetry.tally import BOUNDS_S
-from specdash.proxy.upstream import Upstream
-from specdash.proxy.window import Window
+from specdash.proxy.telemetry import BOUNDS_S, Telemetry
 
 SAMPLE = re.compile(r"([a-z_]+)(?:\{([^}]*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)")
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\.)*)"(?:,|$)')
@@ -58,27 +54,22 @@ def parse(page: str) -> Samples:
 class Desk:
     def __init__(self) -> None:
         self.now = 0.0
-        self.settings = settings_from_env({"PROXY_EVENTS_FILE": "off", "PROXY_CONTEXT_WINDOW": "4096"})
-        self.sessions = SessionStore(1000, 10, lambda: self.now)
-        self.telemetry = Telemetry(self.settings, self.sessions, clock=lambda: self.now)
+        self.proxy = Proxy(settings_from_env({"PROXY_EVENTS_FILE": "off", "PROXY_CONTEXT_WINDOW": "4096"}))
+        self.sessions = self.proxy.sessions
+        self.telemetry = Telemetry(self.proxy.settings, self.sessions, clock=lambda: self.now)
+        self.proxy.telemetry = self.telemetry
 
-    def turn(self, ttft: float, outcome: Outcome = Outcome.OK, error_type: str | None = None) -> None:
+    def turn(self, ttft: float, outcome: RequestOutcome = RequestOutcome.OK, error_type: str | None = None) -> None:
         session = self.sessions.get("secret-session")
-        active = self.telemetry.begin(
-            session, request_id="r", path="/v1/messages", stream=True, strict=False, model="m", messages=1, tools=0
-        )
-        self.telemetry.note(active, session, Note(Guardrail.LOOP_BREAKER, Action.RELEASED))
+        active = self.telemetry.begin(session, RequestEvent(0.0, session.id, "r"))
+        self.telemetry.note(active, session, GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.RELEASED))
         self.now += ttft
         active.first_content()
         usage = Usage(100, 40, 7)
         self.telemetry.finish(active, outcome=outcome, error_type=error_type, usage=usage)
 
     async def samples(self) -> Samples:
-        return parse(await self.page())
-
-    async def page(self) -> str:
-        window = Window(Upstream(self.settings), self.settings)
-        return render(self.telemetry, self.sessions, self.settings, window, Gate())
+        return parse(render(self.proxy))
 
 
 async def test_the_page_of_a_fresh_proxy_is_well_formed() -> None:
@@ -91,7 +82,7 @@ async def test_the_page_of_a_fresh_proxy_is_well_formed() -> None:
 async def test_the_page_counts_what_happened() -> None:
     desk = Desk()
     desk.turn(0.3)
-    desk.turn(3.0, Outcome.ERROR, 'odd"type\\\n')
+    desk.turn(3.0, RequestOutcome.ERROR, 'odd"type\\\n')
     samples = await desk.samples()
     ok = (("path", "/v1/messages"), ("outcome", "ok"))
     assert samples["specdash_proxy_requests_total", ok] == 1
@@ -109,13 +100,13 @@ async def test_the_page_counts_what_happened() -> None:
 async def test_no_session_is_a_label() -> None:
     desk = Desk()
     desk.turn(0.1)
-    assert "secret-session" not in await desk.page()
+    assert "secret-session" not in render(desk.proxy)
 
 
 async def test_made_up_error_types_do_not_grow_the_page() -> None:
     desk = Desk()
     for number in range(200):
-        desk.turn(0.1, Outcome.ERROR, f"type_{number}")
+        desk.turn(0.1, RequestOutcome.ERROR, f"type_{number}")
     errors = [value for (name, _), value in (await desk.samples()).items() if name == "specdash_proxy_errors_total"]
     assert len(errors) <= 40
     assert sum(errors) == 200

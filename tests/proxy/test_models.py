@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.models import display_name, find_model, listed_name, upstream_model
-from specdash.proxy.upstream import Upstream
-from specdash.proxy.window import Window
+from specdash.proxy.upstream.upstream import Upstream
+from specdash.proxy.upstream.window import ContextWindow, display_name, find_model, listed_name, upstream_model
 from support.proxy_app import RunningProxy, running_proxy
 from support.scripted_upstream import scripted, settings_for
 
@@ -26,15 +25,15 @@ IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
 @contextlib.asynccontextmanager
 async def proxied(ids: list[str]) -> AsyncIterator[RunningProxy]:
     async def upstream(call: Call) -> None:
-        await call.json({"data": [{"id": one} for one in ids]} if call.path == "/v1/models" else {})
+        await call.json({"data": [{"id": name} for name in ids]} if call.path == "/v1/models" else {})
 
     async with scripted(upstream) as server, running_proxy(settings_for(server.url)) as proxy:
         yield proxy
 
 
-def known(*models: str) -> Window:
+def known(*models: str) -> ContextWindow:
     settings = settings_for("http://127.0.0.1:9")
-    window = Window(Upstream(settings), settings)
+    window = ContextWindow(Upstream(settings), settings)
     window.models = models
     window.model_id = models[0] if models else None
     return window
@@ -79,13 +78,13 @@ def test_while_no_model_is_known_the_name_is_passed_on() -> None:
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6, unique=True))
 def test_every_listed_name_leads_back(models: list[str]) -> None:
     window = known(*models)
-    assert all(find_model(one, window.models) == one for one in models if not one.endswith("]"))
+    assert all(find_model(model, window.models) == model for model in models if not model.endswith("]"))
 
 
 async def test_the_list_is_one_for_both_apis() -> None:
     async with proxied(IDS) as proxy:
         answer = (await proxy.get("/v1/models?limit=1000")).json()
-        assert [one["id"] for one in answer["data"]] == ["claude-qwen3-8b", "claude-local", "claude-org-gemma-12b"]
+        assert [entry["id"] for entry in answer["data"]] == ["claude-qwen3-8b", "claude-local", "claude-org-gemma-12b"]
         assert (answer["object"], answer["has_more"]) == ("list", False)
         assert (answer["first_id"], answer["last_id"]) == ("claude-qwen3-8b", "claude-org-gemma-12b")
         first = answer["data"][0]
@@ -108,7 +107,7 @@ async def test_the_list_is_one_for_both_apis() -> None:
 async def test_pages(query: str, expected: list[str], more: bool) -> None:
     async with proxied(IDS) as proxy:
         answer = (await proxy.get(f"/v1/models?{query}")).json()
-        assert [one["id"] for one in answer["data"]] == expected
+        assert [entry["id"] for entry in answer["data"]] == expected
         assert answer["has_more"] is more
 
 
@@ -121,7 +120,7 @@ async def test_a_bad_limit_is_refused(limit: str) -> None:
 async def test_models_of_the_same_name_get_a_number() -> None:
     async with proxied(["/a/m.gguf", "/b/m.gguf"]) as proxy:
         answer: Any = (await proxy.get("/v1/models")).json()
-        assert [one["id"] for one in answer["data"]] == ["claude-m", "claude-m-2"]
+        assert [entry["id"] for entry in answer["data"]] == ["claude-m", "claude-m-2"]
         assert find_model("claude-m-2", ("/a/m.gguf", "/b/m.gguf")) == "/b/m.gguf"
 
 

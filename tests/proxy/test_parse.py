@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.errors import InvalidRequestError
-from specdash.proxy.fields import load_object
-from specdash.proxy.identity import session_id
-from specdash.proxy.messages import MessagesRequest, ToolChoice
-from specdash.proxy.parse import parse_count_tokens, parse_messages
-from specdash.proxy.translate import chat_body, prefill_of
+from specdash.proxy.http.responses import InvalidRequestError
+from specdash.proxy.sessions import session_id
+from specdash.proxy.translate.parse import MessagesRequest, ToolChoice, load_object, parse_count_tokens, parse_messages
+from specdash.proxy.translate.translate import chat_body, prefill_of
 from support.messages_bodies import any_json, body_of, places, replaced, rich_body, turns
 
 USER = {"role": "user", "content": "hi"}
@@ -37,7 +35,7 @@ def refusal(body: Any) -> str:
 @given(st.lists(st.sampled_from([r"\ud83d", r"\ude00", r"\uD800", "\\\\", r"\n", "a", r"\u00e9", "ud83d"]), max_size=9))
 def test_half_a_surrogate_pair_is_replaced_wherever_it_is(pieces: list[str]) -> None:
     text = "".join(pieces)
-    expected = "".join("\ufffd" if 0xD800 <= ord(one) < 0xE000 else one for one in json.loads(f'"{text}"'))
+    expected = "".join("\ufffd" if 0xD800 <= ord(load) < 0xE000 else load for load in json.loads(f'"{text}"'))
     assert load_object(f'{{"a":"{text}"}}'.encode()) == {"a": expected}
 
 

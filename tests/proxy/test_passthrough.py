@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from specdash.core.proxy_events import Phase
+from specdash.core.proxy_events import RequestPhase
 from support.fault_server import free_port
 from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -196,20 +197,20 @@ class TestLeaving:
     async def test_a_client_that_leaves_ends_the_generation(self, behave: Behaviour) -> None:
         async with proxied(behave) as (proxy, server):
             _, writer = await proxy.send_post(PATH, BODY)
-            await until(lambda: len(chats(server)) == 1)
+            await until_async(lambda: len(chats(server)) == 1)
             await asyncio.sleep(0.02)
             writer.close()
-            await until(lambda: chats(server)[0].writer.is_closing(), 1.0)
-            await until(lambda: proxy.proxy.telemetry.active == [])
+            await until_async(lambda: chats(server)[0].writer.is_closing(), 1.0)
+            await until_async(lambda: proxy.proxy.telemetry.active == [])
             assert proxy.proxy.upstream.in_flight == 0
 
     async def test_a_client_that_leaves_while_held_is_forgotten(self) -> None:
         async with proxied(streams) as (proxy, server):
             proxy.proxy.gate.hold("", 60)
             _, writer = await proxy.send_post(PATH, BODY)
-            await until(lambda: proxy.proxy.gate.waiting == 1)
+            await until_async(lambda: proxy.proxy.gate.waiting == 1)
             writer.close()
-            await until(lambda: proxy.proxy.gate.waiting == 0, 1.0)
+            await until_async(lambda: proxy.proxy.gate.waiting == 0, 1.0)
             proxy.proxy.gate.resume()
             assert chats(server) == []
 
@@ -221,7 +222,7 @@ class TestHeld:
             async with proxy.client.stream("POST", PATH, content=BODY) as answer:
                 pieces = answer.aiter_raw()
                 assert await anext(pieces) == b": held\n\n"
-                assert proxy.proxy.telemetry.active[0].phase is Phase.HELD
+                assert proxy.proxy.telemetry.active[0].phase is RequestPhase.HELD
                 proxy.proxy.gate.resume()
                 rest = b"".join([piece async for piece in pieces])
             assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
@@ -233,7 +234,7 @@ class TestHeld:
         async with proxied(behave) as (proxy, _):
             proxy.proxy.gate.hold("", 60)
             request = asyncio.create_task(proxy.post(PATH, {}))
-            await until(lambda: proxy.proxy.gate.waiting == 1)
+            await until_async(lambda: proxy.proxy.gate.waiting == 1)
             proxy.proxy.gate.resume()
             assert (await request).json() == {"choices": []}
 

@@ -14,7 +14,8 @@ import pytest
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from support.engines import RunningBackend, engine_env, running_backend
 from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import settings_for, until
+from support.scripted_upstream import settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -124,20 +125,20 @@ def thinker(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 def timeless(value: Any) -> Any:
     """A JSON value, keys in order, without what differs between any two answers."""
     if isinstance(value, list):
-        return [timeless(one) for one in value]
+        return [timeless(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     differs = ("id", "created", "prompt_ms", "time_ms", "predicted_ms")
     return [
-        (key, ... if key in differs or key.endswith(("_per_token_ms", "_per_second")) else timeless(one))
-        for key, one in value.items()
+        (key, ... if key in differs or key.endswith(("_per_token_ms", "_per_second")) else timeless(entry))
+        for key, entry in value.items()
     ]
 
 
 def events(data: bytes) -> list[Any]:
     assert data.endswith(b"\n\n")
     parts = data[:-2].split(b"\n\n")
-    return [timeless(orjson.loads(one[6:])) if one.startswith(b"data: {") else one for one in parts]
+    return [timeless(orjson.loads(part[6:])) if part.startswith(b"data: {") else part for part in parts]
 
 
 async def both(backend: RunningBackend, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
@@ -180,7 +181,7 @@ async def test_a_refusal_is_the_servers_own(backend: RunningBackend, name: str, 
 async def test_a_running_request_tells_its_prompt_and_its_acceptance(backend: RunningBackend, *, stream: bool) -> None:
     async with endless(backend, stream=stream) as (proxy, _):
         active = proxy.proxy.telemetry.active[0]
-        await until(lambda: bool(active.view().draft_tokens))
+        await until_async(lambda: bool(active.view().draft_tokens))
         view = active.view()
         assert view.prompt_tokens
         assert view.accepted_tokens is not None
@@ -191,7 +192,7 @@ async def test_a_client_that_leaves_frees_the_slot(backend: RunningBackend, *, s
     async with endless(backend, stream=stream) as (proxy, writer):
         writer.close()
         await becomes(backend, is_busy=False, limit_s=ABORT_S)
-        await until(lambda: proxy.proxy.telemetry.active == [])
+        await until_async(lambda: proxy.proxy.telemetry.active == [])
 
 
 async def becomes(backend: RunningBackend, *, is_busy: bool, limit_s: float) -> None:
@@ -199,7 +200,7 @@ async def becomes(backend: RunningBackend, *, is_busy: bool, limit_s: float) -> 
     deadline = time.monotonic() + limit_s
     while True:
         slots = await asyncio.to_thread(backend.get, "/slots")
-        if any(one["is_processing"] for one in slots) is is_busy:
+        if any(slot["is_processing"] for slot in slots) is is_busy:
             return
         assert time.monotonic() < deadline
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.supervised import SupervisedManager
-from specdash.control.supervisor import Service, Supervisor
+from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,10 +43,7 @@ def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_pa
         client.close()
 
     def wait_for_answers(count: int) -> None:
-        deadline = time.monotonic() + 30
-        while len(answers) < count and not failures:
-            assert time.monotonic() < deadline, "the proxy does not answer"
-            time.sleep(0.02)
+        until(lambda: not (len(answers) < count and not failures), 30, why=lambda: "the proxy does not answer")
 
     with Supervisor() as supervisor:
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}

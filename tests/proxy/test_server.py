@@ -12,17 +12,17 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from specdash.core.run_record import ProxyRecord
+from specdash.core.records import ProxyRecord
 from support.certificates import make_certificate
 from support.fault_server import FaultServer, free_port, says
 from support.proxy_process import ProxyProcess, running_proxy
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,10 +76,7 @@ def upstream(generation: Generation) -> Iterator[FaultServer]:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+    until(lambda: condition(), WAIT_S, why=lambda: what)
 
 
 def stream_in_background(proxy: ProxyProcess) -> tuple[threading.Thread, list[bytes]]:
@@ -242,7 +239,7 @@ class TestReload:
 class TestSockets:
     def test_it_takes_the_sockets_systemd_passes(self, upstream: FaultServer, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-            ports = [one.getsockname()[1] for one in (first, second)]
+            ports = [item.getsockname()[1] for item in (first, second)]
             early = socket.create_connection(("127.0.0.1", ports[0]))
             early.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             process = activated([first, second], upstream, tmp_path)
@@ -327,7 +324,7 @@ def activated(sockets: list[socket.socket], upstream: FaultServer, directory: Pa
         "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': str(len(moved))}\n"
         "os.execv(sys.executable, [sys.executable, '-m', 'specdash', 'proxy', 'run', *sys.argv[2:]])\n"
     )
-    numbers = [one.fileno() for one in sockets]
+    numbers = [item.fileno() for item in sockets]
     command = [sys.executable, "-c", program, ",".join(map(str, numbers)), "--upstream", upstream.url]
     with (directory / "err").open("wb") as stderr:
         return subprocess.Popen(command, stderr=stderr, env=environment(directory), pass_fds=numbers)

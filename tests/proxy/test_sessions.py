@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.proxy.blocks import Usage
-from specdash.proxy.sessions import HISTORY, Session, SessionStore
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from specdash.proxy.answer.blocks import Usage
+from specdash.proxy.sessions import HISTORY, ProxySession, SessionStore
+from support.clock import Clock
 
 
 def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
@@ -23,8 +16,8 @@ def make_store(ttl: float = 100.0, cap: int = 3) -> tuple[SessionStore, Clock]:
     return SessionStore(ttl, cap, clock, lambda: clock.now + 1_700_000_000), clock
 
 
-def make_session() -> Session:
-    return Session("s", 0.0, 0.0)
+def make_session() -> ProxySession:
+    return ProxySession("s", 0.0)
 
 
 def test_the_same_id_gives_the_same_session() -> None:
@@ -70,7 +63,7 @@ def test_the_cap_forgets_the_least_recently_seen_first() -> None:
         store.get(name)
     store.get("a")
     store.get("d")
-    assert [one.id for one in store.all()] == ["d", "a", "c"]
+    assert [proxy_session.id for proxy_session in store.all()] == ["d", "a", "c"]
 
 
 def test_the_cap_spares_active_sessions_unless_all_are() -> None:
@@ -79,10 +72,10 @@ def test_the_cap_spares_active_sessions_unless_all_are() -> None:
     store.enter(busy)
     store.get("b")
     store.get("c")
-    assert {one.id for one in store.all()} == {"busy", "c"}
+    assert {proxy_session.id for proxy_session in store.all()} == {"busy", "c"}
     store.enter(store.get("c"))
     store.get("d")
-    assert {one.id for one in store.all()} == {"c", "d"}
+    assert {proxy_session.id for proxy_session in store.all()} == {"c", "d"}
     store.leave(busy)
     assert busy.active == 0
     assert store.find("busy") is None
@@ -112,7 +105,7 @@ def test_a_smaller_cap_holds_at_once() -> None:
     for name in ("a", "b", "c"):
         store.get(name)
     store.reconfigure(100, 1)
-    assert [one.id for one in store.all()] == ["c"]
+    assert [proxy_session.id for proxy_session in store.all()] == ["c"]
 
 
 STEPS = st.lists(
@@ -123,7 +116,7 @@ STEPS = st.lists(
 @given(cap=st.integers(1, 6), steps=STEPS)
 def test_the_cap_is_never_exceeded(cap: int, steps: list[tuple[str, int, float]]) -> None:
     store, clock = make_store(ttl=100, cap=cap)
-    running: list[Session] = []
+    running: list[ProxySession] = []
     for what, number, seconds in steps:
         if what == "get":
             store.get(str(number))
@@ -135,19 +128,19 @@ def test_the_cap_is_never_exceeded(cap: int, steps: list[tuple[str, int, float]]
         else:
             clock.now += seconds
         assert len(store) <= cap
-        assert len({one.id for one in store.all()}) == len(store)
-    for one in running:
-        store.leave(one)
-    assert all(one.active == 0 for one in store.all())
+        assert len({proxy_session.id for proxy_session in store.all()}) == len(store)
+    for proxy_session in running:
+        store.leave(proxy_session)
+    assert all(proxy_session.active == 0 for proxy_session in store.all())
 
 
 @given(turns=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 10_000), st.integers(0, 500)), max_size=60))
 def test_no_session_sees_anothers_numbers(turns: list[tuple[int, int, int]]) -> None:
     together, _ = make_store(cap=8)
-    alone: dict[int, Session] = {}
+    alone: dict[int, ProxySession] = {}
     for number, prompt, completion in turns:
         usage = Usage(prompt=prompt, completion=completion)
-        for session in (together.get(str(number)), alone.setdefault(number, Session(str(number), 0.0, 0.0))):
+        for session in (together.get(str(number)), alone.setdefault(number, ProxySession(str(number), 0.0))):
             session.turn_done(usage, prompt // 2, 20_000)
     for number, expected in alone.items():
         found = together.get(str(number))
@@ -240,7 +233,7 @@ def test_forced_requests_are_counted_once_per_turn() -> None:
 
 
 def test_pauses_are_between_an_answer_and_the_longer_request_that_follows() -> None:
-    session = Session("s", 0.0, 0.0)
+    session = ProxySession("s", 0.0)
     session.note_arrival(1, 10.0)
     assert session.pause_s(1) is None
     for turn in range(1, 6):

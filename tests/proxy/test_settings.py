@@ -18,14 +18,14 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 def test_every_parameter_is_a_field_and_every_field_a_parameter() -> None:
-    fields = {one.name for one in dataclasses.fields(ProxySettings)} - {"problems"}
-    assert fields == {one.name for one in PARAMETERS}
+    fields = {dataclass_field.name for dataclass_field in dataclasses.fields(ProxySettings)} - {"problems"}
+    assert fields == {parameter.name for parameter in PARAMETERS}
 
 
 def test_the_defaults_are_good_values_of_their_own_parameter() -> None:
-    for one in PARAMETERS:
-        if one.default is not None:
-            assert one.parse(one.text(one.default), one.key) == one.default
+    for parameter in PARAMETERS:
+        if parameter.default is not None:
+            assert parameter.parse(parameter.text(parameter.default), parameter.key) == parameter.default
 
 
 def test_an_empty_text_counts_as_unset() -> None:

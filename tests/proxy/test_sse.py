@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.block_order import signature_of
-from specdash.proxy.blocks import Usage
-from specdash.proxy.builder import MessageBuilder
-from specdash.proxy.errors import ApiError
-from specdash.proxy.sse import SseWriter
+from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Usage, signature_of
+from specdash.proxy.http.responses import ApiError
 from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.proxy.blocks import BlockSink
+    from specdash.proxy.answer.blocks import BlockSink
 
 Told = tuple[Any, ...]
 
@@ -66,7 +63,8 @@ def content_of(body: bytes) -> list[dict[str, Any]]:
     """Blocks as a client accumulates them, an input that is not an object being {} as in a whole answer."""
     blocks = checked(body).content
     return [
-        one | {"input": one["input"] if type(one["input"]) is dict else {}} if "input" in one else one for one in blocks
+        block | {"input": block["input"] if type(block["input"]) is dict else {}} if "input" in block else block
+        for block in blocks
     ]
 
 
@@ -162,7 +160,7 @@ def test_a_call_begins_as_soon_as_the_one_before_has_its_input() -> None:
     writer.arguments(1, "{")
     writer.take()
     writer.arguments(0, "1}")
-    assert [(one["type"], one["index"]) for one in events(writer.take())] == [
+    assert [(event["type"], event["index"]) for event in events(writer.take())] == [
         ("content_block_delta", 0),
         ("content_block_stop", 0),
         ("content_block_start", 1),
@@ -172,7 +170,7 @@ def test_a_call_begins_as_soon_as_the_one_before_has_its_input() -> None:
 
 def test_text_after_a_call_is_a_block_of_its_own() -> None:
     body = written([("text", "a"), ("tool", 0), ("arguments", 0, "{}"), ("text", "b")])
-    assert [(one["type"], one.get("text")) for one in checked(body).content] == [
+    assert [(entry["type"], entry.get("text")) for entry in checked(body).content] == [
         ("text", "a"),
         ("tool_use", None),
         ("text", "b"),
@@ -187,7 +185,7 @@ def test_what_follows_a_whole_input_after_another_block_began_is_left_out() -> N
 def test_a_call_without_input_has_no_delta() -> None:
     body = written([("tool", 0), ("arguments", 0, ""), ("tool", 1)])
     assert "content_block_delta" not in checked(body).names
-    assert [one["input"] for one in checked(body).content] == [{}, {}]
+    assert [entry["input"] for entry in checked(body).content] == [{}, {}]
 
 
 def test_content_is_known_from_its_first_piece() -> None:
@@ -213,24 +211,26 @@ def failed_writer() -> SseWriter:
 
 
 SAYINGS: dict[str, Callable[[SseWriter], None]] = {
-    "text": lambda one: one.text("x"),
-    "thinking": lambda one: one.thinking("x"),
-    "tool": lambda one: one.tool(0, "toolu_0", "f"),
-    "arguments": lambda one: one.arguments(0, "x"),
-    "ping": lambda one: one.ping(),
-    "finish": lambda one: one.finish("end_turn", None, Usage()),
+    "text": lambda sse_writer: sse_writer.text("x"),
+    "thinking": lambda sse_writer: sse_writer.thinking("x"),
+    "tool": lambda sse_writer: sse_writer.tool(0, "toolu_0", "f"),
+    "arguments": lambda sse_writer: sse_writer.arguments(0, "x"),
+    "ping": lambda sse_writer: sse_writer.ping(),
+    "finish": lambda sse_writer: sse_writer.finish("end_turn", None, Usage()),
 }
-START: dict[str, Callable[[SseWriter], None]] = {"start": lambda one: one.start("msg_2", "m", Usage())}
-ERROR: dict[str, Callable[[SseWriter], None]] = {"error": lambda one: one.error(ApiError(500, "x").envelope("r"))}
+START: dict[str, Callable[[SseWriter], None]] = {"start": lambda sse_writer: sse_writer.start("msg_2", "m", Usage())}
+ERROR: dict[str, Callable[[SseWriter], None]] = {
+    "error": lambda sse_writer: sse_writer.error(ApiError(500, "x").envelope("r"))
+}
 
 
 @pytest.mark.parametrize(
     ("state", "saying"),
     [
-        *((SseWriter, one) for one in SAYINGS.values()),
-        *((begun_writer, one) for one in START.values()),
-        *((finished_writer, one) for one in (SAYINGS | START | ERROR).values()),
-        *((failed_writer, one) for one in (SAYINGS | START | ERROR).values()),
+        *((SseWriter, saying) for saying in SAYINGS.values()),
+        *((begun_writer, entry) for entry in START.values()),
+        *((finished_writer, saying) for saying in (SAYINGS | START | ERROR).values()),
+        *((failed_writer, saying) for saying in (SAYINGS | START | ERROR).values()),
     ],
 )
 def test_a_call_at_the_wrong_time_raises_and_writes_nothing(

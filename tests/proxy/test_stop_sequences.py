@@ -7,27 +7,16 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specdash.proxy.builder import MessageBuilder
-from specdash.proxy.stop_sequences import StopSequences
+from specdash.proxy.answer.blocks import MessageBuilder
+from specdash.proxy.answer.filters import StopSequences
+from support.recording_sink import RecordingSink
 
 ALPHABET = "a\U0001f9ea"
 STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-class Pieces(MessageBuilder):
-    """Also remembers the pieces of text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-
-    def text(self, text: str) -> None:
-        self.texts.append(text)
-        super().text(text)
-
-
-def run(stops: list[str], pieces: list[str]) -> tuple[StopSequences, Pieces]:
-    sink = Pieces()
+def run(stops: list[str], pieces: list[str]) -> tuple[StopSequences, RecordingSink]:
+    sink = RecordingSink()
     search = StopSequences(stops, sink)
     for piece in pieces:
         search.text(piece)
@@ -49,12 +38,12 @@ def expected(stops: list[str], text: str) -> tuple[str, str | None]:
 @example(["abc", "ab"], ["xabc"])
 def test_the_text_ends_before_the_stop_that_begins_earliest(stops: list[str], pieces: list[str]) -> None:
     search, sink = run(stops, pieces)
-    assert (sink.visible_text(), search.matched) == expected(stops, "".join(pieces))
+    assert (sink.all_text, search.matched) == expected(stops, "".join(pieces))
 
 
 @given(STOPS, st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=12))
 def test_only_what_may_become_a_stop_is_held_back(stops: list[str], pieces: list[str]) -> None:
-    sink = Pieces()
+    sink = RecordingSink()
     search = StopSequences(stops, sink)
     said = ""
     for piece in pieces:
@@ -62,7 +51,7 @@ def test_only_what_may_become_a_stop_is_held_back(stops: list[str], pieces: list
         search.text(piece)
         if search.matched is not None:
             break
-        held = said[len(sink.visible_text()) :]
+        held = said[len(sink.all_text) :]
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
@@ -74,7 +63,7 @@ def test_text_that_holds_no_beginning_of_a_stop_passes_piece_for_piece(pieces: l
 def test_every_character_that_means_something_in_a_pattern_is_only_a_character() -> None:
     for character in "]^\\-[.*+?{}()|$#& ":
         search, sink = run([character * 2], ["x" + character, character + "y"])
-        assert (sink.visible_text(), search.matched) == ("x", character * 2)
+        assert (sink.all_text, search.matched) == ("x", character * 2)
 
 
 def test_nothing_passes_after_the_match_and_it_is_told_once() -> None:
@@ -101,7 +90,13 @@ def test_a_tool_call_and_thinking_come_after_the_text_held_before_them() -> None
     search.arguments(0, '{"STOP":1}')
     search.text("P")
     search.flush()
-    assert [one.get("text", one["type"]) for one in sink.content()] == ["aST", "thinking", "bSTO", "tool_use", "P"]
+    assert [entry.get("text", entry["type"]) for entry in sink.content()] == [
+        "aST",
+        "thinking",
+        "bSTO",
+        "tool_use",
+        "P",
+    ]
     assert search.matched is None
 
 

@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, Phase, RequestEvent, from_json
+from specdash.core.proxy_events import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    RequestEvent,
+    RequestOutcome,
+    RequestPhase,
+    from_json,
+)
 from specdash.core.proxy_lines import ContextLine, parse_line, read_line
-from specdash.proxy.answer import Answer
-from specdash.proxy.blocks import Usage
-from specdash.proxy.builder import MessageBuilder
-from specdash.proxy.context import context_json
-from specdash.proxy.gate import Gate
-from specdash.proxy.guardrails import Note
-from specdash.proxy.metrics import render
+from specdash.proxy.answer.assembler import AnswerAssembler
+from specdash.proxy.answer.blocks import MessageBuilder, Usage
+from specdash.proxy.guardrails import GuardrailNote
+from specdash.proxy.http.app import Proxy
+from specdash.proxy.http.endpoints import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import ProxySettings, settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, Telemetry
-from specdash.proxy.upstream import Upstream
-from specdash.proxy.window import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +43,11 @@ class Desk:
         self.sessions = SessionStore(1000, 10, self.clock, self.wall)
         self.telemetry = Telemetry(self.settings, self.sessions, clock=self.clock, wall=self.wall)
 
+    def proxy(self) -> Proxy:
+        proxy = Proxy(self.settings)
+        proxy.sessions, proxy.telemetry = self.sessions, self.telemetry
+        return proxy
+
     def clock(self) -> float:
         return self.now
 
@@ -47,14 +56,13 @@ class Desk:
 
     def begin(self, session: str = "s", **changes: Any) -> ActiveRequest:
         values: dict[str, Any] = {
-            "request_id": "req_1", "path": "/v1/messages", "stream": True, "strict": False, "model": "m",
-            "messages": 3, "tools": 2,
+            "request_id": "req_1", "stream": True, "model": "m", "messages": 3, "tools": 2
         }  # fmt: skip
-        return self.telemetry.begin(self.sessions.get(session), **(values | changes))
+        return self.telemetry.begin(self.sessions.get(session), RequestEvent(0.0, session, **(values | changes)))
 
     def events(self) -> list[GuardrailEvent | RequestEvent]:
         found = [from_json(line) for line in self.path.read_text().splitlines()]
-        return [one for one in found if one is not None]
+        return [event for event in found if event is not None]
 
     def request(self) -> RequestEvent:
         event = self.events()[-1]
@@ -67,8 +75,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def make_answer(*chunks: dict[str, Any]) -> Answer:
-    answer = Answer(MessageBuilder())
+def make_answer(*chunks: dict[str, Any]) -> AnswerAssembler:
+    answer = AnswerAssembler(MessageBuilder())
     for chunk in chunks:
         answer.chunk(chunk)
     return answer
@@ -97,7 +105,7 @@ def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -
     active.first_content()
     active.update(make_answer(progress(1000), content()))
     active.session.turn_done(Usage(1000, 400, 50), 900, 4096)
-    desk.telemetry.finish(active, outcome=Outcome.OK, stop_reason="tool_use", tool_calls=("Read",))
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK, stop_reason="tool_use", tool_calls=("Read",))
     event = desk.request()
     assert (event.ttft_s, event.duration_s) == (1.5, 3.0)
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (1000, 400, 50)
@@ -113,7 +121,7 @@ def test_the_first_token_and_the_one_after_a_cache_hit_have_no_speed(desk: Desk)
     first = {"cache_n": 999, "prompt_n": 1, "prompt_ms": 1020.0, "predicted_n": 1, "predicted_ms": 0.001}
     active.update(make_answer({**content(), "timings": first}))
     assert (active.view().prefill_rate, active.view().decode_rate) == (None, None)
-    desk.telemetry.finish(active, outcome=Outcome.OK)
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     event = desk.request()
     assert (event.prefill_rate, event.decode_rate, event.completion_tokens) == (None, None, 1)
 
@@ -122,9 +130,9 @@ def test_what_retries_cost_is_added_up(desk: Desk) -> None:
     active = desk.begin()
     active.update(make_answer(content()))
     active.next_attempt()
-    assert active.phase is Phase.WAITING
+    assert active.phase is RequestPhase.WAITING
     active.update(make_answer(content()))
-    desk.telemetry.finish(active, outcome=Outcome.OK)
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     event = desk.request()
     assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 1)
     assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 25.0)
@@ -134,27 +142,27 @@ def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk)
     active = desk.begin()
     active.update(make_answer(content()))
     active.next_attempt()
-    desk.telemetry.finish(active, outcome=Outcome.ERROR, status=529, error_type="overloaded_error")
+    desk.telemetry.finish(active, outcome=RequestOutcome.ERROR, status=529, error_type="overloaded_error")
     event = desk.request()
     assert (event.completion_tokens, event.retries, event.error_type) == (50, 1, "overloaded_error")
 
 
 def test_what_is_not_known_is_left_out(desk: Desk) -> None:
-    desk.telemetry.finish(desk.begin(), outcome=Outcome.ERROR, status=504, error_type="timeout_error")
+    desk.telemetry.finish(desk.begin(), outcome=RequestOutcome.ERROR, status=504, error_type="timeout_error")
     event = desk.request()
     unknown = (event.prompt_tokens, event.completion_tokens, event.ttft_s, event.decode_rate, event.draft_tokens)
     assert unknown == (None,) * 5
 
 
 def test_a_client_that_left_has_status_499(desk: Desk) -> None:
-    desk.telemetry.finish(desk.begin(), outcome=Outcome.CLIENT_LEFT)
-    assert (desk.request().outcome, desk.request().status) == (Outcome.CLIENT_LEFT, 499)
+    desk.telemetry.finish(desk.begin(), outcome=RequestOutcome.CLIENT_LEFT)
+    assert (desk.request().outcome, desk.request().status) == (RequestOutcome.CLIENT_LEFT, 499)
 
 
 def test_only_the_first_end_counts(desk: Desk) -> None:
     active = desk.begin()
-    desk.telemetry.finish(active, outcome=Outcome.CLIENT_LEFT)
-    desk.telemetry.finish(active, outcome=Outcome.OK)
+    desk.telemetry.finish(active, outcome=RequestOutcome.CLIENT_LEFT)
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     assert len(desk.events()) == 1
     assert active.session.active == 0
 
@@ -175,16 +183,19 @@ def test_the_phase_follows_the_request(desk: Desk) -> None:
     active.update(make_answer(progress(1000), content()))
     phases.append(active.phase)
     assert active.view().decode_rate == 25.0
-    desk.telemetry.finish(active, outcome=Outcome.OK)
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     assert [*phases, active.phase] == [
-        Phase.WAITING, Phase.HELD, Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
+        RequestPhase.WAITING, RequestPhase.HELD, RequestPhase.WAITING, RequestPhase.PREFILL,
+        RequestPhase.DECODE, RequestPhase.DONE
     ]  # fmt: skip
     assert desk.request().held_s == 2.0
 
 
 def test_a_guardrail_action_is_an_event_a_count_a_mark_and_a_line(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     active = desk.begin()
-    note = Note(Guardrail.MALFORMED_TOOL, Action.DETECTED, {"streak": 2, "kind": "markup", "tool": ""})
+    note = GuardrailNote(
+        Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, {"streak": 2, "kind": "markup", "tool": ""}
+    )
     desk.telemetry.note(active, active.session, note)
     desk.telemetry.note(None, active.session, note)
     event = desk.events()[0]
@@ -207,7 +218,7 @@ def test_a_turn_ends_in_a_context_line(desk: Desk, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO)
     active = desk.begin()
     active.session.turn_done(Usage(prompt, 0, 20), None, 4096)
-    desk.telemetry.finish(active, outcome=Outcome.OK)
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     record = caplog.records[-1]
     line = parse_line(record.getMessage())
     assert isinstance(line, ContextLine)
@@ -218,9 +229,9 @@ def test_requests_are_logged_as_counts(desk: Desk, caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO)
     active = desk.begin()
     active.update(make_answer(content()))
-    desk.telemetry.finish(active, outcome=Outcome.OK, stop_reason="end_turn")
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK, stop_reason="end_turn")
     lines = [read_line(text) for text in caplog.messages]
-    assert [one.name for one in lines if one is not None] == ["request", "response"]
+    assert [line.name for line in lines if line is not None] == ["request", "response"]
     response = lines[-1]
     assert response is not None
     assert (response.facts["output_tokens"], response.facts["text_len"]) == (50, 5)
@@ -230,11 +241,8 @@ def test_events_can_be_switched_off(tmp_path: Path) -> None:
     settings = settings_from_env({"PROXY_EVENTS_FILE": "off"})
     sessions = SessionStore(1000, 10)
     telemetry = Telemetry(settings, sessions, env={"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
-    active = telemetry.begin(
-        sessions.get("s"), request_id="r", path="/v1/messages", stream=False, strict=False, model="m", messages=1,
-        tools=0,
-    )  # fmt: skip
-    telemetry.finish(active, outcome=Outcome.OK)
+    active = telemetry.begin(sessions.get("s"), RequestEvent(0.0, "s", "r"))
+    telemetry.finish(active, outcome=RequestOutcome.OK)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,15 +259,17 @@ async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCap
     active = desk.begin()
     active.update(answer)
     for guardrail in Guardrail:
-        for action in Action:
-            desk.telemetry.note(active, active.session, Note(guardrail, action, {"attempt": 1, "tool": "Read"}))
-    upstream = Upstream(desk.settings)
-    window, gate = Window(upstream, desk.settings), Gate()
-    pictures = [context_json(active.session, desk.sessions, desk.telemetry, desk.settings, window, gate)]
+        for action in GuardrailAction:
+            desk.telemetry.note(
+                active, active.session, GuardrailNote(guardrail, action, {"attempt": 1, "tool": "Read"})
+            )
+    proxy = desk.proxy()
+    pictures = [context_json(proxy, active.session)]
     active.session.turn_done(answer.usage, 900, 4096)
-    desk.telemetry.finish(active, outcome=Outcome.OK, tool_calls=[one.name for one in answer.tool_calls()])
-    pictures.append(context_json(active.session, desk.sessions, desk.telemetry, desk.settings, window, gate))
-    page = render(desk.telemetry, desk.sessions, desk.settings, window, gate)
-    told = [desk.path.read_text(), caplog.text, json.dumps(pictures), page]
-    assert all(len(one) > 500 for one in told)
-    assert [one for one in told if SECRET in one] == []
+    desk.telemetry.finish(
+        active, outcome=RequestOutcome.OK, tool_calls=[tool_call.name for tool_call in answer.tool_calls()]
+    )
+    pictures.append(context_json(proxy, active.session))
+    told = [desk.path.read_text(), caplog.text, json.dumps(pictures), render(proxy)]
+    assert all(len(name) > 500 for name in told)
+    assert [name for name in told if SECRET in name] == []

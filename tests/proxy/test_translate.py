@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.errors import InvalidRequestError
-from specdash.proxy.messages import Tool, ToolChoice
-from specdash.proxy.parse import parse_count_tokens, parse_messages
-from specdash.proxy.translate import chat_body, chat_messages, prefill_of
+from specdash.proxy.http.responses import InvalidRequestError
+from specdash.proxy.translate.parse import Tool, ToolChoice, parse_count_tokens, parse_messages
+from specdash.proxy.translate.translate import chat_body, chat_messages, prefill_of
 from support.messages_bodies import PIXEL, READ, assistant_turns, body_of, rich_body, turns, user_turns
 
 if TYPE_CHECKING:
-    from specdash.proxy.messages import MessagesRequest
+    from specdash.proxy.translate.parse import MessagesRequest
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
 IMAGE_PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
@@ -72,7 +71,7 @@ class TestConversation:
         found = rendered(
             user("hi"), assistant(CALL), {"role": "system", "content": "Hurry."}, user(result("toolu_1"), text("go"))
         )
-        assert [one["role"] for one in found] == ["user", "assistant", "tool", "user"]
+        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "user"]
         assert found[3]["content"] == "<system-reminder>\nHurry.\n</system-reminder>\n\ngo"
 
     def test_user_turns_in_a_row_are_one_message(self) -> None:
@@ -89,8 +88,11 @@ class TestConversation:
             assistant(text("Reading."), CALL, OTHER_CALL),
             user(text("first"), result("toolu_2", "two"), text("second"), result("toolu_1", "one")),
         )
-        assert [one["role"] for one in found] == ["user", "assistant", "tool", "tool", "user"]
-        assert [(one["tool_call_id"], one["content"]) for one in found[2:4]] == [("toolu_2", "two"), ("toolu_1", "one")]
+        assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "tool", "user"]
+        assert [(entry["tool_call_id"], entry["content"]) for entry in found[2:4]] == [
+            ("toolu_2", "two"),
+            ("toolu_1", "one"),
+        ]
         assert found[4]["content"] == "first\n\nsecond"
 
     def test_an_assistant_that_only_calls_has_no_content(self) -> None:
@@ -121,7 +123,11 @@ class TestConversation:
 
     def test_a_turn_of_unknown_blocks_keeps_the_sides_alternating(self) -> None:
         found = rendered(user("a"), assistant({"type": "of_the_future"}), user("b"))
-        assert [(one["role"], one["content"]) for one in found] == [("user", "a"), ("assistant", ""), ("user", "b")]
+        assert [(entry["role"], entry["content"]) for entry in found] == [
+            ("user", "a"),
+            ("assistant", ""),
+            ("user", "b"),
+        ]
 
 
 class TestContent:
@@ -315,27 +321,27 @@ class TestInvariants:
     @given(st.lists(turns, min_size=1, max_size=8))
     def test_sides_alternate_and_results_follow_their_calls(self, said: list[Any]) -> None:
         found = rendered(*said)
-        talking = [one["role"] for one in found if one["role"] != "tool"]
+        talking = [entry["role"] for entry in found if entry["role"] != "tool"]
         for before, after in itertools.pairwise(found):
             assert after["role"] != "user" or before["role"] != "user"
             assert after["role"] != "assistant" or before["role"] != "assistant"
         assert set(talking) <= {"user", "assistant"}
         calls: list[str] = []
-        for one in found:
-            if one["role"] == "tool":
-                assert one["tool_call_id"] in calls
-            elif one["role"] == "assistant":
-                calls = [call["id"] for call in one.get("tool_calls", ())]
-                assert calls or one["content"] is not None
+        for entry in found:
+            if entry["role"] == "tool":
+                assert entry["tool_call_id"] in calls
+            elif entry["role"] == "assistant":
+                calls = [call["id"] for call in entry.get("tool_calls", ())]
+                assert calls or entry["content"] is not None
 
     @given(st.lists(user_turns | assistant_turns, min_size=1, max_size=6))
     def test_no_text_and_no_picture_is_lost(self, said: list[Any]) -> None:
         shown = json.dumps(rendered(*said), ensure_ascii=False)
         for message in said:
             for block in message["content"] if isinstance(message["content"], list) else [text(message["content"])]:
-                for one in (block, *(block["content"] if isinstance(block.get("content"), list) else ())):
-                    if one["type"] == "text":
-                        assert json.dumps(one["text"], ensure_ascii=False)[1:-1] in shown
+                for entry in (block, *(block["content"] if isinstance(block.get("content"), list) else ())):
+                    if entry["type"] == "text":
+                        assert json.dumps(entry["text"], ensure_ascii=False)[1:-1] in shown
 
     @given(st.lists(turns, min_size=1, max_size=4))
     def test_the_body_is_a_function_of_the_request_and_leaves_it_alone(self, said: list[Any]) -> None:

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.proxy.parse import parse_count_tokens, parse_messages
-from specdash.proxy.translate import chat_body, prefill_of
+from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
+from specdash.proxy.translate.translate import chat_body, prefill_of
 from support.messages_bodies import READ, body_of, rich_body
 from support.small_server import small_server
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.proxy.messages import MessagesRequest
+    from specdash.proxy.translate.parse import MessagesRequest
 
 pytestmark = pytest.mark.engine
 
@@ -83,7 +83,7 @@ def test_a_prefill_is_repeated_and_continued(port: int, tools: Any) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     request = counted({"role": "assistant", "content": "pre x"}, tools=tools, thinking=thinking)
     found = chunks(port, chat_body(request, "m", max_tokens=4))
-    said = "".join(choice["delta"].get("content") or "" for one in found for choice in one.get("choices", ()))
+    said = "".join(choice["delta"].get("content") or "" for entry in found for choice in entry.get("choices", ()))
     assert said.startswith(prefill_of(request))
     assert len(said) > len(prefill_of(request))
 

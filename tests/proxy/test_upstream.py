@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.proxy.errors import ApiError
-from specdash.proxy.upstream import Upstream, UpstreamBrokenError
+from specdash.proxy.http.responses import ApiError
+from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError
 from support.fault_server import free_port, full_backlog
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,7 +155,7 @@ class TestPool:
         async with connected(silent, PROXY_MAX_CONNECTIONS="1") as (upstream, server):
             server.routes["/props"] = says_ok
             waiting = asyncio.create_task(upstream.open(b"{}"))
-            await until(lambda: len(server.calls) == 1)
+            await until_async(lambda: len(server.calls) == 1)
             assert await upstream.get_json("/props", 2) == {"ok": True}
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -208,7 +209,7 @@ class TestFailures:
                 with pytest.raises(ApiError) as caught:
                     await reply.read()
             assert caught.value.status == 504
-            await until(lambda: server.open == 0)
+            await until_async(lambda: server.open == 0)
             assert upstream.in_flight == 0
 
     @pytest.mark.parametrize("chunked", [True, False])
@@ -262,7 +263,7 @@ class TestFailures:
         async with connected(floods) as (upstream, server):
             async with await upstream.open(b"{}") as reply:
                 assert len((await reply.error()).message) < 1000
-            await until(lambda: server.open == 0)
+            await until_async(lambda: server.open == 0)
 
 
 class TestSecrets:
@@ -291,23 +292,23 @@ class TestAbort:
             reply.abort()
             reply.abort()
             assert await reply.read() == b""
-            await until(lambda: server.open == 0)
+            await until_async(lambda: server.open == 0)
             assert upstream.in_flight == 0
 
     async def test_leaving_the_block_closes_what_was_not_read(self) -> None:
         async with connected(endless) as (upstream, server):
             async with await upstream.open(b"{}"):
                 pass
-            await until(lambda: server.open == 0)
+            await until_async(lambda: server.open == 0)
 
     @pytest.mark.parametrize("behave", [endless, silent])
     async def test_cancelling_closes_the_connection_at_any_moment(self, behave: Behaviour) -> None:
         async with connected(behave) as (upstream, server):
             task = asyncio.create_task(whole(upstream))
-            await until(lambda: len(server.calls) == 1)
+            await until_async(lambda: len(server.calls) == 1)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: server.open == 0)
+            await until_async(lambda: server.open == 0)
             assert upstream.in_flight == 0
 
     async def test_cancelling_a_request_that_waits_for_its_turn_frees_it(self) -> None:
@@ -333,8 +334,8 @@ class TestAbort:
 
             for start in range(0, 1000, 50):
                 await asyncio.gather(*(one(number) for number in range(start, start + 50)))
-            await until(lambda: server.open == 0)
-            await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
+            await until_async(lambda: server.open == 0)
+            await until_async(lambda: len(asyncio.all_tasks()) <= tasks_before)
             assert upstream.in_flight == 0
             assert len(server.calls) == 1000
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.errors import ApiError, PromptTooLongError
-from specdash.proxy.upstream_errors import LONGEST_QUOTE, api_error
+from specdash.proxy.http.responses import ApiError, PromptTooLongError
+from specdash.proxy.upstream.upstream import LONGEST_QUOTE, api_error
 
 
 def said(message: str, **more: object) -> bytes:

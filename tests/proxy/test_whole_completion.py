@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from specdash.proxy.answer import Answer
-from specdash.proxy.whole_completion import WholeCompletion, streaming_body
+from specdash.proxy.answer.assembler import AnswerAssembler
+from specdash.proxy.answer.passthrough import WholeCompletion, streaming_body
 from support.recording_sink import RecordingSink
 
 FULL = {
@@ -31,9 +31,9 @@ def call(**function: str) -> dict[str, Any]:
 
 
 def whole(*chunks: dict[str, Any]) -> WholeCompletion:
-    completion = WholeCompletion(Answer(RecordingSink()))
-    for one in chunks:
-        completion.feed(b"data: " + orjson.dumps(one) + b"\n\n")
+    completion = WholeCompletion(AnswerAssembler(RecordingSink()))
+    for entry in chunks:
+        completion.feed(b"data: " + orjson.dumps(entry) + b"\n\n")
     completion.end()
     return completion
 

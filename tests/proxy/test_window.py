@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.core.proxy_status import Upstream as State
-from specdash.proxy.upstream import Upstream
-from specdash.proxy.window import Window
+from specdash.core.proxy_events import UpstreamStatus as State
+from specdash.proxy.upstream.upstream import Upstream
+from specdash.proxy.upstream.window import ContextWindow
+from support.clock import Clock
 from support.fault_server import free_port
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for, until
+from support.scripted_upstream import ScriptedUpstream, answers, scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,34 +25,19 @@ PROPS = {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b11549",
 MODELS = {"data": [{"id": "/models/Qwen3.gguf", "meta": {"n_ctx": 2048}}]}
 
 
-def answers(value: Any, status: int = 200) -> Behaviour:
-    async def behave(call: Call) -> None:
-        await call.json(value, status)
-
-    return behave
-
-
 async def hangs(call: Call) -> None:
     await call.gone()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @contextlib.asynccontextmanager
 async def watched(
     props: Behaviour | None = None, models: Behaviour | None = None, clock: Clock | None = None, **texts: str
-) -> AsyncIterator[tuple[Window, ScriptedUpstream]]:
+) -> AsyncIterator[tuple[ContextWindow, ScriptedUpstream]]:
     async with scripted(answers({}, 404)) as server:
         server.routes = {"/props": props or answers(PROPS), "/v1/models": models or answers(MODELS)}
         settings = settings_for(server.url, **texts)
         upstream = Upstream(settings)
-        window = Window(upstream, settings, clock or Clock())
+        window = ContextWindow(upstream, settings, clock or Clock())
         upstream.on_lost = window.forget
         try:
             yield window, server
@@ -59,13 +46,12 @@ async def watched(
             await upstream.close()
 
 
-async def test_props_tell_the_window_the_build_and_the_media() -> None:
+async def test_props_tell_the_window_and_the_build() -> None:
     async with watched() as (window, _):
         assert (window.tokens, window.status) == (None, State.UNKNOWN)
         await window.refresh()
         assert (window.tokens, window.status) == (4096, State.OK)
         assert window.build == "b11549"
-        assert window.media == frozenset({"vision"})
         assert (window.model_id, window.models) == ("/models/Qwen3.gguf", ("/models/Qwen3.gguf",))
 
 
@@ -118,7 +104,7 @@ async def test_it_is_read_again_after_context_refresh_in_the_background() -> Non
         clock.now += 2
         await window.refresh()
         assert window.tokens == 4096
-        await until(lambda: window.tokens == 9000)
+        await until_async(lambda: window.tokens == 9000)
 
 
 async def test_nothing_is_asked_while_no_request_flows() -> None:
@@ -149,7 +135,7 @@ async def test_after_a_restart_of_the_upstream_the_old_window_does_not_count() -
 async def test_an_unreachable_upstream_is_not_asked_for_every_request() -> None:
     settings = settings_for(f"http://127.0.0.1:{free_port()}")
     upstream, clock = Upstream(settings), Clock()
-    window = Window(upstream, settings, clock)
+    window = ContextWindow(upstream, settings, clock)
     tries = []
     upstream.on_lost = lambda: tries.append(clock.now)
     await window.refresh()

@@ -289,8 +289,8 @@ class TestOldAndHalfClosedClients:
             assert b"there" in text
 
     def test_several_requests_before_the_end_are_all_answered(self, bounded: ProxyProcess) -> None:
-        one = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        assert raw(bounded, one * 5, half_close=True).count(b"HTTP/1.1 200 OK") == 5
+        chunk = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        assert raw(bounded, chunk * 5, half_close=True).count(b"HTTP/1.1 200 OK") == 5
 
     @pytest.mark.parametrize("stream", [False, True])
     @pytest.mark.parametrize("said", [(), ("Hello",)])

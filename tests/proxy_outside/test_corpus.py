@@ -40,7 +40,9 @@ def rates(name: str) -> tuple[str, str]:
 @pytest.mark.timeout(120)
 def test_every_healthy_answer_passes_unchanged(mode: tuple[str, Way], upstream: FaultUpstream) -> None:
     name, way = mode
-    changed = {one.name: found for one in HEALTHY if (found := change(way, upstream, one)) is not None}
+    changed = {
+        transcript.name: found for transcript in HEALTHY if (found := change(way, upstream, transcript)) is not None
+    }
     assert changed == {}
     assert rates(name)[0] == f"{len(HEALTHY) - len(changed)} of {len(HEALTHY)}"
 
@@ -48,7 +50,9 @@ def test_every_healthy_answer_passes_unchanged(mode: tuple[str, Way], upstream: 
 @pytest.mark.timeout(120)
 def test_every_broken_answer_is_caught(mode: tuple[str, Way], upstream: FaultUpstream) -> None:
     name, way = mode
-    escaped = {one.name: found for one in BROKEN if (found := escape(way, upstream, one)) is not None}
+    escaped = {
+        transcript.name: found for transcript in BROKEN if (found := escape(way, upstream, transcript)) is not None
+    }
     assert escaped == {}
     assert rates(name)[1] == f"{len(BROKEN) - len(escaped)} of {len(BROKEN)}"
 
@@ -56,28 +60,28 @@ def test_every_broken_answer_is_caught(mode: tuple[str, Way], upstream: FaultUps
 def test_the_corpus_is_large_and_names_what_is_hard() -> None:
     assert len(HEALTHY) >= 60
     assert len(BROKEN) >= 30
-    names = [one.name for one in (*HEALTHY, *BROKEN)]
+    names = [transcript.name for transcript in (*HEALTHY, *BROKEN)]
     assert len(set(names)) == len(names)
-    assert all(one.why for one in (*HEALTHY, *BROKEN))
+    assert all(transcript.why for transcript in (*HEALTHY, *BROKEN))
 
 
-CUT = [one for one in (*HEALTHY, *BROKEN) if len(one.text) < 400]
+CUT = [transcript for transcript in (*HEALTHY, *BROKEN) if len(transcript.text) < 400]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(one=st.sampled_from(CUT), size=st.integers(1, 60))
+@given(transcript=st.sampled_from(CUT), size=st.integers(1, 60))
 def test_how_the_upstream_is_cut_makes_no_difference(
-    unhurried: object, upstream: FaultUpstream, one: Transcript, size: int
+    unhurried: object, upstream: FaultUpstream, transcript: Transcript, size: int
 ) -> None:
     from support.proxy_process import ProxyProcess
 
     assert isinstance(unhurried, ProxyProcess)
-    script = with_(one.script, timings=False, progress=())
+    script = with_(transcript.script, timings=False, progress=())
     bodies = []
     for split in (0, 1, size):
         upstream.forget()
         upstream.otherwise = with_(script, split=split)
-        bodies.append(unhurried.messages({**one.body, "stream": True}).body)
+        bodies.append(unhurried.messages({**transcript.body, "stream": True}).body)
     bodies = [re.sub(rb'"(?:request_id|id)":"(?:req|msg)_[^"]*"', b"", body) for body in bodies]
     # message_start tells the prompt's size as far as it is known by then: an answer of one piece brings it along.
     bodies = [re.sub(rb'"usage":\{[^}]*\}', b"", body, count=1) for body in bodies]

@@ -11,6 +11,7 @@ import pytest
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, RawClient, chat, told, turn
 from support.upstream_script import Endless, Hang, Script, answers, calls, says, stops, thinks, with_
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,13 +60,13 @@ def test_leaving_aborts_the_upstream(
     proxy: ProxyProcess = request.getfixturevalue(way.proxy)
     upstream.otherwise = MOMENTS[moment]
     with RawClient(proxy.port, way.path, way.body) as client:
-        one = upstream.wait_chats(1)[0]
-        if one.body.get("stream") and not MOMENTS[moment].hangs:
-            assert one.started.wait(5)
+        item = upstream.wait_chats(1)[0]
+        if item.body.get("stream") and not MOMENTS[moment].hangs:
+            assert item.started.wait(5)
         time.sleep(0.02)
         left = time.monotonic()
         client.leave(reset=reset)
-        assert one.wait_left(ABORT_S) - left < ABORT_S
+        assert item.wait_left(ABORT_S) - left < ABORT_S
     proxy.wait_idle()
 
 
@@ -98,12 +99,10 @@ def test_leaving_while_tokens_are_counted_aborts_the_count(plain: ProxyProcess, 
     upstream.routes = {CHAT + "/input_tokens": hanging, "/apply-template": hanging, "/tokenize": hanging}
     before = len(upstream.seen)
     with RawClient(plain.port, COUNT, turn()) as client:
-        deadline = time.monotonic() + 5
-        while not (asked := [one for one in upstream.seen[before:] if one.path in upstream.routes]):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: any(item.path in upstream.routes for item in upstream.seen[before:]))
+        asked = next(item for item in upstream.seen[before:] if item.path in upstream.routes)
         client.leave()
-        asked[0].wait_left(ABORT_S)
+        asked.wait_left(ABORT_S)
     plain.wait_idle()
 
 

@@ -193,8 +193,8 @@ def test_an_upstream_that_falls_silent_is_a_timeout(impatient: ProxyProcess, ups
     assert failed(seen)["type"] == "timeout_error"
     whole = told(impatient.messages(turn()))
     assert (whole.status, failed(whole)["type"]) == (504, "timeout_error")
-    for one in upstream.chats:
-        one.wait_left()
+    for item in upstream.chats:
+        item.wait_left()
 
 
 def test_a_turn_that_takes_too_long_in_all_is_a_timeout(upstream: FaultUpstream, tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_a_turn_that_takes_too_long_in_all_is_a_timeout(upstream: FaultUpstream,
     with running_proxy(upstream.url, tmp_path, values) as proxy:
         assert failed(told(proxy.messages(turn(stream=True))))["type"] == "timeout_error"
         assert failed(told(proxy.messages(turn())))["type"] == "timeout_error"
-        for one in upstream.chats:
-            one.wait_left()
+        for item in upstream.chats:
+            item.wait_left()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -311,7 +311,7 @@ def test_a_bad_body_is_named_and_the_upstream_never_called(
     assert answer.json["error"]["type"] == "invalid_request_error"
     assert answer.json["error"]["message"]
     assert answer.json["request_id"] == answer.headers["request-id"]
-    assert [one.path for one in upstream.seen[before:] if one.path != "/slots"] == []
+    assert [item.path for item in upstream.seen[before:] if item.path != "/slots"] == []
 
 
 def test_unusual_but_right_bodies_are_taken(proxy: ProxyProcess, upstream: FaultUpstream) -> None:
@@ -363,7 +363,7 @@ def test_a_key_is_asked_for_when_one_is_set(upstream: FaultUpstream, tmp_path: P
         assert upstream.chats == []
         for headers in ({"x-api-key": "sesame"}, {"authorization": "Bearer sesame"}):
             assert told(proxy.messages(turn(), headers)).text == "Hello"
-        sent = json.dumps([one.headers for one in upstream.seen])
+        sent = json.dumps([item.headers for item in upstream.seen])
         assert "sesame" not in sent, "the clients' key is not the upstream's business"
 
 

@@ -71,7 +71,7 @@ def test_a_malformed_call_is_asked_for_again_and_the_good_one_shown(
     seen = way.ask(turn(tools=TOOLS))
     assert seen.calls == CALLED
     assert seen.text == ""
-    assert [one.body["tool_choice"] for one in upstream.chats[1:]] == ["required"]
+    assert [chat.body["tool_choice"] for chat in upstream.chats[1:]] == ["required"]
     assert {"malformed_tool:detected", "malformed_tool:recovered"} <= set(marks(way.proxy, seen))
 
 
@@ -168,9 +168,9 @@ def test_a_healthy_turn_is_byte_identical_with_guardrails_on_and_off(
         body = turn(tools=TOOLS, stream=stream, messages=tool_loop())
         on, off = plain.messages(body), bare.messages(body)
         assert (on.status, on.body) == (off.status, off.body)
-    sent = [one.body for one in upstream.chats]
+    sent = [chat.body for chat in upstream.chats]
     assert len(sent) == 4
-    assert all(one == sent[0] for one in sent)
+    assert all(entry == sent[0] for entry in sent)
 
 
 @pytest.mark.parametrize(("count", "note", "choice"), [(3, False, "auto"), (8, True, "auto"), (20, True, "none")])
@@ -202,7 +202,7 @@ def test_after_malformed_turns_in_a_row_the_session_is_cut_back_for_good(
     for _ in range(2):
         told(proxy.messages(turn(tools=TOOLS, messages=history), headers))
         history += [{"role": "assistant", "content": "fine"}, {"role": "user", "content": "and now?"}]
-    first, second = (one.body["messages"] for one in upstream.chats)
+    first, second = (chat.body["messages"] for chat in upstream.chats)
     assert "[SESSION RESET" in json.dumps(first[0])
     assert len(first) < 15
     assert second[: len(first)] == first
@@ -247,7 +247,7 @@ def test_a_request_whose_upstream_restarts_under_a_hold_is_sent_again(
     proxy.wait_waiting(1)
     proxy.resume()
     client.join(20)
-    assert [one.text for one in seen] == ["after the restart"]
+    assert [item.text for item in seen] == ["after the restart"]
 
 
 def test_a_turn_has_a_deadline(upstream: FaultUpstream, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_ten_thousand_requests_leave_nothing_behind(upstream: FaultUpstream, tmp
         assert status["active"] == []
         assert status["waiting"] == 0
         assert status["session_count"] <= MAX_SESSIONS
-        assert all(one["active"] == 0 for one in status["sessions"])
+        assert all(session["active"] == 0 for session in status["sessions"])
         assert gauge(proxy, "active_requests") == 0
         # A request whose client left before its body was read whole need not be counted.
         assert REQUESTS * 0.8 <= status["requests"] <= REQUESTS

@@ -200,12 +200,12 @@ def test_tokens_are_counted_by_the_upstream(proxy: ProxyProcess, upstream: Fault
 
 def test_claude_code_can_choose_a_model(proxy: ProxyProcess) -> None:
     listed = proxy.request("GET", "/v1/models?limit=1000").json
-    usable = [one for one in listed["data"] if one["id"].startswith(("claude", "anthropic"))]
+    usable = [entry for entry in listed["data"] if entry["id"].startswith(("claude", "anthropic"))]
     assert usable
-    for one in usable:
-        assert one["type"] == "model"
-        assert one["display_name"]
-        assert proxy.request("GET", f"/v1/models/{one['id']}").json["id"] == one["id"]
+    for entry in usable:
+        assert entry["type"] == "model"
+        assert entry["display_name"]
+        assert proxy.request("GET", f"/v1/models/{entry['id']}").json["id"] == entry["id"]
 
 
 def test_probes_are_answered(proxy: ProxyProcess) -> None:
@@ -295,7 +295,7 @@ def test_the_rotating_billing_header_does_not_move_the_prefix(proxy: ProxyProces
 
     for nonce in ("a1b2c", "ff017"):
         proxy.messages(turn("user text may say cch=123;", system=system(nonce)))
-    first, second = (one.body["messages"] for one in upstream.chats)
+    first, second = (item.body["messages"] for item in upstream.chats)
     assert first == second
     assert "cch=123;" in str(first)
 

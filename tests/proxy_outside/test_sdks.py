@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from specdash.backend.launch import free_port
@@ -30,16 +28,26 @@ from support.upstream_script import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import anthropic
+    import openai
+
     from support.fault_upstream import FaultUpstream
 
 Plain = list[tuple[str, Any]]
 
 
+# The SDKs take two seconds to import, in every process that collects: only who runs these tests does.
+
+
 def client(proxy: ProxyProcess) -> anthropic.Anthropic:
+    import anthropic
+
     return anthropic.Anthropic(base_url=proxy.url, api_key="none", max_retries=0, timeout=60)
 
 
 def openai_client(proxy: ProxyProcess) -> openai.OpenAI:
+    import openai
+
     return openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
@@ -170,11 +178,13 @@ def test_every_way_gives_the_same_message_on_a_scripted_upstream(
     upstream.otherwise, fields = SCRIPTED[name]
     found = everywhere(plain, strict, forced, "Go.", fields)
     assert len(found["whole"]) > 1
-    assert all(one == found["whole"] for one in found.values()), found
+    assert all(row == found["whole"] for row in found.values()), found
 
 
 @pytest.mark.parametrize("call", [whole, streamed])
 def test_sdk_errors_are_typed(plain: ProxyProcess, upstream: FaultUpstream, call: Callable[..., Plain]) -> None:
+    import anthropic
+
     for script, kind, status, words in [
         (overflow(9000, 8192), anthropic.BadRequestError, 400, "prompt is too long: 9000 tokens > 8192 maximum"),
         (loading(), anthropic.APIStatusError, 529, ""),
@@ -191,6 +201,8 @@ def test_sdk_errors_are_typed(plain: ProxyProcess, upstream: FaultUpstream, call
 
 
 def test_an_sdk_that_retries_gets_there_once_the_model_is_loaded(plain: ProxyProcess, upstream: FaultUpstream) -> None:
+    import anthropic
+
     upstream.otherwise = answers("Hello")
     upstream.scripts = [error(500, "boom", "server_error")]
     with anthropic.Anthropic(base_url=plain.url, api_key="none", max_retries=1) as sdk:
@@ -198,6 +210,8 @@ def test_an_sdk_that_retries_gets_there_once_the_model_is_loaded(plain: ProxyPro
 
 
 def test_a_broken_stream_raises_in_the_sdk(plain: ProxyProcess, upstream: FaultUpstream) -> None:
+    import anthropic
+
     upstream.otherwise = Script((*says("Hello "), Drop()))
     for call in (whole, streamed):
         with pytest.raises(anthropic.APIStatusError):
@@ -210,7 +224,7 @@ def test_the_sdk_counts_tokens_and_lists_models(plain: ProxyProcess, upstream: F
         counted = sdk.messages.count_tokens(model="claude-local", messages=[{"role": "user", "content": "x"}])
         assert counted.input_tokens == 99
         models = list(sdk.models.list(limit=1000))
-        assert any(one.id.startswith("claude") for one in models)
+        assert any(model.id.startswith("claude") for model in models)
         assert sdk.models.retrieve(models[0].id).display_name
     with openai_client(plain) as other:
         assert list(other.models.list())
@@ -260,7 +274,7 @@ def test_every_way_gives_the_same_message_on_the_real_engine(
 ) -> None:
     prompt, fields = REAL[name]
     found = everywhere(real, real_strict, real_forced, prompt, fields)
-    assert all(one == found["whole"] for one in found.values()), found
+    assert all(row == found["whole"] for row in found.values()), found
     kinds = {kind for kind, _ in found["whole"]}
     assert any(kind.startswith("tool ") for kind in kinds) == ("tools" in fields)
 
@@ -276,6 +290,8 @@ def test_tokens_counted_are_tokens_used(real: ProxyProcess) -> None:
 
 @pytest.mark.engine
 def test_a_prompt_over_the_real_window_says_so(real: ProxyProcess) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > \d+ maximum"):
         whole(real, **ask("word " * 20_000))
 

@@ -67,9 +67,9 @@ def test_fifty_sessions_do_not_touch_one_another(upstream: FaultUpstream, tmp_pa
                 if kind(number) != "malformed":
                     assert seen.text == f"I am <{number}>"
                     assert ("read_file", {"path": f"next{number}"}) in seen.calls
-        views = {one["id"]: one for one in proxy.context()["status"]["sessions"]}
+        views = {session["id"]: session for session in proxy.context()["status"]["sessions"]}
         for number in range(SESSIONS):
-            view = next(one for name, one in views.items() if name.endswith(f"isolated-{number:02d}"))
+            view = next(view for name, view in views.items() if name.endswith(f"isolated-{number:02d}"))
             assert view["requests"] == TURNS
             assert view["active"] == 0
             assert view["is_looping"] == (kind(number) == "looping"), view
@@ -77,8 +77,8 @@ def test_fifty_sessions_do_not_touch_one_another(upstream: FaultUpstream, tmp_pa
             assert (view["malformed_streak"] > 0) <= (kind(number) == "malformed"), view
             assert (view["contamination_resets"] > 0) <= (kind(number) == "malformed"), view
         assert len(views) == SESSIONS
-    for one in upstream.chats:
-        assert str(one.body["messages"]).count("session <") == 1
+    for chat in upstream.chats:
+        assert str(chat.body["messages"]).count("session <") == 1
 
 
 def test_sessions_are_bounded_whatever_ids_come(upstream: FaultUpstream, tmp_path: Path) -> None:
@@ -89,4 +89,4 @@ def test_sessions_are_bounded_whatever_ids_come(upstream: FaultUpstream, tmp_pat
             assert told(proxy.messages(turn(), {"x-claude-code-session-id": name})).text == "Hello"
         status = proxy.context()["status"]
         assert status["session_count"] <= 10
-        assert all(len(one["id"]) <= 200 for one in status["sessions"])
+        assert all(len(session["id"]) <= 200 for session in status["sessions"])

@@ -38,7 +38,7 @@ ERROR: Event = {"type": "error", "error": {"type": "api_error", "message": "gone
 
 
 def stream(*events: Event) -> bytes:
-    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events)
+    return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.errors import ApiError
-from specdash.proxy.hosts import check_host, check_origin, host_of
+from specdash.proxy.http.access import check_host, check_origin, host_of
+from specdash.proxy.http.responses import ApiError
 from support.proxy_process import running_proxy
 from support.proxy_ways import chat, turn
 from support.raw_client import CHAT, MESSAGES, post, raw, refused, split

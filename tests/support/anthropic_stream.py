@@ -115,7 +115,7 @@ class StreamChecker:
         if kind == "tool_use":
             _want(block.get("input") == {}, "a tool call starts with an empty input", event)
             _want(bool(block.get("id")) and bool(block.get("name")), "a tool call has an id and a name", event)
-            others = [one["id"] for one in self.content if one["type"] == "tool_use"]
+            others = [entry["id"] for entry in self.content if entry["type"] == "tool_use"]
             _want(block["id"] not in others, "tool ids differ", event)
         else:
             _want(kind in {"text", "thinking"}, "the block is of a known type", event)
@@ -162,8 +162,8 @@ class StreamChecker:
         _want(delta["stop_reason"] in STOP_REASONS, "the stop reason is one of the API", event)
         named = delta["stop_reason"] == "stop_sequence"
         _want(isinstance(delta["stop_sequence"], str) == named, "stop_sequence is named exactly when it stopped", event)
-        calls = [one for one in self.content if one["type"] == "tool_use"]
-        whole = all(isinstance(one["input"], dict) for one in calls)
+        calls = [entry for entry in self.content if entry["type"] == "tool_use"]
+        whole = all(isinstance(call["input"], dict) for call in calls)
         if delta["stop_reason"] == "tool_use":
             _want(bool(calls) and whole, "tool_use stands for whole calls with an object as input", event)
         elif calls and whole:

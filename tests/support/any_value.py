@@ -11,20 +11,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from specdash.core.proxy_events import ProxyEvent
-from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
-from specdash.history.codec import VALUE_TYPES
+from specdash.core.readings import Failure, FailureKind, Reading, ReadingStatus, Source
+from specdash.core.sources import SOURCES
 
 NAMES = {"ProxyEvent": ProxyEvent}
 texts = st.text(max_size=8) | st.sampled_from(["", "slot 0", "a" * 40])
-floats = st.floats(allow_nan=False) | st.floats(0, 1000).map(lambda one: round(one, 3)) | st.sampled_from([0.0, -0.0])
+floats = (
+    st.floats(allow_nan=False) | st.floats(0, 1000).map(lambda value: round(value, 3)) | st.sampled_from([0.0, -0.0])
+)
 wholes = st.integers(-(2**70), 2**70) | st.integers(0, 100) | st.integers(10**9, 10**9 + 50)
 json_values = st.recursive(
-    st.none() | st.booleans() | wholes | floats | texts | st.just("~"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(texts | st.just("~"), inner, max_size=3)
-    ),
+    st.none() | st.booleans() | wholes | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=4,
 )
 
@@ -41,7 +39,7 @@ def of_hint(hint: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(texts, of_hint(arguments[1]), max_size=3)
     if arguments:
-        return st.one_of([of_hint(one) for one in arguments])
+        return st.one_of([of_hint(argument) for argument in arguments])
     if hint is type(None):
         return st.none()
     if issubclass(hint, enum.Enum):
@@ -49,7 +47,11 @@ def of_hint(hint: Any) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint, {**vars(sys.modules[hint.__module__]), **NAMES})
         return st.builds(
-            typing.cast("type[Any]", hint), **{one.name: of_hint(hints[one.name]) for one in dataclasses.fields(hint)}
+            typing.cast("type[Any]", hint),
+            **{
+                dataclass_field.name: of_hint(hints[dataclass_field.name])
+                for dataclass_field in dataclasses.fields(hint)
+            },
         )
     return {bool: st.booleans(), int: wholes, float: floats, str: texts}[hint]
 
@@ -57,10 +59,14 @@ def of_hint(hint: Any) -> st.SearchStrategy[Any]:
 def reading_of(source: Source, at: st.SearchStrategy[float] = floats) -> st.SearchStrategy[Reading[Any]]:
     """Readings of one source."""
     known = st.builds(
-        Reading, st.just(source), at, st.sampled_from([Status.KNOWN, Status.STALE]), of_hint(VALUE_TYPES[source])
+        Reading,
+        st.just(source),
+        at,
+        st.sampled_from([ReadingStatus.KNOWN, ReadingStatus.STALE]),
+        of_hint(SOURCES[source].value),
     )
     failure = st.builds(Failure, st.sampled_from(list(FailureKind)), texts)
-    return known | st.builds(Reading, st.just(source), at, st.just(Status.UNKNOWN), st.none(), failure)
+    return known | st.builds(Reading, st.just(source), at, st.just(ReadingStatus.UNKNOWN), st.none(), failure)
 
 
 readings = st.sampled_from(list(Source)).flatmap(reading_of)

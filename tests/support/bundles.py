@@ -9,7 +9,7 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from specdash.history.codec import encode
+from specdash.core.sources import encode
 from specdash.history.store import Store
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.observations import Counters, Health, HealthStatus, Host, Slot, Slots
-from specdash.core.proxy_events import RequestEvent
-from specdash.core.proxy_status import SESSIONS_SHOWN, ActiveView, ProxyEvents, ProxyStatus, SessionView
-from specdash.core.readings import Reading, Source
+from specdash.core.proxy_events import SESSIONS_SHOWN, ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
+from specdash.core.readings import Counters, Health, HealthStatus, Host, Reading, Slot, Slots, Source
 from specdash.llama.log_parser import LogParser
 
 if TYPE_CHECKING:

@@ -95,38 +95,38 @@ class _Handler(OwnedHandler):
                 server.broken += 1
                 self.close_connection = True
 
-    def _answer(self, one: Answer) -> None:
-        if one.hang:
+    def _answer(self, answer: Answer) -> None:
+        if answer.hang:
             self.connection.settimeout(0.02)
             while not self.owner.closing.is_set():
                 with contextlib.suppress(TimeoutError):
                     if not self.connection.recv(1):
                         raise ConnectionResetError
             return
-        if one.body is not None or one.status != 200:
-            self.send(one.status, one.body or b'{"error":{"message":"no","code":1}}', "application/json")
+        if answer.body is not None or answer.status != 200:
+            self.send(answer.status, answer.body or b'{"error":{"message":"no","code":1}}', "application/json")
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        time.sleep(one.prefill_s)
+        time.sleep(answer.prefill_s)
         self._event({"choices": [{"index": 0, "finish_reason": None, "delta": {"role": "assistant", "content": None}}]})
-        if not one.empty:
+        if not answer.empty:
             self._event(_delta("to"))
         began = time.monotonic()
-        while (left := one.decode_s - (time.monotonic() - began)) > 0:
+        while (left := answer.decode_s - (time.monotonic() - began)) > 0:
             time.sleep(min(left, 0.01))
-        if not one.empty:
+        if not answer.empty:
             self._event(_delta('ken "timings" finish_reason'))
-        if one.error:
+        if answer.error:
             self._event({"error": {"message": "Compute error.", "code": 500}})
             return
-        if one.cut:
+        if answer.cut:
             return
         self._event({"choices": [{"index": 0, "finish_reason": "length", "delta": {}}]})
-        self._event({"choices": [], **_figures(one)})
+        self._event({"choices": [], **_figures(answer)})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, value: dict[str, Any]) -> None:
@@ -138,24 +138,24 @@ def _delta(text: str) -> dict[str, Any]:
     return {"choices": [{"index": 0, "finish_reason": None, "delta": {"content": text}}]}
 
 
-def _figures(one: Answer) -> dict[str, Any]:
+def _figures(answer: Answer) -> dict[str, Any]:
     usage = {
-        "prompt_tokens": one.prompt_tokens,
-        "completion_tokens": one.tokens,
-        "prompt_tokens_details": {"cached_tokens": one.cached},
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.tokens,
+        "prompt_tokens_details": {"cached_tokens": answer.cached},
     }
-    if not one.timings:
+    if not answer.timings:
         return {"usage": usage}
     timings: dict[str, Any] = {
-        "cache_n": one.cached,
-        "prompt_n": one.prompt_tokens - one.cached,
-        "prompt_ms": one.prefill_s * 1000,
-        "predicted_n": one.tokens,
-        "predicted_ms": one.decode_s * 1000,
+        "cache_n": answer.cached,
+        "prompt_n": answer.prompt_tokens - answer.cached,
+        "prompt_ms": answer.prefill_s * 1000,
+        "predicted_n": answer.tokens,
+        "predicted_ms": answer.decode_s * 1000,
     }
-    if one.drafted:
-        timings |= {"draft_n": one.drafted, "draft_n_accepted": one.accepted}
-    return {"usage": usage, "timings": timings | one.claims}
+    if answer.drafted:
+        timings |= {"draft_n": answer.drafted, "draft_n_accepted": answer.accepted}
+    return {"usage": usage, "timings": timings | answer.claims}
 
 
 ChatServer.handler = _Handler

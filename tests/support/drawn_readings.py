@@ -7,11 +7,21 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from insight.experiment_data import CHANGE, record
-from specdash.core.applies import ApplyKind, Outcome
-from specdash.core.observations import Counters, Gpu, Gpus, Health, HealthStatus, Host, Props, Slot, Slots
-from specdash.core.proxy_events import RequestEvent
-from specdash.core.proxy_status import ProxyEvents
-from specdash.core.readings import FailureKind, Source
+from specdash.core.changes import ApplyKind, ApplyOutcome
+from specdash.core.proxy_events import ProxyEvents, RequestEvent
+from specdash.core.readings import (
+    Counters,
+    FailureKind,
+    Gpu,
+    Gpus,
+    Health,
+    HealthStatus,
+    Host,
+    Props,
+    Slot,
+    Slots,
+    Source,
+)
 from specdash.llama.log_parser import LogParser
 
 DATA = Path(__file__).parents[1] / "data"
@@ -58,7 +68,7 @@ applies = st.lists(
         st.integers(1, 9),
         times,
         ended_at=times,
-        outcome=st.sampled_from(Outcome),
+        outcome=st.sampled_from(ApplyOutcome),
         kind=st.sampled_from(ApplyKind),
         changes=st.sampled_from([(), (CHANGE,)]),
         step_seconds=st.dictionaries(st.sampled_from(["hold", "drain", "restart"]), st.floats(0, 1e6)),

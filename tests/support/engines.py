@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.core.run_record import RunRecord
+from specdash.core.records import RunRecord
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.core.start_check import StartCheck
+    from specdash.core.records import StartCheck
 
 START_S = 30.0
 
@@ -116,11 +117,15 @@ class RunningBackend:
 
     def wait_record(self) -> Path:
         """The run record, once it is written."""
-        deadline = time.monotonic() + START_S
-        while not (found := self.records()):
-            assert time.monotonic() < deadline, "no run record"
-            time.sleep(0.02)
-        return found[0]
+        # It is put in the place of the one before while a reload goes on: looked for once, and kept.
+        records: list[Path] = []
+
+        def is_there() -> bool:
+            records[:] = self.records()
+            return bool(records)
+
+        until(is_there, START_S, lambda: "no run record")
+        return records[0]
 
     def wait_checked(self) -> StartCheck:
         """What the runner saw of the server right after its start, once it has looked."""

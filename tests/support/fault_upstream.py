@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from support.upstream_script import Script, answers, error, loading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 CHAT = "/v1/chat/completions"
 DEADLINE_S = 10.0
@@ -81,7 +81,7 @@ class FaultUpstream:
     @property
     def chats(self) -> list[Seen]:
         """The chat completions that came, in order."""
-        return [one for one in list(self.seen) if one.path == CHAT]
+        return [item for item in list(self.seen) if item.path == CHAT]
 
     def wait_chats(self, count: int, timeout: float = DEADLINE_S) -> list[Seen]:
         """The chat completions, once there are at least `count`."""
@@ -121,30 +121,34 @@ class FaultUpstream:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _shut(self) -> None:
-        self._server.close()
-        self._abort_all()
+        for listener in self._server.sockets:
+            self._loop.remove_reader(listener.fileno())
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)
+        # Also the loop's own, which take up a connection that came just now: a closed server would leave it open.
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        while self._wires:
+            self._abort_all()
+            await asyncio.sleep(0)
+        self._server.close()
 
     def _abort_all(self) -> None:
         for wire in list(self._wires):
             wire.abort()
 
-    def _record(self, one: Seen) -> None:
+    def _record(self, item: Seen) -> None:
         with self._arrived:
-            self.seen.append(one)
+            self.seen.append(item)
             self._arrived.notify_all()
 
-    def _script(self, one: Seen) -> Script:
-        if one.path in self.routes:
-            return self.routes[one.path]
+    def _script(self, item: Seen) -> Script:
+        if item.path in self.routes:
+            return self.routes[item.path]
         if self.is_loading:
             return loading()
-        if one.path != CHAT:
-            return self._fact(one.path, one.body)
-        decided = self.decide(one.body) if self.decide is not None else None
+        if item.path != CHAT:
+            return self._fact(item.path, item.body)
+        decided = self.decide(item.body) if self.decide is not None else None
         if decided is not None:
             return decided
         return self.scripts.pop(0) if self.scripts else self.otherwise
@@ -238,28 +242,28 @@ class _Wire(asyncio.Protocol):
         body: Any = None
         with contextlib.suppress(ValueError):
             body = json.loads(rest[:length]) if length else None
-        one = Seen(path, headers, body, self.number, self.ordinal)
+        item = Seen(path, headers, body, self.number, self.ordinal)
         self.ordinal += 1
-        self.current = one
-        self.server._record(one)
+        self.current = item
+        self.server._record(item)
         stale = self.server.stale_after
-        if stale is not None and one.path == CHAT and one.ordinal >= stale:
+        if stale is not None and item.path == CHAT and item.ordinal >= stale:
             self.transport.close()
             return
-        self.task = asyncio.get_running_loop().create_task(self._play(one, self.server._script(one)))
+        self.task = asyncio.get_running_loop().create_task(self._play(item, self.server._script(item)))
         self.server._tasks.add(self.task)
         self.task.add_done_callback(self.server._tasks.discard)
 
-    async def _play(self, one: Seen, script: Script) -> None:
-        keep = await script.play(self._write, one.body, one.started.set)
-        one.started.set()
+    async def _play(self, item: Seen, script: Script) -> None:
+        keep = await script.play(self._write, item.body, item.started.set)
+        item.started.set()
         if not keep:
             if script.resets:
                 self.transport.abort()
             else:
                 self.transport.close()
             return
-        one.done = True
+        item.done = True
         self.task, self.current = None, None
         self._next_request()
 
@@ -268,11 +272,3 @@ class _Wire(asyncio.Protocol):
             raise asyncio.CancelledError
         self.transport.write(data)
         await self.writable.wait()
-
-
-def env_for(upstream: FaultUpstream, values: Mapping[str, object] | None = None) -> dict[str, str]:
-    """The proxy's env values that lead to this upstream, `values` on top."""
-    return {
-        "LLAMA_CPP_BASE": f"{upstream.url}/v1",
-        **{key: str(value) for key, value in (values or {}).items()},
-    }

@@ -25,12 +25,13 @@ from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.engines import llama_server_binary
 from support.fault_server import FaultServer, free_port
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
     from support.fault_server import Behaviour
@@ -248,14 +249,14 @@ class Watched:
 
     def alert(self, rule: str) -> Alert | None:
         """The rule's active alert."""
-        return next((one for one in self.picture().alerts.active if one.rule == rule), None)
+        return next((alert for alert in self.picture().alerts.active if alert.rule == rule), None)
 
     def until_alert(self, rule: str, patience_s: float = PATIENCE_S) -> Alert:
         """Wait for the rule's alert."""
         found: list[Alert] = []
 
         def look() -> bool:
-            found.extend(one for one in self.picture().alerts.active if one.rule == rule)
+            found.extend(alert for alert in self.picture().alerts.active if alert.rule == rule)
             return bool(found)
 
         until(look, patience_s, lambda: f"no {rule}; {self.said()}")
@@ -278,13 +279,13 @@ class Watched:
     def said(self) -> str:
         """State and alerts in short."""
         picture = self.picture()
-        alerts = [f"{one.rule}: {one.summary}" for one in picture.alerts.active]
+        alerts = [f"{alert.rule}: {alert.summary}" for alert in picture.alerts.active]
         return f"{picture.backend.state} ({picture.backend.reason}); active {alerts}; {picture.alerts.unjudged}"
 
     def rules_raised(self) -> set[str]:
         """Rules that have or had an alert."""
         alerts = self.picture().alerts
-        return {one.rule for one in (*alerts.active, *alerts.past)}
+        return {alert.rule for alert in (*alerts.active, *alerts.past)}
 
 
 @contextlib.contextmanager
@@ -295,16 +296,6 @@ def watched(
     state = TargetState(target, rules=rules)
     with Hub(target, [state.apply], interval_s=interval_s, gpu=gpu, on_target=state.retarget):
         yield Watched(state)
-
-
-def until(
-    condition: Callable[[], bool], patience_s: float = PATIENCE_S, why: Callable[[], str] = lambda: "it never came"
-) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.02)
 
 
 _PIDFD_GETFD = 438

@@ -12,6 +12,7 @@ class FaultyNvml:
     """Behaves like `pynvml` with GPUs; `faults` maps a function name to the error that it raises."""
 
     NVMLError = pynvml.NVMLError
+    NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
     nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
     NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
     NVML_CLOCK_MEM = pynvml.NVML_CLOCK_MEM
@@ -61,9 +62,9 @@ class FaultyNvml:
             "nvmlDeviceGetPowerUsage": 250_500,
             "nvmlDeviceGetTotalEnergyConsumption": 1_500,
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetTemperatureV": 61,
             "nvmlDeviceGetClockInfo": 1500,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4,
+            "nvmlDeviceGetCurrentClocksEventReasons": 0x4,
             "nvmlDeviceGetComputeRunningProcesses": [
                 SimpleNamespace(pid=10, usedGpuMemory=1 << 30),
                 SimpleNamespace(pid=11, usedGpuMemory=None),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from specdash.proxy.messages import Message, MessagesRequest, Tool
+from specdash.proxy.translate.parse import Message, MessagesRequest, Tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.proxy.messages import Block
+    from specdash.proxy.translate.parse import Block
 
 Call = tuple[str, dict[str, Any]]
 
@@ -79,7 +79,7 @@ def are_pairs_whole(messages: Sequence[Message]) -> bool:
 def do_roles_alternate(messages: Sequence[Message]) -> bool:
     """True when it starts with a user message and no assistant message follows another one."""
     sides = [message.role == "assistant" for message in messages]
-    return not sides[0] and not any(one and other for one, other in pairwise(sides))
+    return not sides[0] and not any(flag and other for flag, other in pairwise(sides))
 
 
 SIZES = st.sampled_from((3, 40, 400, 1500, 2500, 6000))

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdash.tune.objective import Objective
-from specdash.tune.problem import BootResult, Budget, Point, PromptResult, Task, Workload
-from specdash.tune.tail import marked
+from specdash.tune.model.problem import BootResult, Budget, Objective, Point, PromptResult, Task, WorkloadShares
+from specdash.tune.model.race import marked
 
 KINDS = ("coding", "pattern", "prose", "agentic")
 POINTS = (Point(), *(Point(("draft-simple",), n_max=length, p_min=0.0) for length in (1, 2, 3, 4, 6, 8, 12)))
@@ -39,7 +38,7 @@ class Latencies:
     @property
     def task(self) -> Task:
         """What a tuner is given."""
-        workload = Workload(tuple((kind, 1 / len(KINDS)) for kind in KINDS))
+        workload = WorkloadShares(tuple((kind, 1 / len(KINDS)) for kind in KINDS))
         return Task(POINTS, self.start, Objective.LATENCY.workload(workload), Budget(12))
 
     def booted(self, point: Point, number: int) -> BootResult:
@@ -51,7 +50,7 @@ class Latencies:
         noise = random.normal(0, self.prompt, count) + random.normal(0, self.boot)
         faster = self.gain if point == POINTS[-1] else 0.0
         seconds = np.exp(shared + lucky + noise - faster) * TOKENS * _TOKEN_S
-        rows = [self._row(point, index, float(one)) for index, one in enumerate(seconds)]
+        rows = [self._row(point, index, float(second)) for index, second in enumerate(seconds)]
         return BootResult(point, marked(rows))
 
     def _row(self, point: Point, index: int, seconds: float) -> PromptResult:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.alerts import Transition
 from specdash.core.readings import Source
-from specdash.insight.timeline import of_alert
+from specdash.core.records import Transition
+from specdash.insight.derive import of_alert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from specdash.core.alerts import Alert, AlertEvent
     from specdash.core.readings import Reading
-    from specdash.core.timeline import TimelineEvent
+    from specdash.core.records import Alert, AlertEvent, TimelineEvent
     from specdash.insight.charts import Metric
 
 STILL = (Source.PROPS, Source.APPLIES, Source.BASELINES)
@@ -45,10 +44,14 @@ class ListRecord:
             self.charted.setdefault(metric, []).append((self._wall_of(at), value))
 
     def readings(self, target: str, since: float, until: float) -> Iterator[tuple[float, Reading[Any]]]:
-        return ((wall, one) for wall, one in self.kept if since <= wall <= until)
+        return ((wall, reading) for wall, reading in self.kept if since <= wall <= until)
 
     def stills(self, target: str, at: float) -> tuple[tuple[float, Reading[Any]], ...]:
-        found = {one.source: (wall, one) for wall, one in self.kept if wall <= at and one.source in STILL and one.value}
+        found = {
+            reading.source: (wall, reading)
+            for wall, reading in self.kept
+            if wall <= at and reading.source in STILL and reading.value
+        }
         return tuple(found.values())
 
     def points(self, target: str, metric: Metric, since: float, until: float, count: int) -> list[float | None]:
@@ -60,11 +63,18 @@ class ListRecord:
 
     def events(self, target: str, since: float, until: float) -> tuple[TimelineEvent, ...]:
         found = [*self.happened, *map(of_alert, self.raised.values())]
-        return tuple(sorted((one for one in found if since <= one.at <= until), key=lambda one: one.at))
+        return tuple(
+            sorted(
+                (timeline_event for timeline_event in found if since <= timeline_event.at <= until),
+                key=lambda timeline_event: timeline_event.at,
+            )
+        )
 
     def alerts(self, target: str, since: float, until: float) -> tuple[Alert, ...]:
         return tuple(
-            one for one in self.raised.values() if one.since <= until and (one.ended is None or one.ended >= since)
+            alert
+            for alert in self.raised.values()
+            if alert.since <= until and (alert.ended is None or alert.ended >= since)
         )
 
     def span(self, target: str) -> tuple[float, float] | None:

@@ -70,8 +70,8 @@ def _heads(path: Path) -> Path:
 
 _HYBRID = MemoryKind.HYBRID
 TARGETS: dict[str, Model] = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         Model("plain", lambda path: tiny.write_llama(path, layers=3)),
         Model("recurrent", lambda path: tiny.write_mamba(path, layers=2), MemoryKind.RECURRENT, gives_layers=False),
         Model("hybrid", tiny.write_lfm2, _HYBRID, gives_states=True),
@@ -79,8 +79,8 @@ TARGETS: dict[str, Model] = {
     )
 }
 DRAFTS: dict[str, Model] = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         Model("small", _small(tiny.write_llama)),
         Model("small-recurrent", _small(tiny.write_mamba), MemoryKind.RECURRENT),
         Model("small-hybrid", _small(tiny.write_lfm2), _HYBRID),
@@ -94,19 +94,19 @@ _BLOCKS = {"draft-dflash", "draft-dspark"}
 """Types that load each other's drafts: one architecture, with a Markov head or without."""
 
 
-def fit(target: Model, draft: Model | None, one: SpecType) -> tuple[Fit, str]:
+def fit(target: Model, draft: Model | None, spec_type: SpecType) -> tuple[Fit, str]:
     """What becomes of a combination, and the rule of preflight that says so."""
-    if not one.reads_draft_model:
+    if not spec_type.reads_draft_model:
         return (Fit.FITS, "") if draft is None else (Fit.POOR, "settings")
-    if one.needs_heads:
+    if spec_type.needs_heads:
         return (Fit.FITS, "") if (draft or target).has_heads else (Fit.REFUSED, "nextn-layers")
     if draft is None:
         return Fit.REFUSED, "settings"
-    if one.reads_layers is not None:
-        kin = {one.name, draft.made_for} <= _BLOCKS
-        if not target.gives_layers or (draft.made_for != one.name and not kin):
+    if spec_type.reads_layers is not None:
+        kin = {spec_type.name, draft.made_for} <= _BLOCKS
+        if not target.gives_layers or (draft.made_for != spec_type.name and not kin):
             return Fit.REFUSED, "draft-architecture"
-        return (Fit.FITS, "") if draft.made_for == one.name else (Fit.POOR, "draft-architecture")
+        return (Fit.FITS, "") if draft.made_for == spec_type.name else (Fit.POOR, "draft-architecture")
     if draft.recurrent and not target.recurrent:
         return Fit.REFUSED, "recurrent-draft"
     if any(other.reads_layers is not None and draft.made_for == other.name for other in SPEC_TYPES):
@@ -116,10 +116,10 @@ def fit(target: Model, draft: Model | None, one: SpecType) -> tuple[Fit, str]:
 
 def combinations() -> Iterator[tuple[Model, Model | None, SpecType]]:
     """Every target with every draft, and without, with every type."""
-    for one in SPEC_TYPES:
+    for spec_kind in SPEC_TYPES:
         for target in TARGETS.values():
             for draft in (None, *DRAFTS.values()):
-                yield target, draft, one
+                yield target, draft, spec_kind
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,12 @@ class Cell:
     def name(self) -> str:
         """A name for reports."""
         drafts = f"+{self.draft.name}" if self.draft is not None else ""
-        return f"{self.target.name}{drafts}:{','.join(one.name for one in self.types)}"
+        return f"{self.target.name}{drafts}:{','.join(kind.name for kind in self.types)}"
 
     @property
     def rollback(self) -> Rollback:
         """How the target takes rejected tokens of this chain back: of several ways, the costliest."""
-        ways = {rollback(one, self.target.memory, gives_states=self.target.gives_states) for one in self.types}
+        ways = {rollback(kind, self.target.memory, gives_states=self.target.gives_states) for kind in self.types}
         return next(way for way in (Rollback.CHECKPOINT, Rollback.STATE, Rollback.CUT) if way in ways)
 
     @property
@@ -147,19 +147,19 @@ class Cell:
         """How long a draft may be to be taken back without a replay; None: as long as any."""
         if not self.target.recurrent:
             return None
-        keeps = self.target.gives_states and any(one.keeps_states for one in self.types)
+        keeps = self.target.gives_states and any(kind.keeps_states for kind in self.types)
         return LONGEST if keeps else 0
 
     @property
     def drafts_with_model(self) -> bool:
         """Whether a model is among the drafters."""
-        return any(one.reads_draft_model for one in self.types)
+        return any(kind.reads_draft_model for kind in self.types)
 
     def env(self, files: dict[str, Path], slots: int) -> dict[str, str]:
         """The env file's keys that run it, but for engine and port."""
         values = {
             "LLAMA_MODEL": str(files[self.target.name]),
-            "LLAMA_SPEC_TYPE": ",".join(one.name for one in self.types),
+            "LLAMA_SPEC_TYPE": ",".join(kind.name for kind in self.types),
             "LLAMA_CTX_SIZE": str(4096 * slots),
             "LLAMA_PARALLEL": str(slots),
             "LLAMA_THREADS": "1",
@@ -170,25 +170,26 @@ class Cell:
             values["LLAMA_EXTRA_ARGS"] = f"--spec-draft-n-max {LONGEST}"
         return values
 
-    def prompts(self) -> list[list[int]]:
-        """Two prompts as tokens; a chain learns its n-grams on the way."""
+    def prompts(self, count: int = 2) -> list[list[int]]:
+        """So many prompts as tokens; a chain learns its n-grams on the way."""
+        firsts = [5 + 12 * number for number in range(count)]
         if self.types[0].name == "ngram-simple":
-            return [_misleading(5), _misleading(17)]
-        words = _SHORT if self.drafts_with_model else _LONG
-        second = 5 if words == _LONG else 17
-        return [[1, *_recited(5, words)], [1, *_recited(second, words + 1)]]
+            return [_misleading(first) for first in firsts]
+        if self.drafts_with_model:
+            return [[1, *_recited(first, _SHORT + number)] for number, first in enumerate(firsts)]
+        return [[1, *_recited(5, _LONG + number)] for number in range(count)]
 
     @property
     def tokens(self) -> int:
         """Tokens to ask for: in a chain more, until the n-gram type has seen the sentence."""
         return TOKENS if len(self.types) == 1 else 3 * TOKENS
 
-    def known(self, tokens: int | None = None) -> list[Counts]:
-        """What must be counted for each of the prompts, asked one after the other; of `tokens` tokens each."""
+    def known(self, tokens: int | None = None, count: int = 2) -> list[Counts]:
+        """What must be counted for each of so many prompts, asked one after the other; of `tokens` tokens each."""
         table = truth.NgramMod(24, 48, 64)
-        drafter = truth.chain([self._drafter(one, table) for one in self.types])
+        drafter = truth.chain([self._drafter(kind, table) for kind in self.types])
         found = []
-        for prompt in self.prompts():
+        for prompt in self.prompts(count):
             table.start(prompt)
             found.append(truth.run(prompt, tokens or self.tokens, drafter, self.cut_back))
         return found
@@ -196,13 +197,13 @@ class Cell:
     @property
     def depends_on_order(self) -> bool:
         """Whether what two requests at once draft depends on which is ahead: they fill one table."""
-        return len(self.types) > 1 and any(one.name == "ngram-mod" for one in self.types)
+        return len(self.types) > 1 and any(kind.name == "ngram-mod" for kind in self.types)
 
-    def _drafter(self, one: SpecType, table: truth.NgramMod) -> Drafter:
-        if one.reads_draft_model:
-            wrong = self.draft.wrong_every if self.draft is not None and not one.needs_heads else WRONG_EVERY
+    def _drafter(self, spec_type: SpecType, table: truth.NgramMod) -> Drafter:
+        if spec_type.reads_draft_model:
+            wrong = self.draft.wrong_every if self.draft is not None and not spec_type.needs_heads else WRONG_EVERY
             return truth.by_model(wrong, LONGEST)
-        return table if one.name == "ngram-mod" else _NGRAMS[one.name]
+        return table if spec_type.name == "ngram-mod" else _NGRAMS[spec_type.name]
 
 
 def _recited(first: int, words: int) -> Sequence[int]:
@@ -221,7 +222,7 @@ _NGRAMS: dict[str, Drafter] = {
     "ngram-cache": truth.by_model(0, 8),
 }
 """What each draws from a prompt that has the whole sentence; the cache learns from prompts alone."""
-DRAFTERS = {one.name for one in SPEC_TYPES if one.reads_draft_model} | {"ngram-mod", *_NGRAMS}
+DRAFTERS = {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.reads_draft_model} | {"ngram-mod", *_NGRAMS}
 """Types of which the matrix knows what they draft."""
 CHAINS = (
     ("plain", "small", "ngram-simple,draft-simple"),
@@ -234,13 +235,15 @@ CHAINS = (
 def cells() -> list[Cell]:
     """Every combination that fits, and some chains."""
     single = [
-        Cell(target, draft, (one,)) for target, draft, one in combinations() if fit(target, draft, one)[0] is Fit.FITS
+        Cell(target, draft, (spec_type,))
+        for target, draft, spec_type in combinations()
+        if fit(target, draft, spec_type)[0] is Fit.FITS
     ]
     chained = [
         Cell(
             TARGETS[target],
             DRAFTS[draft] if draft is not None else None,
-            tuple(one for one in SPEC_TYPES if one.name in names.split(",")),
+            tuple(spec_kind for spec_kind in SPEC_TYPES if spec_kind.name in names.split(",")),
         )
         for target, draft, names in CHAINS
     ]
@@ -249,21 +252,23 @@ def cells() -> list[Cell]:
 
 def write_models(folder: Path) -> dict[str, Path]:
     """Write all models; their files by name."""
-    return {one.name: one.write(folder / f"{one.name}.gguf") for one in (*TARGETS.values(), *DRAFTS.values())}
+    return {
+        target.name: target.write(folder / f"{target.name}.gguf") for target in (*TARGETS.values(), *DRAFTS.values())
+    }
 
 
 def table() -> str:
     """What becomes of each type with each draft on each target, as the page has it; all that starts."""
     lines = [f"| type | draft | {' | '.join(TARGETS)} |", f"|---|---|{'---|' * len(TARGETS)}"]
-    for one in SPEC_TYPES:
+    for spec_kind in SPEC_TYPES:
         for draft in (None, *DRAFTS.values()):
-            fits = [fit(target, draft, one)[0] for target in TARGETS.values()]
-            if set(fits) == {Fit.REFUSED} or (draft is not None and not one.reads_draft_model):
+            fits = [fit(target, draft, spec_kind)[0] for target in TARGETS.values()]
+            if set(fits) == {Fit.REFUSED} or (draft is not None and not spec_kind.reads_draft_model):
                 continue
             told = [
-                str(Cell(target, draft, (one,)).rollback) if found is Fit.FITS else str(found)
+                str(Cell(target, draft, (spec_kind,)).rollback) if found is Fit.FITS else str(found)
                 for target, found in zip(TARGETS.values(), fits, strict=True)
             ]
             name = draft.name if draft is not None else ""
-            lines.append(f"| `{one.name}` | {name} | {' | '.join(told)} |")
+            lines.append(f"| `{spec_kind.name}` | {name} | {' | '.join(told)} |")
     return "\n".join(lines)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdash.proxy.blocks import ToolCall
-from specdash.proxy.messages import Tool
+from specdash.proxy.answer.blocks import ToolCall
+from specdash.proxy.translate.parse import Tool
 
 
 def tool(name: str, required: tuple[str, ...] = (), **properties: Any) -> Tool:

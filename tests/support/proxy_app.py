@@ -10,14 +10,16 @@ import httpx
 import uvicorn
 from uvicorn.server import ServerState
 
-from specdash.proxy.app import Proxy, asgi
-from specdash.proxy.connection import Connection
-from support.scripted_upstream import until
+from specdash.proxy.http.app import Proxy, asgi
+from specdash.proxy.http.connection import Connection
+from support.scripted_upstream import scripted, settings_for
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from specdash.proxy.settings import ProxySettings
+    from support.scripted_upstream import Behaviour, ScriptedUpstream
 
 
 class RunningProxy:
@@ -50,6 +52,13 @@ class RunningProxy:
 
 
 @contextlib.asynccontextmanager
+async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
+    """A proxy in front of an upstream that answers by `behave`, with these settings."""
+    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+        yield proxy, server
+
+
+@contextlib.asynccontextmanager
 async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
     """The proxy with `settings`, on a free port whatever they say."""
     proxy = Proxy(settings)
@@ -72,5 +81,5 @@ async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
         await asyncio.gather(*state.tasks, return_exceptions=True)
         for connection in list(state.connections):
             connection.transport.close()
-        await until(lambda: not state.connections)
+        await until_async(lambda: not state.connections)
         await proxy.close()

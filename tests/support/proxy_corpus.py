@@ -90,14 +90,14 @@ def transcripts(kind: str) -> list[Transcript]:
     """`healthy` or `broken` ones."""
     lines = (FOLDER / f"{kind}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
     values = [json.loads(line) for line in lines]
-    return [Transcript(**{**one, "calls": tuple((a, b) for a, b in one.get("calls", ()))}) for one in values]
+    return [Transcript(**{**value, "calls": tuple((a, b) for a, b in value.get("calls", ()))}) for value in values]
 
 
-def change(way: Way, upstream: FaultUpstream, one: Transcript) -> str | None:
+def change(way: Way, upstream: FaultUpstream, transcript: Transcript) -> str | None:
     """What a healthy answer lost or gained on its way, None when nothing."""
     upstream.forget()
-    upstream.otherwise = one.script
-    seen = way.ask(one.body)
+    upstream.otherwise = transcript.script
+    seen = way.ask(transcript.body)
     if seen.error is not None:
         return f"error: {seen.error}"
     if len(upstream.chats) != 1:
@@ -105,56 +105,60 @@ def change(way: Way, upstream: FaultUpstream, one: Transcript) -> str | None:
     sent = upstream.chats[0].body
     if sent["tool_choice"] != "auto" or "LOOP BREAKER" in json.dumps(sent["messages"]):
         return "the request was changed"
-    if seen.text != one.text:
-        return f"text: {_difference(one.text, seen.text)}"
-    wanted = [(part["call"], part["arguments"]) for part in one.answer if "arguments" in part]
-    if one.finish != "length" and seen.calls != wanted:
+    if seen.text != transcript.text:
+        return f"text: {_difference(transcript.text, seen.text)}"
+    wanted = [(part["call"], part["arguments"]) for part in transcript.answer if "arguments" in part]
+    if transcript.finish != "length" and seen.calls != wanted:
         return f"calls: {seen.calls!r}"
-    return _wrong_end(seen, one)
+    return _wrong_end(seen, transcript)
 
 
-def escape(way: Way, upstream: FaultUpstream, one: Transcript) -> str | None:
+def escape(way: Way, upstream: FaultUpstream, transcript: Transcript) -> str | None:
     """What of a broken answer got past the guardrails, None when nothing."""
     upstream.forget()
-    upstream.otherwise = one.script
-    found = _not_as_said(way, way.ask(one.body), one)
-    if found is not None or one.guardrail != "malformed_tool" or one.then in {"cut", "unreadable"}:
+    upstream.otherwise = transcript.script
+    found = _not_as_said(way, way.ask(transcript.body), transcript)
+    if found is not None or transcript.guardrail != "malformed_tool" or transcript.then in {"cut", "unreadable"}:
         return found
     if len(upstream.chats) < 2:
         return "it was not asked for again"
     upstream.forget()
-    upstream.scripts = [one.script, Script((*calls(*RETRIED), *stops("tool_calls")))]
-    again = way.ask(one.body)
+    upstream.scripts = [transcript.script, Script((*calls(*RETRIED), *stops("tool_calls")))]
+    again = way.ask(transcript.body)
     return None if again.error is None and again.calls == [RETRIED] else f"a good retry was not used: {again}"
 
 
-def _not_as_said(way: Way, seen: Told, one: Transcript) -> str | None:
-    if one.then == "unreadable" and way.stream and not way.held_back:
+def _not_as_said(way: Way, seen: Told, transcript: Transcript) -> str | None:
+    if transcript.then == "unreadable" and way.stream and not way.held_back:
         return None if seen.error is not None and seen.error["type"] == "api_error" else "no error event"
     if seen.error is not None:
         return f"error: {seen.error}"
     if not seen.content:
         return "no content"
-    wanted: list[Any] = list(one.calls)
-    if one.then == "same":
-        wanted = [(part["call"], part["arguments"]) for part in one.answer if "call" in part]
+    wanted: list[Any] = list(transcript.calls)
+    if transcript.then == "same":
+        wanted = [(part["call"], part["arguments"]) for part in transcript.answer if "call" in part]
     if seen.calls != wanted:
         return f"calls: {seen.calls!r}"
-    if one.then == "held" and seen.text != one.text:
-        return f"text: {_difference(one.text, seen.text)}"
-    if one.then == "unreadable" and not (seen.text.startswith(one.text) and len(seen.text) > len(one.text)):
+    if transcript.then == "held" and seen.text != transcript.text:
+        return f"text: {_difference(transcript.text, seen.text)}"
+    if transcript.then == "unreadable" and not (
+        seen.text.startswith(transcript.text) and len(seen.text) > len(transcript.text)
+    ):
         return f"text: {seen.text!r}"
-    if one.then == "cut" and not (one.text.startswith(seen.text) and len(seen.text) < len(one.text) / 2):
+    if transcript.then == "cut" and not (
+        transcript.text.startswith(seen.text) and len(seen.text) < len(transcript.text) / 2
+    ):
         return f"{len(seen.text)} characters"
-    if one.then == "sentence" and not seen.text.strip():
+    if transcript.then == "sentence" and not seen.text.strip():
         return "no words"
-    return _wrong_end(seen, one)
+    return _wrong_end(seen, transcript)
 
 
-def _wrong_end(seen: Told, one: Transcript) -> str | None:
+def _wrong_end(seen: Told, transcript: Transcript) -> str | None:
     assert seen.message is not None
     told = seen.message["stop_reason"]
-    cut = one.then == "cut" or one.finish == "length"
+    cut = transcript.then == "cut" or transcript.finish == "length"
     expected = "max_tokens" if cut else "tool_use" if seen.calls else "end_turn"
     return None if told == expected else f"stop reason {told}"
 

@@ -20,6 +20,7 @@ import pytest
 
 from specdash.backend.launch import free_port
 from support.engines import write_env
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,10 +119,7 @@ class ProxyProcess:
 
     def wait_idle(self, timeout: float = 10.0) -> None:
         """Wait until no request runs."""
-        deadline = time.monotonic() + timeout
-        while self.active():
-            assert time.monotonic() < deadline, f"still active: {self.active()}"
-            time.sleep(0.02)
+        until(lambda: not self.active(), timeout, why=lambda: f"still active: {self.active()}")
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The events written so far."""
@@ -129,7 +127,7 @@ class ProxyProcess:
             return []
         lines = self.events_file.read_text(encoding="utf-8").splitlines()
         values: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        return [one for one in values if kind is None or one["event"] == kind]
+        return [value for value in values if kind is None or value["event"] == kind]
 
     def hold(self) -> None:
         """Let new requests wait."""
@@ -161,7 +159,7 @@ class ProxyProcess:
     def connections_to(self, port: int) -> int:
         """Its open connections to a port of this machine."""
         found = psutil.Process(self.process.pid).net_connections("tcp")
-        return sum(bool(one.raddr) and one.raddr.port == port for one in found)
+        return sum(bool(pconn.raddr) and pconn.raddr.port == port for pconn in found)
 
     def rss(self) -> int:
         """Its resident memory in bytes."""

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from support.anthropic_stream import StreamChecker, checked
+from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,9 @@ TOOLS = [READ_FILE, GET_WEATHER]
 OPENAI_TOOLS = [
     {
         "type": "function",
-        "function": {"name": one["name"], "description": one["description"], "parameters": one["input_schema"]},
+        "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]},
     }
-    for one in TOOLS
+    for tool in TOOLS
 ]
 
 
@@ -148,10 +148,3 @@ class RawClient:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self.socket.close()
-
-
-def stream_of(body: bytes) -> StreamChecker:
-    """A checker that has read part of a stream, which may end anywhere."""
-    checker = StreamChecker()
-    checker.feed(body)
-    return checker

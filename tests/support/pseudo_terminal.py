@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_NOT_OF_TERMINAL = ("COLUMNS", "LINES", "TMUX")
 _CONTROL = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[()][0-9A-B]|\x1b[=>78]")
 
 
@@ -40,10 +41,11 @@ class PseudoTerminal:
             if controlling:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        known = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "TMUX")}
+        # pytest pins COLUMNS and LINES, which programs believe more than their terminal.
+        given = {**os.environ, "TERM": "xterm-256color", **(env or {})}
         self.process = subprocess.Popen(
             argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=take,
-            env={**known, "TERM": "xterm-256color", **(env or {})},
+            env={key: value for key, value in given.items() if key not in _NOT_OF_TERMINAL},
         )  # fmt: skip
         os.close(slave)
         self.written = b""
@@ -103,3 +105,14 @@ class PseudoTerminal:
             else:
                 time.sleep(0.05)
         return self.process.returncode
+
+
+def read_until(descriptor: int, wanted: bytes, seconds: float = 60) -> bytes:
+    """What the master of a terminal gives, up to `wanted`."""
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while wanted not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([descriptor], [], [], 0.2)[0]:
+            seen += os.read(descriptor, 4096)
+    return seen

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import specdash.history.recorder as module
 from specdash.core import paths
-from specdash.core.observations import Counters, Health, HealthStatus
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.target import Target
 from specdash.history.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -64,17 +63,9 @@ def value(reading: Reading[Any]) -> Any:
     return reading.value
 
 
-def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "did not come true in time"
-        time.sleep(0.005)
-
-
 LOAD = """
 import itertools, sys, time
-from specdash.core.observations import Counters, Health, HealthStatus
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.log_facts import LogBatch, VerificationSteps
 from specdash.history.recorder import Recorder
 from specdash.core.target import Target

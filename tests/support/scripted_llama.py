@@ -89,12 +89,17 @@ class ScriptedLlama(Listening):
             self.task += 1
             return self.requests
 
-    def timings(self, tokens: int, *, cached: int = 0) -> dict[str, Any]:
+    def timings(self, tokens: int, *, prompt: int = 20, cached: int = 0) -> dict[str, Any]:
         """Figures of one answer of so many tokens."""
-        one, found = self.behaviour, {"cache_n": cached, "prompt_n": 20, "predicted_n": tokens, "predicted_ms": 1.0}
-        if one.speculative and one.drafted:
-            accepted = one.cached_accepted if cached and one.cached_accepted is not None else one.accepted
-            found["draft_n"] = one.drafted * tokens // 64
+        behaviour, found = (
+            self.behaviour,
+            {"cache_n": cached, "prompt_n": prompt - cached, "predicted_n": tokens, "predicted_ms": 1.0},
+        )
+        if behaviour.speculative and behaviour.drafted:
+            accepted = (
+                behaviour.cached_accepted if cached and behaviour.cached_accepted is not None else behaviour.accepted
+            )
+            found["draft_n"] = behaviour.drafted * tokens // 64
             found["draft_n_accepted"] = accepted * tokens // 64
         with self.lock:
             self.predicted += tokens
@@ -116,22 +121,30 @@ class _Handler(OwnedHandler):
     owner: ScriptedLlama
 
     def do_GET(self) -> None:  # noqa: N802 - the base class names it
-        one, path = self.owner.behaviour, self.path.partition("?")[0]
+        behaviour, path = self.owner.behaviour, self.path.partition("?")[0]
         if path == "/health":
             self.say({"status": "ok"})
         elif path == "/props":
-            self.say({"model_path": f"/models/{one.model}", "build_info": "b1-scripted", "total_slots": one.slots})
+            self.say(
+                {
+                    "model_path": f"/models/{behaviour.model}",
+                    "build_info": "b1-scripted",
+                    "total_slots": behaviour.slots,
+                }
+            )
         elif path == "/v1/models":
-            self.say({"object": "list", "data": [{"id": one.model}]})
+            self.say({"object": "list", "data": [{"id": behaviour.model}]})
         elif path == "/slots":
-            slots = [{"id": index, "n_ctx": one.n_ctx, "is_processing": False} for index in range(one.slots)]
+            slots = [
+                {"id": index, "n_ctx": behaviour.n_ctx, "is_processing": False} for index in range(behaviour.slots)
+            ]
             for slot in slots:
-                if one.speculative is not None:
-                    slot["speculative"] = one.speculative
+                if behaviour.speculative is not None:
+                    slot["speculative"] = behaviour.speculative
                 if self.owner.task:
                     slot["id_task"] = self.owner.task
             self.say(slots)
-        elif path == "/metrics" and one.metrics:
+        elif path == "/metrics" and behaviour.metrics:
             name = "llamacpp:tokens_predicted_total"
             lines = f"# TYPE {name} counter\n{name} {self.owner.predicted}\n"
             self.send(200, lines.encode(), "text/plain; version=0.0.4")
@@ -148,21 +161,21 @@ class _Handler(OwnedHandler):
         elif path == "/apply-template" and not self._understands(body):
             self.say({"error": {"message": "no tools", "code": 500}}, 500)
         elif path == "/apply-template":
-            self.say({"prompt": "".join(str(one["content"]) for one in body["messages"])})
+            self.say({"prompt": "".join(str(message["content"]) for message in body["messages"])})
         else:
             self._complete(path, body)
 
     def _understands(self, body: dict[str, Any]) -> bool:
-        roles = {one["role"] for one in body["messages"]}
+        roles = {message["role"] for message in body["messages"]}
         return self.owner.behaviour.knows_tools or not (body.get("tools") or "tool" in roles)
 
     def _complete(self, path: str, body: dict[str, Any]) -> None:
-        server, one = self.owner, self.owner.behaviour
+        server, behaviour = self.owner, self.owner.behaviour
         server.bodies.append(body)
         number = server.began()
-        if one.fails_from is not None and number >= one.fails_from:
+        if behaviour.fails_from is not None and number >= behaviour.fails_from:
             self.say({"error": {"message": "Compute error.", "code": 500}}, 500)
-        elif one.hangs_from is not None and number >= one.hangs_from:
+        elif behaviour.hangs_from is not None and number >= behaviour.hangs_from:
             server.closing.wait(30)
             self.close_connection = True
         elif path == "/completion":
@@ -187,7 +200,7 @@ class _Handler(OwnedHandler):
 
     def _chat(self, body: dict[str, Any]) -> None:
         server, prompt = self.owner, json.dumps(body["messages"])
-        cached = 20 if prompt in server.seen else 0
+        cached = len(prompt) - 1 if prompt in server.seen else 0
         server.seen.add(prompt)
         count = body["max_tokens"]
         words = server.behaviour.text
@@ -196,7 +209,7 @@ class _Handler(OwnedHandler):
             "model": server.behaviour.model,
             "system_fingerprint": "b1-scripted",
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": count},
-            "timings": server.timings(count, cached=cached),
+            "timings": server.timings(count, prompt=len(prompt), cached=cached),
         }
         if not server.behaviour.tells:
             figures = {}

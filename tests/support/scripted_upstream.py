@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from specdash.proxy.settings import ProxySettings, settings_from_env
+from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -73,6 +74,15 @@ class Call:
                 pass
 
 
+def answers(value: Any, status: int = 200) -> Behaviour:
+    """Always this JSON."""
+
+    async def behave(call: Call) -> None:
+        await call.json(value, status)
+
+    return behave
+
+
 class ScriptedUpstream:
     """Answers every request by `behave`, a coroutine of the `Call`; a path of `routes` comes first."""
 
@@ -130,11 +140,4 @@ async def scripted(behave: Behaviour) -> AsyncIterator[ScriptedUpstream]:
     finally:
         server.close()
         upstream.drop_connections()
-        await until(lambda: upstream.open == 0)
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
-    """Wait until `condition` holds; fails after `limit_s`."""
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens outside this process, too
-            await asyncio.sleep(0.005)
+        await until_async(lambda: upstream.open == 0)

@@ -72,17 +72,17 @@ def asked(url: str, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[R
 def summary(results: list[Result]) -> dict[str, Row]:
     """Its table: a row a category, and `overall`."""
     groups: dict[str, list[Result]] = {}
-    for one in results:
-        groups.setdefault(one.category, []).append(one)
+    for result in results:
+        groups.setdefault(result.category, []).append(result)
     return {name: _row(group) for name, group in (*sorted(groups.items()), ("overall", results))}
 
 
 def _row(group: list[Result]) -> Row:
     return Row(
         len(group),
-        statistics.fmean(one.prompt_per_second for one in group),
-        statistics.fmean(one.predicted_per_second for one in group),
-        statistics.fmean(one.latency_s for one in group),
-        sum(one.draft_n for one in group),
-        sum(one.draft_n_accepted for one in group),
+        statistics.fmean(result.prompt_per_second for result in group),
+        statistics.fmean(result.predicted_per_second for result in group),
+        statistics.fmean(result.latency_s for result in group),
+        sum(result.draft_n for result in group),
+        sum(result.draft_n_accepted for result in group),
     )

@@ -31,6 +31,7 @@ def drafting(models: Mapping[str, Path], **more: str) -> dict[str, str]:
         "LLAMA_SPEC_TYPE": "draft-simple",
         "LLAMA_DRAFT_MODEL": str(models["draft"]),
         "LLAMA_START_PROBE": "1",
+        "LLAMA_START_BASELINE": "0",
         "LLAMA_THREADS": "1",
         **more,
     }

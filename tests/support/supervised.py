@@ -5,22 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from specdash.control.supervisor_client import SupervisorClient
-from specdash.control.supervisor_daemon import daemon_log
-from specdash.control.supervisor_services import ServiceEntry, read_services, write_services
+from specdash.control.services.supervisor_client import SupervisorClient
+from specdash.control.services.supervisor_daemon import daemon_log
+from specdash.control.services.supervisor_services import ServiceEntry, read_services, write_services
 from specdash.core.changes import Role
 from specdash.core.paths import services_file, supervisor_socket
+from specdash.system.processes import is_alive
+from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 WAIT_S = 20.0
 
@@ -75,7 +78,7 @@ class RunningDaemon:
         process = psutil.Process(self.pid)
         family = [process, *process.children(recursive=True)]
         process.send_signal(signal.SIGKILL)
-        until(lambda: all(gone(one.pid) for one in family))
+        until(lambda: all(gone(process.pid) for process in family))
 
     def start_again(self) -> None:
         """What the next specdash does."""
@@ -100,17 +103,14 @@ def running_daemon(home: Path | None = None) -> Iterator[RunningDaemon]:
                 until(lambda: gone(pid))
 
 
+@contextlib.contextmanager
+def zombie() -> Iterator[int]:
+    """The pid of a process that has ended, and that its parent has not reaped yet."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield process.pid
+
+
 def gone(pid: int) -> bool:
     """Whether the process has ended; an orphan may be a zombie for a while, until this machine's init looks."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until `true` says so; fails after 20 seconds."""
-    deadline = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
+    return not is_alive(pid)

@@ -62,6 +62,11 @@ class Terminal:
         """Type keys, by tmux's names."""
         self._run("send-keys", *keys)
 
+    def overwrite(self, text: str) -> None:
+        """Write on the screen as another program does, at its top left."""
+        device = Path(self._run("display-message", "-p", "#{pane_tty}").strip())
+        device.write_text(f"\x1b7\x1b[H{text}\x1b8", encoding="utf-8")
+
     def vanish(self) -> None:
         """End the terminal under the program, as a closed window or a lost ssh connection does."""
         self._run("kill-server")
@@ -73,6 +78,10 @@ class Terminal:
     def wait_for(self, *texts: str, within_s: float = 30.0) -> str:
         """The screen, once all the texts are on it."""
         return self._wait(lambda screen: all(text in screen for text in texts), f"{texts} not seen", within_s)
+
+    def wait_until(self, done: Callable[[str], bool], within_s: float = 30.0) -> str:
+        """The screen, once this is true of it."""
+        return self._wait(done, "not seen", within_s)
 
     def wait_gone(self, *texts: str, within_s: float = 10.0) -> str:
         """The screen, once none of the texts is on it."""

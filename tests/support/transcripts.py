@@ -98,7 +98,7 @@ def records(shape: Shape) -> Iterator[Record]:
 
 def write_reader(path: Path, context: int = 65536) -> Path:
     """A model of one layer whose vocabulary holds the words whole; what it says means nothing."""
-    tokens = [one for one in TOKENS if not one.startswith("<pad")]
+    tokens = [token for token in TOKENS if not token.startswith("<pad")]
     pieces = {f"▁{word[:length]}" for word in SENTENCE for length in range(1, len(word))}
     tokens += sorted(pieces - set(tokens), key=len)
     while len(tokens) % 32:
@@ -109,8 +109,8 @@ def write_reader(path: Path, context: int = 65536) -> Path:
 def write_session(path: Path, shape: Shape | None = None) -> Path:
     """The session as a file."""
     with path.open("w", encoding="utf-8") as file:
-        for one in records(shape or Shape()):
-            file.write(json.dumps(one) + "\n")
+        for record in records(shape or Shape()):
+            file.write(json.dumps(record) + "\n")
     return path
 
 

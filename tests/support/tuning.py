@@ -6,17 +6,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specdash.bench.samples import BootFailedError, Place, Sample
-from specdash.tune.loop import Gear, Loop, Texts
-from specdash.tune.measuring import Measured
-from specdash.tune.problem import Ask, BootResult, Budget, Outcome, Point, Stage, Task, Workload, mixture_speed
-from specdash.tune.status import RunPlan
-from specdash.tune.surroundings import Surroundings
+from specdash.bench.load.samples import BenchSample, BootFailedError, EngineAddress
+from specdash.tune.model.problem import (
+    BootResult,
+    Budget,
+    NextBoot,
+    Point,
+    Stage,
+    Task,
+    TuneOutcome,
+    WorkloadShares,
+    mixture_speed,
+)
+from specdash.tune.run.loop import Loop, LoopParts, Texts
+from specdash.tune.run.measuring import MeasuredBoot, Surroundings
+from specdash.tune.run.status import RunPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from specdash.tune.status import Boot, Now, RunEnd, RunHead
+    from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead
 
 START = Point(("draft-simple",), n_max=3, p_min=0.0)
 FAST = Point(("draft-simple",), n_max=6, p_min=0.0)
@@ -24,14 +33,14 @@ SLOW = Point(("draft-simple",), n_max=12, p_min=0.0)
 POINTS = (START, FAST, SLOW, Point())
 SPEEDS = {START: 50.0, FAST: 70.0, SLOW: 30.0, Point(): 40.0}
 KINDS = ("coding", "prose")
-WORKLOAD = Workload(tuple((kind, 1 / len(KINDS)) for kind in KINDS))
+WORKLOAD = WorkloadShares(tuple((kind, 1 / len(KINDS)) for kind in KINDS))
 
 
-def samples(speed: float, *, ttft_s: float = 0.1, drafted: int = 90) -> tuple[Sample, ...]:
+def samples(speed: float, *, ttft_s: float = 0.1, drafted: int = 90) -> tuple[BenchSample, ...]:
     """Four answers of 101 tokens."""
     seconds = 100 / speed
     return tuple(
-        Sample(
+        BenchSample(
             f"{kind}-{number}", kind, 0, 0.0, 0.0, ttft_s, ttft_s + seconds, prompt_tokens=50, cached_tokens=0,
             prompt_ms=90.0, predicted_tokens=101, predicted_ms=seconds * 1000, drafted=drafted, accepted=60, steps=40,
             accepted_per_position=(35, 25),
@@ -45,28 +54,30 @@ class InTurn:
     """A tuner that boots the start, then every other point, then the best again, and keeps the best."""
 
     def __init__(self, task: Task, points: tuple[Point, ...] = POINTS) -> None:
-        self.task, self.left = task, [task.start, *(one for one in points if one != task.start)]
+        self.task, self.left = task, [task.start, *(point for point in points if point != task.start)]
         self.results: list[BootResult] = []
 
-    def ask(self) -> Ask | None:
-        return Ask(self.left[0], Stage.EXPLORE, "next") if self.left else None
+    def ask(self) -> NextBoot | None:
+        return NextBoot(self.left[0], Stage.EXPLORE, "next") if self.left else None
 
     def tell(self, result: BootResult) -> None:
         # What is asked beyond its list is a boot that has to decide.
         assert not self.left or result.point == self.left.pop(0)
         self.results.append(result)
 
-    def outcome(self) -> Outcome:
-        failed = {one.point for one in self.results if one.failure}
+    def outcome(self) -> TuneOutcome:
+        failed = {result.point for result in self.results if result.failure}
         told = {
-            one.point: speed
-            for one in self.results
-            if one.point not in failed and (speed := mixture_speed(one.prompts, self.task.workload)) is not None
+            result.point: speed
+            for result in self.results
+            if result.point not in failed and (speed := mixture_speed(result.prompts, self.task.workload)) is not None
         }
         best = max(told, key=lambda point: told[point])
         gain = told[best] / told[self.task.start] - 1
         chosen = best if gain > 0.02 else self.task.start
-        return Outcome(chosen, chosen != self.task.start, gain, gain - 0.01, gain + 0.01, len(self.results), "", 0.004)
+        return TuneOutcome(
+            chosen, chosen != self.task.start, gain, gain - 0.01, gain + 0.01, len(self.results), "", 0.004
+        )
 
 
 @dataclass(slots=True)
@@ -81,14 +92,14 @@ class ScriptedBed:
     restoring: list[BaseException] = field(default_factory=list)
 
     @contextmanager
-    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         self.boots += 1
         self.restored = 0
         fault = self.faults.get(self.boots)
         if fault is not None:
             raise fault
         self.point = by_name(configuration["POINT"])
-        yield Place("http://127.0.0.1:9", log=None)
+        yield EngineAddress("http://127.0.0.1:9", log=None)
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
         """Nobody watches."""
@@ -108,8 +119,8 @@ class Kept:
     """A record in memory. `fails` is the number of the write that fails."""
 
     events: list[RunHead | Boot | RunEnd] = field(default_factory=list)
-    nows: list[Now] = field(default_factory=list)
-    samples: list[tuple[int, Measured, str]] = field(default_factory=list)
+    nows: list[CurrentStep] = field(default_factory=list)
+    samples: list[tuple[int, MeasuredBoot, str]] = field(default_factory=list)
     fails: dict[int, BaseException] = field(default_factory=dict)
     writes: int = 0
 
@@ -117,11 +128,11 @@ class Kept:
         self._written()
         self.events.append(event)
 
-    def tell(self, now: Now) -> None:
+    def tell(self, now: CurrentStep) -> None:
         self._written()
         self.nows.append(now)
 
-    def keep(self, number: int, measured: Measured, discarded: str) -> None:
+    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
         self._written()
         self.samples.append((number, measured, discarded))
 
@@ -138,7 +149,7 @@ class Watcher:
         self.boots: list[tuple[Boot, bool]] = []
         self.thrown: list[str] = []
 
-    def now(self, now: Now) -> None:
+    def now(self, now: CurrentStep) -> None:
         """Nothing to keep."""
 
     def booted(self, boot: Boot, again: bool) -> None:
@@ -157,24 +168,24 @@ class Scene:
     bed: ScriptedBed = field(default_factory=ScriptedBed)
     record: Kept = field(default_factory=Kept)
     watcher: Watcher = field(default_factory=Watcher)
-    measured: dict[int, Callable[[], Measured]] = field(default_factory=dict)
+    measured: dict[int, Callable[[], MeasuredBoot]] = field(default_factory=dict)
     """By number of the measurement, from 1, instead of the usual."""
     measurements: int = 0
     verify: Callable[[Point, Callable[[str], None]], Texts] | None = None
     gear: dict[str, Any] = field(default_factory=dict)
     tuner: Any = None
 
-    def measure(self, place: Place, on_done: Callable[[int, int], None]) -> Measured:
+    def measure(self, place: EngineAddress, on_done: Callable[[int, int], None]) -> MeasuredBoot:
         self.measurements += 1
         on_done(1, 4)
         if self.measurements in self.measured:
             return self.measured[self.measurements]()
         drafted = 90 if self.bed.point.types else 0
-        return Measured(samples(SPEEDS[self.bed.point], drafted=drafted))
+        return MeasuredBoot(samples(SPEEDS[self.bed.point], drafted=drafted))
 
     def loop(self, earlier: tuple[Boot, ...] = (), **more: Any) -> Loop:
         task = Task(POINTS, START, WORKLOAD, self.budget)
-        gear = Gear(
+        gear = LoopParts(
             tuner=self.tuner or InTurn(task, self.points),
             bed=self.bed,
             measure=self.measure,
@@ -187,9 +198,9 @@ class Scene:
         return Loop(task, RunPlan("the test", start=START, workload=WORKLOAD), gear, earlier, **more)
 
 
-def disturbed(speed: float = 20.0) -> Measured:
+def disturbed(speed: float = 20.0) -> MeasuredBoot:
     """A boot during which somebody else used the engine."""
-    return Measured(samples(speed), seen=Surroundings(foreign_tokens=17))
+    return MeasuredBoot(samples(speed), seen=Surroundings(foreign_tokens=17))
 
 
 def boot_failed(words: str = "out of memory") -> BootFailedError:

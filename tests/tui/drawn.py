@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from specdash.tui.action_table import FooterScreen
     from specdash.tui.app import Dashboard
     from specdash.tui.spans import Line
 
@@ -26,3 +27,8 @@ def screen(app: Dashboard) -> str:
     overview = app.overview
     panels = "\n".join(block(panel.lines) for panel in overview.board.visible_panels())
     return "\n".join((block(overview.header.lines), panels, block(overview.footer.lines)))
+
+
+def is_open(app: Dashboard, place: FooterScreen) -> bool:
+    """Whether a screen is looked at, or stands under the one that is."""
+    return any(getattr(screen, "place", None) is place for screen in app.screen_stack)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.applies import ApplyKind, Outcome
-from specdash.core.baselines import Baseline
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.insight.alerts_picture import AlertsPicture
-from specdash.insight.experiment_picture import ApplyMark
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
+from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
+from specdash.insight.derive import of_alert, of_apply
+from specdash.insight.picture import AlertsPicture, ApplyMark, Basis, GroupFigures, Paying, SpeedUpPicture, TypeFigures
 from specdash.insight.rules.catalogue import RuleSpec
-from specdash.insight.speedup_picture import Basis, GroupFigures, Paying, SpeedUpPicture, TypeFigures
-from specdash.insight.timeline import of_alert, of_apply
 
 if TYPE_CHECKING:
     from specdash.insight.picture import Picture
@@ -126,8 +122,8 @@ def past_alerts(wall: float) -> tuple[Alert, ...]:
 
 
 UNJUDGED = (
-    ("gpu_throttled", "nothing fresh from gpu"),
-    ("gpu_lost", "nothing fresh from gpu"),
+    ("gpu_throttled", "no fresh data from gpu"),
+    ("gpu_lost", "no fresh data from gpu"),
     ("acceptance_collapse", "the server is idle"),
 )
 JUDGED = ("zero_acceptance", "slot_hung", "slots_disabled", "backend_down", "find_slot_storm", "kv_full", "disk_full")
@@ -137,12 +133,13 @@ def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, 
     """The picture with these alerts, an apply and a restart on its timeline."""
     wall = picture.wall
     first = active[0] if active else None
-    applies = (ApplyMark(7, 200.0, wall - 200.0, Outcome.APPLIED, ApplyKind.APPLY, "DRAFT_MAX 4→12"),)
+    record = ApplyRecord(7, 0.0, 0.0, ApplyKind.APPLY, ApplyOutcome.APPLIED)
+    applies = (ApplyMark(record, 200.0, wall - 200.0, "DRAFT_MAX 4→12"),)
     restart = TimelineEvent(wall - 1_380.0, EventKind.RESTART, "restarted")
     events = [restart, *map(of_alert, (*past, *active)), *map(of_apply, applies)]
     cause = f"{first.title}: {first.summary}" if first is not None else ""
     alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED, JUDGED)
-    timeline = tuple(sorted(events, key=lambda one: one.at))
+    timeline = tuple(sorted(events, key=lambda timeline_event: timeline_event.at))
     return replace(picture, alerts=alerts, applies=applies, timeline=timeline)
 
 
@@ -205,8 +202,8 @@ SPECS = {
             no_slots(0.0), "Without /slots nothing is known of single requests.", ("its command line",), "Add --slots."
         ),
         *(
-            _spec(one, "It was, and is no more.", ("specdash services status",), "Nothing now.")
-            for one in past_alerts(0.0)
+            _spec(past_alert, "It was, and is no more.", ("specdash services status",), "Nothing now.")
+            for past_alert in past_alerts(0.0)
         ),
         *(
             RuleSpec(rule, "machine", title, AlertSeverity.WARNING, "", ())

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from specdash.control.console import Running, ServicesView, ServiceView
-from specdash.control.services import ServiceState, ServiceStatus
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, Progress, Step, StepState
-from specdash.core.changes import ChangeSet, KeyChange, Role
-from specdash.core.errors import SpecdashError
-from specdash.core.findings import Finding, Severity
+from specdash.control.console import RunningApply, ServicesView, ServiceView
+from specdash.control.services.services import ServiceState, ServiceStatus
+from specdash.core.changes import (
+    ApplyKind,
+    ApplyOutcome,
+    ApplyProgress,
+    ApplyRecord,
+    ApplyStep,
+    Change,
+    Role,
+    StepState,
+    changes_to,
+)
+from specdash.core.errors import Finding, Severity, SpecdashError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping
+
+    from specdash.core.changes import WantedValues
 
 BACKEND_ENV = {
     "LLAMA_MODEL": "/models/qwen3-coder-30b.gguf",
@@ -29,10 +38,10 @@ BACKEND_ENV = {
 PROXY_ENV = {"PROXY_PORT": "4000", "PROXY_LOOP_BREAKER": "on"}
 
 
-def service(role: Role, values: Mapping[str, str], last_good: Mapping[str, str] | None) -> ServiceView:
+def service(role: Role, values: dict[str, str], last_good: dict[str, str] | None) -> ServiceView:
     """A running service."""
     status = ServiceStatus(f"specdash-{role}.service", ServiceState.RUNNING, pid=7)
-    return ServiceView(role, status.name, "systemd", f"/etc/{role}.env", status, values, last_good)
+    return ServiceView(role, "systemd", status, values, last_good)
 
 
 @dataclass
@@ -64,41 +73,45 @@ class FakeConsole:
         """As it was made."""
         return self.cut_short
 
-    def plan(self, changes: ChangeSet, profile: str | None = None) -> Any:
+    def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
-        made = tuple(one for role in changes.roles for one in changes.changes(role, self.values[role]))
+        made = tuple(change for role in wanted for change in changes_to(role, self.values[role], wanted[role]))
         findings = [Finding("restart", Severity.INFO, "the engine is swapped", "LLAMA_DRAFT_MAX")]
-        for one in made:
-            if one.key == "LLAMA_DRAFT_MAX" and int(one.after or "0") > 100:
-                text = f"LLAMA_DRAFT_MAX={one.after}: the draft model has room for 64"
-                findings.insert(0, Finding("draft-room", Severity.ERROR, text, one.key, "use at most 64"))
+        for key_change in made:
+            if key_change.key == "LLAMA_DRAFT_MAX" and int(key_change.after or "0") > 100:
+                text = f"LLAMA_DRAFT_MAX={key_change.after}: the draft model has room for 64"
+                findings.insert(0, Finding("draft-room", Severity.ERROR, text, key_change.key, "use at most 64"))
         return self._plan(made, tuple(findings), profile)
+
+    def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
+        """An engine without one of the types of drafting."""
+        return {"draft-dspark": "not in llama-server b9999"} if key == "LLAMA_SPEC_TYPE" else {}
 
     def plan_rollback(self) -> Any:
         """Back to the last good one."""
         if self.last_good is None:
             raise SpecdashError("nothing was applied yet: there is nothing to roll back")
-        change = KeyChange(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", self.last_good["LLAMA_DRAFT_MAX"])
+        change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", self.last_good["LLAMA_DRAFT_MAX"])
         return self._plan((change,), (), None)
 
     def profiles(self) -> Any:
         """One profile."""
         values = {Role.BACKEND: {"LLAMA_DRAFT_MAX": "12", "LLAMA_DRAFT_MIN": "2"}, Role.PROXY: {}}
-        one = SimpleNamespace(
+        namespace = SimpleNamespace(
             name="agentic-continuity", summary="long coding sessions", values=values, notes=("ctx is left alone",)
         )
-        return (one,)
+        return (namespace,)
 
-    def start(self, plan: Any) -> Running:
+    def start(self, plan: Any) -> RunningApply:
         """Steps, then the outcome."""
         self.started.append(plan)
-        return Running(lambda report: self._apply(plan, report), self._cancel).start()
+        return RunningApply(lambda report: self._apply(plan, report), self._cancel).start()
 
-    def recover(self, *, finish: bool) -> Running:
+    def recover(self, *, finish: bool) -> RunningApply:
         """Steps, then the outcome."""
         self.started.append("finish" if finish else "roll back")
         self.cut_short = None
-        return Running(lambda report: self._apply(self._plan((), (), None), report), self._cancel).start()
+        return RunningApply(lambda report: self._apply(self._plan((), (), None), report), self._cancel).start()
 
     def _cancel(self) -> bool:
         self.cancelled = True
@@ -106,33 +119,34 @@ class FakeConsole:
             self.wait.set()
         return True
 
-    def _apply(self, plan: Any, report: Callable[[Progress], None]) -> ApplyRecord:
-        report(Progress(Step.LOCK, StepState.DONE, seconds=0.001))
-        report(Progress(Step.DRAIN, StepState.DONE, "2 requests ended", seconds=1.25))
-        report(Progress(Step.HEALTH, StepState.RUNNING, "loading tensors", 0.43, 2.0))
+    def _apply(self, plan: Any, report: Callable[[ApplyProgress], None]) -> ApplyRecord:
+        report(ApplyProgress(ApplyStep.LOCK, StepState.DONE, seconds=0.001))
+        report(ApplyProgress(ApplyStep.DRAIN, StepState.DONE, "2 requests ended", seconds=1.25))
+        report(ApplyProgress(ApplyStep.HEALTH, StepState.RUNNING, "loading tensors", 0.43, 2.0))
         if self.wait is not None:
             self.wait.wait(10)
         failed = self.fails or self.cancelled
-        report(Progress(Step.HEALTH, StepState.FAILED if failed else StepState.DONE, "", None, 4.2))
+        report(ApplyProgress(ApplyStep.HEALTH, StepState.FAILED if failed else StepState.DONE, "", None, 4.2))
         if failed:
-            report(Progress(Step.ROLLBACK, StepState.DONE, seconds=3.0))
+            report(ApplyProgress(ApplyStep.ROLLBACK, StepState.DONE, seconds=3.0))
             return ApplyRecord(
-                7, 0.0, 9.0, ApplyKind.APPLY, Outcome.ROLLED_BACK, failed_step=Step.HEALTH,
+                7, 0.0, 9.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK, failed_step=ApplyStep.HEALTH,
                 reason="the engine ended with exit code 1", log_lines=("E load_model: out of memory",),
             )  # fmt: skip
-        for one in plan.changes:
-            self.values[one.role][one.key] = one.after or ""
-        return ApplyRecord(7, 0.0, 9.0, ApplyKind.APPLY, Outcome.APPLIED, downtime_s=4.2)
+        for change in plan.changes:
+            self.values[change.role][change.key] = change.after or ""
+        return ApplyRecord(7, 0.0, 9.0, ApplyKind.APPLY, ApplyOutcome.APPLIED, downtime_s=4.2)
 
-    def _plan(self, changes: tuple[KeyChange, ...], findings: tuple[Finding, ...], profile: str | None) -> Any:
-        refused = any(one.severity is Severity.ERROR for one in findings)
+    def _plan(self, changes: tuple[Change, ...], findings: tuple[Finding, ...], profile: str | None) -> Any:
+        refused = any(finding.severity is Severity.ERROR for finding in findings)
         edits = tuple(
             SimpleNamespace(
                 role=role,
                 needs_restart=True,
-                service=SimpleNamespace(name=f"specdash-{role}.service", env_file=Path(f"/etc/{role}.env")),
+                service=f"specdash-{role}.service",
+                env_file=f"/etc/{role}.env",
             )
             for role in Role
-            if any(one.role is role for one in changes)
+            if any(change.role is role for change in changes)
         )
         return SimpleNamespace(changes=changes, findings=findings, profile=profile, refused=refused, edits=edits)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, Phase, RequestEvent
-from specdash.core.proxy_status import ActiveView, ProxyStatus, SessionView, Upstream
-from specdash.core.readings import Status
-from specdash.insight.proxy_picture import SERIES_COLUMNS, GuardrailCount, ProxyPicture, ProxyWindow
+from specdash.core.proxy_events import (
+    ActiveView,
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    ProxyStatus,
+    RequestEvent,
+    RequestOutcome,
+    RequestPhase,
+    SessionView,
+    UpstreamStatus,
+)
+from specdash.core.readings import ReadingStatus
+from specdash.insight.picture import SERIES_COLUMNS, GuardrailCount, ProxyPicture, ProxyWindow
 
 MAIN = "hdr:5f1c2a7e-93b1-4a41-8f0e-7d3c1b9a2e44"
 AGENT = "hdr:5f1c2a7e-93b1-4a41-8f0e-7d3c1b9a2e44/agent-explore"
@@ -60,11 +70,11 @@ def active(wall: float) -> tuple[ActiveView, ...]:
     """One in prefill, one in decode after a retry."""
     return (
         ActiveView(
-            "req_011CPrefill", MAIN, wall - 2.4, Phase.PREFILL, stream=True, tools=14, prompt_tokens=29_100,
+            "req_011CPrefill", MAIN, wall - 2.4, RequestPhase.PREFILL, stream=True, tools=14, prompt_tokens=29_100,
             prompt_done=16_400, cached_tokens=14_000, prefill_rate=3_410.0,
         ),
         ActiveView(
-            "req_011CDecode", LOOPING, wall - 9.1, Phase.DECODE, stream=True, strict=True, tools=14, attempt=2,
+            "req_011CDecode", LOOPING, wall - 9.1, RequestPhase.DECODE, stream=True, strict=True, tools=14, attempt=2,
             prompt_tokens=21_004, prompt_done=21_004, cached_tokens=20_800, completion_tokens=412, ttft_s=0.42,
             prefill_rate=2_950.0, decode_rate=61.8, draft_tokens=560, accepted_tokens=398,
             guardrails=("malformed_tool:retried",),
@@ -106,10 +116,10 @@ def finished(wall: float) -> tuple[RequestEvent, ...]:
         guardrails=("malformed_tool:detected", "malformed_tool:retried", "malformed_tool:recovered"),
     )
     several[2] = RequestEvent(
-        wall - 124.0, AGENT, "req_011CError", stream=True, outcome=Outcome.ERROR, status=529,
+        wall - 124.0, AGENT, "req_011CError", stream=True, outcome=RequestOutcome.ERROR, status=529,
         error_type="overloaded_error", duration_s=0.01, messages=31, tools=14,
     )  # fmt: skip
-    several[4] = replace(several[4], outcome=Outcome.CLIENT_LEFT, stop_reason=None, status=499)
+    several[4] = replace(several[4], outcome=RequestOutcome.CLIENT_LEFT, stop_reason=None, status=499)
     several[6] = replace(
         several[6], stop_reason="max_tokens", guardrails=("context_prune:applied", "max_tokens:applied")
     )
@@ -121,9 +131,9 @@ def actions(wall: float) -> tuple[GuardrailEvent, ...]:
     request = "req_011CDone0001"
     facts = {"kind": "unknown_tool", "tool": "Raed", "streak": 3}
     return (
-        GuardrailEvent(wall - 60, AGENT, Guardrail.MALFORMED_TOOL, Action.RECOVERED, request),
-        GuardrailEvent(wall - 64, AGENT, Guardrail.MALFORMED_TOOL, Action.RETRIED, request, {"attempt": 2}),
-        GuardrailEvent(wall - 65, AGENT, Guardrail.MALFORMED_TOOL, Action.DETECTED, request, facts),
+        GuardrailEvent(wall - 60, AGENT, Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, request),
+        GuardrailEvent(wall - 64, AGENT, Guardrail.MALFORMED_TOOL, GuardrailAction.RETRIED, request, {"attempt": 2}),
+        GuardrailEvent(wall - 65, AGENT, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, request, facts),
     )
 
 
@@ -150,7 +160,7 @@ def status(wall: float) -> ProxyStatus:
         version="0.3.0",
         started=wall - 11_400.0,
         upstream_url="http://127.0.0.1:8080",
-        upstream=Upstream.OK,
+        upstream=UpstreamStatus.OK,
         context_window=WINDOW,
         requests=412,
         errors=3,
@@ -168,11 +178,11 @@ def proxy_picture(wall: float) -> ProxyPicture:
         configured=True,
         url="http://127.0.0.1:4000",
         origin="run record of process 4243",
-        status=Status.KNOWN,
+        status=ReadingStatus.KNOWN,
         reason="",
         age_s=0.4,
         live=status(wall),
-        events_status=Status.KNOWN,
+        events_status=ReadingStatus.KNOWN,
         window=ProxyWindow(42, 1, 1, 1 / 42, 0.47, 52.4, 0.69, 0.88),
         finished=finished(wall),
         actions=actions(wall),
@@ -182,14 +192,16 @@ def proxy_picture(wall: float) -> ProxyPicture:
 
 def held_proxy(wall: float) -> ProxyPicture:
     """Held for a restart, with two requests waiting, and a setting that cannot be used."""
-    waiting = tuple(ActiveView(f"req_held{i}", MAIN, wall - 11.0, Phase.HELD, stream=True, tools=14) for i in range(2))
+    waiting = tuple(
+        ActiveView(f"req_held{i}", MAIN, wall - 11.0, RequestPhase.HELD, stream=True, tools=14) for i in range(2)
+    )
     live = replace(
         status(wall),
         held=True,
         held_since=wall - 12.0,
         hold_reason="restart of the backend",
         waiting=2,
-        upstream=Upstream.LOADING,
+        upstream=UpstreamStatus.LOADING,
         active=waiting,
         problems=("PROXY_LOOP_WINDOW = 'six': wants a whole number from 2 to 1000; the default 6 holds",),
     )
@@ -199,7 +211,7 @@ def held_proxy(wall: float) -> ProxyPicture:
 def gone_proxy(wall: float) -> ProxyPicture:
     """It does not answer any more."""
     return replace(
-        proxy_picture(wall), status=Status.STALE, age_s=42.0, reason="connection refused: nothing listens there"
+        proxy_picture(wall), status=ReadingStatus.STALE, age_s=42.0, reason="connection refused: nothing listens there"
     )
 
 
@@ -212,23 +224,25 @@ def uap_proxy() -> ProxyPicture:
     return ProxyPicture(
         configured=True,
         url="http://127.0.0.1:4000",
-        status=Status.KNOWN,
+        status=ReadingStatus.KNOWN,
         reason="",
         age_s=0.4,
         live=live,
-        events_reason="not configured: no proxy log is known; name it with --proxy-log FILE or journal:UNIT",
+        events_reason="no proxy log: start specdash with --proxy-log FILE or journal:UNIT",
     )
 
 
 def hostile_proxy(wall: float, text: str) -> ProxyPicture:
     """Every text from outside tries to be something else."""
-    one = proxy_picture(wall)
+    picture = proxy_picture(wall)
     live = status(wall)
     bad_session = replace(live.sessions[0], id=text, model=text)
     bad_active = replace(live.active[0], session=text, request_id=text, guardrails=(text,))
-    bad_done = replace(one.finished[0], session=text, request_id=text, stop_reason=text, model=text, tool_calls=(text,))
+    bad_done = replace(
+        picture.finished[0], session=text, request_id=text, stop_reason=text, model=text, tool_calls=(text,)
+    )
     return replace(
-        one,
+        picture,
         url=text,
         live=replace(
             live,
@@ -239,6 +253,6 @@ def hostile_proxy(wall: float, text: str) -> ProxyPicture:
             active=(bad_active,),
             problems=(text,),
         ),
-        finished=(bad_done, *one.finished[1:]),
-        guardrails=(GuardrailCount(text, 3, 4, ((text, 4),), (1,) * SERIES_COLUMNS), *one.guardrails),
+        finished=(bad_done, *picture.finished[1:]),
+        guardrails=(GuardrailCount(text, 3, 4, ((text, 4),), (1,) * SERIES_COLUMNS), *picture.guardrails),
     )

@@ -8,8 +8,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.core.observations import Gpu, Host, ProcessTree
-from specdash.core.readings import Source, Status
+from specdash.core.readings import Gpu, Host, ProcessTree, ReadingStatus, Source
 from specdash.insight.charts import Metric
 from specdash.insight.picture import (
     Acceptance,
@@ -17,17 +16,17 @@ from specdash.insight.picture import (
     BackendState,
     GpuPicture,
     LogPicture,
-    Measured,
+    MeasuredFigure,
     Picture,
-    RequestPicture,
+    ProxyPicture,
     SlotPhase,
     SlotPicture,
     SourcePicture,
     SpeculationPicture,
+    SpeedUpPicture,
     WarningPicture,
 )
-from specdash.insight.proxy_picture import ProxyPicture
-from specdash.insight.speedup_picture import SpeedUpPicture
+from specdash.insight.request import ServedRequest
 from tui.fake_alerts import PAYING, alerts, alerts_none, alerts_past, estimated, hurting, notice
 from tui.fake_proxy import gone_proxy, held_proxy, hostile_proxy, proxy_picture, uap_proxy
 from tui.fake_views import VIEW_SCENES
@@ -35,7 +34,10 @@ from tui.fake_views import VIEW_SCENES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from specdash.core.log_facts import LogLine
+
 GIB = 1024**3
+YOUNG_S = 40.0
 
 PER_POSITION = (0.91, 0.84, 0.77, 0.69, 0.6, 0.52, 0.44, 0.37)
 LONG_PER_POSITION = tuple(0.97 * 0.955**i for i in range(64))
@@ -97,14 +99,14 @@ LOG_LINES = (
 )
 
 
-def known(value: float, window_s: float | None = 300.0) -> Measured:
+def known(value: float, window_s: float | None = 300.0) -> MeasuredFigure:
     """A fresh figure."""
-    return Measured(value, Status.KNOWN, Source.METRICS, window_s, 0.5)
+    return MeasuredFigure(value, ReadingStatus.KNOWN, Source.METRICS, window_s, 0.5)
 
 
-def held(value: float, age_s: float) -> Measured:
+def held(value: float, age_s: float) -> MeasuredFigure:
     """A figure of an idle server."""
-    return Measured(value, Status.STALE, Source.METRICS, 300.0, age_s)
+    return MeasuredFigure(value, ReadingStatus.STALE, Source.METRICS, 300.0, age_s)
 
 
 def slots() -> tuple[SlotPicture, ...]:
@@ -117,7 +119,26 @@ def slots() -> tuple[SlotPicture, ...]:
     )
 
 
-def requests() -> tuple[RequestPicture, ...]:
+def served(
+    slot: int,
+    task: int,
+    age_s: float,
+    processed: int,
+    cached: int,
+    prompt_ms: float,
+    tokens: int,
+    ms: float,
+    drafted: int,
+    accepted: int,
+) -> ServedRequest:
+    """A finished request of the log."""
+    return ServedRequest(
+        slot, task, prompt_cached=cached, processed_tokens=processed, prompt_ms=prompt_ms, decode_tokens=tokens,
+        decode_ms=ms, draft_generated=drafted, draft_accepted=accepted, ended_age_s=age_s,
+    )  # fmt: skip
+
+
+def requests() -> tuple[ServedRequest, ...]:
     """Finished requests, one of them cancelled."""
     rows = [(1, 4699, 4.0, 3810, 0, 1043.2, 512, 8211.9, 532, 364)]
     rows += [
@@ -135,8 +156,8 @@ def requests() -> tuple[RequestPicture, ...]:
         )
         for i in range(14)
     ]
-    done = [RequestPicture(*row) for row in rows]
-    done[2] = RequestPicture(2, 4697, 53.0, 851, 64, cancelled=True)
+    done = [served(*row) for row in rows]
+    done[2] = ServedRequest(2, 4697, ended_age_s=53.0, processed_tokens=851, prompt_cached=64, cancelled=True)
     return tuple(done)
 
 
@@ -171,12 +192,12 @@ def gpu_picture() -> GpuPicture:
         temperature_celsius=71.0,
         throttle_reasons=(),
     )
-    return GpuPicture((gpu,), None, Status.KNOWN)
+    return GpuPicture((gpu,), None, ReadingStatus.KNOWN)
 
 
 def busy_picture(now: float, wall: float, window_s: float) -> Picture:
     """A live server with work."""
-    sources = tuple(SourcePicture(source, Status.KNOWN, 0.4) for source in Source)
+    sources = tuple(SourcePicture(source, ReadingStatus.KNOWN, 0.4) for source in Source)
     backend = BackendPicture(
         url="http://127.0.0.1:8080",
         state=BackendState.LIVE,
@@ -195,7 +216,9 @@ def busy_picture(now: float, wall: float, window_s: float) -> Picture:
         sources=sources,
         process=ProcessTree(4242, "llama-server", wall - 11_530.0, 1.92, int(3.2 * GIB), 21),
     )
-    log = LogPicture("/var/log/llama.log", Status.KNOWN, "", 88_412, 12, (FIND_SLOT, CLAMPED, CANCELLED), requests())
+    log = LogPicture(
+        "/var/log/llama.log", ReadingStatus.KNOWN, "", 88_412, 12, (FIND_SLOT, CLAMPED, CANCELLED), requests()
+    )
     host = Host(0.34, 16, 3.1, int(12.4 * GIB), 64 * GIB, 0, 8 * GIB, 211 * GIB, 931 * GIB)
     return Picture(now, wall, window_s, backend, log, gpu_picture(), host, proxy_picture(wall), speedup=PAYING)
 
@@ -208,7 +231,7 @@ def idle(picture: Picture) -> Picture:
     """Nothing to do: figures are held, not zero."""
     calm = replace(
         speculation(),
-        acceptance=Acceptance(held(0.672, 412.0), known(0.640, None), Measured()),
+        acceptance=Acceptance(held(0.672, 412.0), known(0.640, None), MeasuredFigure()),
         tokens_per_decode=held(3.87, 412.0),
         acceptance_per_position_window=None,
     )
@@ -226,7 +249,7 @@ def idle(picture: Picture) -> Picture:
 def down(picture: Picture) -> Picture:
     """Nobody listens on the port any more."""
     reason = "connection refused on 127.0.0.1:8080 for 42 s: the server is not running. Start it, or look at the log's last lines below."
-    gone = tuple(SourcePicture(source, Status.STALE, 42.0, "connection refused") for source in Source)
+    gone = tuple(SourcePicture(source, ReadingStatus.STALE, 42.0, "connection refused") for source in Source)
     stale = replace(
         speculation(), acceptance=Acceptance(held(0.672, 42.0), held(0.64, 42.0)), tokens_per_decode=held(3.87, 42.0)
     )
@@ -245,7 +268,7 @@ def down(picture: Picture) -> Picture:
 
 
 def _blank(picture: Picture, state: BackendState, reason: str, why: str) -> Picture:
-    sources = tuple(SourcePicture(source, Status.UNKNOWN, None, why) for source in Source)
+    sources = tuple(SourcePicture(source, ReadingStatus.UNKNOWN, None, why) for source in Source)
     backend = BackendPicture(url="http://127.0.0.1:8080", state=state, reason=reason, sources=sources)
     return replace(
         picture,
@@ -271,7 +294,7 @@ def unauthorized(picture: Picture) -> Picture:
 
 def stale(picture: Picture) -> Picture:
     """Nothing fresh for twelve seconds."""
-    old = tuple(SourcePicture(source, Status.STALE, 12.0, "no answer in time") for source in Source)
+    old = tuple(SourcePicture(source, ReadingStatus.STALE, 12.0, "no answer in time") for source in Source)
     return _backend(
         picture,
         state=BackendState.STALE,
@@ -290,7 +313,7 @@ def storm(picture: Picture) -> Picture:
 
 def no_gpu(picture: Picture) -> Picture:
     """A machine without NVML."""
-    return replace(picture, gpu=GpuPicture((), "no NVML: libnvidia-ml.so.1 is not installed", Status.UNKNOWN))
+    return replace(picture, gpu=GpuPicture((), "no NVML: libnvidia-ml.so.1 is not installed", ReadingStatus.UNKNOWN))
 
 
 def long_draft(picture: Picture) -> Picture:
@@ -345,6 +368,11 @@ def proxy_uap(picture: Picture) -> Picture:
     return replace(picture, proxy=uap_proxy())
 
 
+def young(picture: Picture) -> Picture:
+    """A server that has been watched for `YOUNG_S`."""
+    return _backend(picture, uptime_s=YOUNG_S)
+
+
 _SCENES: tuple[Callable[[Picture], Picture], ...] = (
     idle,
     down,
@@ -355,6 +383,7 @@ _SCENES: tuple[Callable[[Picture], Picture], ...] = (
     no_gpu,
     long_draft,
     not_speculating,
+    young,
     hostile,
     no_proxy,
     proxy_held,
@@ -374,9 +403,12 @@ SCENES: dict[str, Callable[[Picture], Picture]] = {scene.__name__: scene for sce
 class FakeState:
     """A `State` that shows one scene; `moving` makes the figures change with time."""
 
-    def __init__(self, scene: str = "busy", *, lines: tuple[str, ...] = LOG_LINES * 4, moving: bool = False) -> None:
+    def __init__(
+        self, scene: str = "busy", *, lines: tuple[str, ...] = LOG_LINES * 4, moving: bool = False, detail: str = ""
+    ) -> None:
         self.scene = scene
-        self.lines = list(lines)
+        self.lines = [*lines, *([detail] if detail else [])]
+        self.detail = detail
         self.moving = moving
         self.pictures = 0
 
@@ -399,10 +431,11 @@ class FakeState:
             return [None] * count
         width = window_s / count
         last = math.floor(now / width)
+        begin = count - math.ceil(YOUNG_S / width) if self.scene == "young" else 0
         end = count - (count // 5 if self.scene in ("down", "idle", "stale") else 0)
         columns = [
             None
-            if count * 2 // 5 <= i < count * 9 // 20 or i >= end
+            if count * 2 // 5 <= i < count * 9 // 20 or not begin <= i < end
             else _curve(metric, (last - count + 1 + i) * width)
             for i in range(count)
         ]
@@ -410,10 +443,10 @@ class FakeState:
             columns[-1] = _curve(metric, now)
         return columns
 
-    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[LogLine, ...]]:
         """The lines, numbered from 1."""
         newest = len(self.lines)
-        return newest, tuple(self.lines[max(after, newest - limit) :])
+        return newest, tuple((line, line == self.detail) for line in self.lines[max(after, newest - limit) :])
 
 
 def _curve(metric: Metric, at: float) -> float:

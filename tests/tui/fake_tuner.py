@@ -8,9 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import SpecdashError
-from specdash.tune.console import Look, _gains
-from specdash.tune.problem import BootResult, Budget, Outcome, Point, PromptResult, Stage, Workload, mixture_speed
-from specdash.tune.status import Boot, Ending, Guess, Knob, Now, Run, RunEnd, RunHead, RunPlan, Step
+from specdash.tune.model.problem import (
+    BootResult,
+    Budget,
+    Point,
+    PromptResult,
+    Stage,
+    TuneOutcome,
+    WorkloadShares,
+    mixture_speed,
+)
+from specdash.tune.run.console import NewestRun, _gains
+from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, Knob, RunEnd, RunHead, RunPlan, TuneRun, TuneStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +31,7 @@ GATED = Point(("draft-simple",), n_max=8, p_min=0.5)
 SHORT = Point(("draft-simple",), n_max=2)
 MIXED = Point(("ngram-mod", "draft-simple"), n_max=6, ngram_max=48)
 OFF = Point()
-WORKLOAD = Workload((("coding", 0.55), ("agentic", 0.3), ("prose", 0.15)))
+WORKLOAD = WorkloadShares((("coding", 0.55), ("agentic", 0.3), ("prose", 0.15)))
 PLAN = RunPlan(
     service="specdash-backend.service",
     url="http://127.0.0.1:8080",
@@ -73,10 +82,10 @@ def boot(number: int, stage: Stage, point: Point, why: str, failure: str = "") -
 MEMORY = "the engine ended with exit code 1: cudaMalloc failed: out of memory (llama_init_from_model: failed to create)"
 
 
-def flat(one: Boot) -> Boot:
+def flat(item: Boot) -> Boot:
     """The same boot where settings matter little, and noise more."""
-    result = replace(one.result, prompts=prompts(one.result.point, one.number + 50, 0.12))
-    return replace(one, result=result, speed=mixture_speed(result.prompts, WORKLOAD))
+    result = replace(item.result, prompts=prompts(item.result.point, item.number + 50, 0.12))
+    return replace(item, result=result, speed=mixture_speed(result.prompts, WORKLOAD))
 
 
 BOOTS = (
@@ -89,9 +98,9 @@ BOOTS = (
     boot(7, Stage.RACE, START, "the start again, beside the best guess"),
     boot(8, Stage.RACE, GATED, "the best guess again: two boots each tell noise from gain"),
 )
-NOW = Now(
+NOW = CurrentStep(
     at=WALL - 0.4,
-    step=Step.MEASURE,
+    step=TuneStep.MEASURE,
     number=9,
     stage=Stage.RACE,
     point=GATED,
@@ -107,7 +116,7 @@ NOW = Now(
 IMPROVED = RunEnd(
     at=WALL - 200.0,
     ending=Ending.FINISHED,
-    outcome=Outcome(
+    outcome=TuneOutcome(
         GATED,
         improved=True,
         gain=0.114,
@@ -125,7 +134,7 @@ IMPROVED = RunEnd(
 )
 NOTHING = replace(
     IMPROVED,
-    outcome=Outcome(
+    outcome=TuneOutcome(
         START, improved=False, restarts=12, noise=0.031, why="the best guess gained 1.4 %, and noise alone does as much"
     ),
     settings=(),
@@ -133,16 +142,18 @@ NOTHING = replace(
 )
 
 
-def run(boots: tuple[Boot, ...], now: Now | None = None, end: RunEnd | None = None, *, alive: bool = True) -> Run:
+def run(
+    boots: tuple[Boot, ...], now: CurrentStep | None = None, end: RunEnd | None = None, *, alive: bool = True
+) -> TuneRun:
     """A run at this moment."""
     head = RunHead(PLAN, WALL - 1_800.0, 4242, 1.0)
-    return Run("/state/tune/20260921T142640Z", head, boots, now, end, alive and end is None)
+    return TuneRun("/state/tune/20260921T142640Z", head, boots, now, end, alive and end is None)
 
 
-def elsewhere(*made: Any) -> Run:
+def elsewhere(*made: Any) -> TuneRun:
     """A run on a server that the dashboard does not watch."""
-    one = run(*made)
-    return replace(one, head=replace(one.head, plan=replace(one.plan, url="http://127.0.0.1:9999")))
+    tune_run = run(*made)
+    return replace(tune_run, head=replace(tune_run.head, plan=replace(tune_run.plan, url="http://127.0.0.1:9999")))
 
 
 def failed_boots() -> tuple[Boot, ...]:
@@ -156,21 +167,24 @@ def failed_boots() -> tuple[Boot, ...]:
     )
 
 
-def resumed() -> Run:
+def resumed() -> TuneRun:
     """Begun in a terminal, killed, taken up again there."""
-    one = run(BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, guess=None, why=BOOTS[4].why))
-    return replace(one, heads=2, head=replace(one.head, command="specdash tune --resume", resumed=True))
+    tune_run = run(
+        BOOTS[:4], replace(NOW, number=5, done=3, point=SHORT, stage=Stage.EXPLORE, guess=None, why=BOOTS[4].why)
+    )
+    return replace(tune_run, heads=2, head=replace(tune_run.head, command="specdash tune --resume", resumed=True))
 
 
-SCENES: dict[str, Callable[[], Run | None]] = {
+SCENES: dict[str, Callable[[], TuneRun | None]] = {
     "ready": lambda: None,
     "running": lambda: run(BOOTS, NOW),
     "failing": lambda: elsewhere(
-        failed_boots(), replace(NOW, number=6, step=Step.RESTART, done=None, total=None, detail="loading tensors 43 %",
+        failed_boots(), replace(NOW, number=6, step=TuneStep.RESTART, done=None, total=None,
+        detail="loading tensors 43 %",
                                 stage=Stage.EXPLORE, held=None, queued=None, guess=None)),
-    "improved": lambda: run((*BOOTS, *(replace(one, number=one.number + 4) for one in BOOTS[4:])), end=IMPROVED),
+    "improved": lambda: run((*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])), end=IMPROVED),
     "nothing": lambda: run(
-        tuple(map(flat, (*BOOTS, *(replace(one, number=one.number + 4) for one in BOOTS[4:])))), end=NOTHING),
+        tuple(map(flat, (*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])))), end=NOTHING),
     "resumed": resumed,
     "cut_short": lambda: run(BOOTS[:5], alive=False),
     "stopped": lambda: run(BOOTS[:5], end=RunEnd(WALL - 30, Ending.STOPPED, in_force="the original", restored=True)),
@@ -191,10 +205,10 @@ class FakeTuner:
     on_trial: bool | None = True
     asked: list[object] = field(default_factory=list)
 
-    def look(self) -> Look:
+    def look(self) -> NewestRun:
         """The scene."""
         found = SCENES[self.scene]()
-        return Look(found, _gains(found) if found is not None else {}, self.on_trial)
+        return NewestRun(found, _gains(found) if found is not None else {}, self.on_trial)
 
     def plan(self, budget: Budget) -> RunPlan:
         """The plan, for this budget."""
@@ -203,7 +217,7 @@ class FakeTuner:
             raise SpecdashError(self.problem.removeprefix("error:"))
         return replace(PLAN, budget=budget, problem=self.problem)
 
-    def start(self, budget: Budget) -> Run:
+    def start(self, budget: Budget) -> TuneRun:
         """It runs from now on."""
         if self.refuses:
             raise SpecdashError(self.refuses)
@@ -211,7 +225,7 @@ class FakeTuner:
         self.scene = "running"
         return run(BOOTS, NOW)
 
-    def resume(self) -> Run:
+    def resume(self) -> TuneRun:
         """It runs again."""
         self.asked.append("resume")
         self.scene = "resumed"
@@ -223,7 +237,7 @@ class FakeTuner:
         self.scene = "stopped"
         return "the run of 5 boots is ended, and the original is in force"
 
-    def stop(self, one: Run) -> None:
+    def stop(self, tune_run: TuneRun) -> None:
         """It has stopped, and the original is back."""
-        self.asked.append(("stop", one.head.pid))
+        self.asked.append(("stop", tune_run.head.pid))
         self.scene = "stopped"

@@ -5,25 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from specdash.core.readings import Source
+from specdash.core.records import Drafting
 from specdash.core.speculation import MemoryKind, Rollback
-from specdash.core.start_check import Drafting
-from specdash.insight.drafter import bins
-from specdash.insight.drafter_picture import (
+from specdash.insight.picture import (
     CheckpointCounts,
     CheckpointsPicture,
     DrafterPicture,
     DraftingPicture,
     PrefixCachePicture,
-    PrefixRequest,
     PrefixSession,
     PrefixSlot,
     ReferenceCurve,
     RouterModelPicture,
     RouterPicture,
+    SpeculationPicture,
     SpeculationViews,
+    SpeedUpPicture,
 )
-from specdash.insight.picture import SpeculationPicture
-from specdash.insight.speedup_picture import SpeedUpPicture
+from specdash.insight.request import ServedRequest
+from specdash.insight.speculation.drafter import bins
 
 if TYPE_CHECKING:
     from specdash.insight.picture import Picture
@@ -101,16 +102,17 @@ PREFIX = PrefixCachePicture(
     cached_share=0.776,
     lifetime_share=0.741,
     requests=tuple(
-        PrefixRequest(
-            4.0 + 31.0 * i,
+        ServedRequest(
             i % 4,
             4712 - 3 * i,
-            f"sess-{i % 3}a7f",
-            5123 + 731 * i % 9000,
-            (4100 + 600 * i) % 5100 if i % 4 else 0,
-            320 + 40 * i if i % 4 else 5123 + 731 * i % 9000,
-            0.11 + 0.02 * i if i % 4 else 1.31 + 0.05 * i,
-            0.93 - 0.02 * i if i % 4 else 0.04,
+            source=Source.PROXY_EVENTS,
+            ended_age_s=4.0 + 31.0 * i,
+            session=f"sess-{i % 3}a7f",
+            prompt_total_tokens=5123 + 731 * i % 9000,
+            prompt_cached=(4100 + 600 * i) % 5100 if i % 4 else 0,
+            processed_tokens=320 + 40 * i if i % 4 else 5123 + 731 * i % 9000,
+            told_ttft_s=0.11 + 0.02 * i if i % 4 else 1.31 + 0.05 * i,
+            similarity=0.93 - 0.02 * i if i % 4 else 0.04,
         )
         for i in range(18)
     ),

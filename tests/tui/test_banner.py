@@ -6,33 +6,44 @@ import re
 import time
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specdash.core.alerts import AlertSeverity
-from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.core.records import AlertSeverity, EventKind, TimelineEvent
 from specdash.insight.charts import Metric
-from specdash.insight.rules.catalogue import Rule, shipped
-from specdash.insight.rules.runbook import runbook
-from specdash.insight.speedup_picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.picture import Basis, Paying, SpeedUpPicture
+from specdash.insight.rules.catalogue import Rule, runbook, shipped
+from specdash.insight.speedup.verdict import VerdictKind
 from specdash.tui import plot
-from specdash.tui.marks import CRITICAL, RESTARTED, WARNED, marks_of
-from specdash.tui.spans import ASCII, UNICODE, to_strip
-from specdash.tui.themes import PALETTES
+from specdash.tui.layout import MINIMUM_WIDTH
+from specdash.tui.plot import CRITICAL, RESTARTED, WARNED, marks_of
+from specdash.tui.spans import ASCII, PALETTES, UNICODE, to_strip
 from specdash.tui.view import View
-from specdash.tui.widgets import speedup
-from specdash.tui.widgets.alerts import AlertsTable, chart_span, detail_lines, judged_lines
-from specdash.tui.widgets.banner import banner_line, glyph
+from specdash.tui.widgets.alerts import (
+    SPANS_S,
+    AlertsTable,
+    TimelineStrip,
+    _scale,
+    chart_span,
+    detail_lines,
+    judged_lines,
+    span_of,
+    strip_lines,
+)
 from specdash.tui.widgets.chart import Chart
-from specdash.tui.widgets.header import Situation, header_lines
-from specdash.tui.widgets.small import small_lines
-from specdash.tui.widgets.timeline import SPANS_S, TimelineStrip, _scale, span_of, strip_lines
+from specdash.tui.widgets.header import HeaderSituation, banner_lines, glyph, header_lines, small_lines
+from specdash.tui.widgets.speculation import acceptance
+from specdash.tui.widgets.speculation.verdict import large, verdict_lines
 from tui.drawn import block, text
 from tui.fake_alerts import ESTIMATE, HURTING, PAYING, SPECS, hung_slot, with_alerts, zero_acceptance
 from tui.fake_state import HOSTILE, FakeState
+
+if TYPE_CHECKING:
+    from specdash.tui.spans import Line
 
 NOW, WALL = 10_000.0, 1_790_000_000.0
 
@@ -51,47 +62,47 @@ def view(scene: str = "alerts", *, ascii_only: bool = False) -> View:
 
 def header(scene: str, width: int = 80, **situation: object) -> str:
     """The header of one scene."""
-    return block(header_lines(view(scene), Situation(WALL, **situation), width))  # type: ignore[arg-type]
+    return block(header_lines(view(scene), HeaderSituation(WALL, **situation), width))  # type: ignore[arg-type]
 
 
 def test_while_nothing_is_wrong_the_banner_takes_no_line() -> None:
-    assert banner_line(view("busy"), 80) is None
+    assert banner_lines(view("busy"), 80) == []
     assert len(header("alerts_past").splitlines()) == len(header("busy").splitlines()) == 2
 
 
-def test_the_banner_is_one_line_with_the_cause_how_many_more_and_the_key() -> None:
-    line = header("alerts").splitlines()[2]
-    assert "Not one draft token is accepted" in line
-    assert "+2 more" in line
-    assert line.rstrip().endswith("press i")
-    assert len(header("alerts").splitlines()) == 3
+@pytest.mark.parametrize("scene", ["alerts", "notice"])
+def test_the_banner_has_the_whole_cause_how_many_more_and_the_key(scene: str) -> None:
+    alerts = view(scene).picture.alerts
+    first, *second = [text(line) for line in banner_lines(view(scene), 80)]
+    assert first.rstrip().endswith("press i")
+    assert ("+2 more" in first) == (scene == "alerts")
+    words = f"{first.partition('  +2 more')[0].partition('  press i')[0][3:].strip()} {' '.join(second).strip()}"
+    assert words == " ".join(alerts.cause.split())
     assert "press i" not in header("alerts", on_incidents=True)
 
 
-@given(st.integers(20, 250), st.booleans(), st.text(max_size=200))
+@given(st.integers(40, 250), st.booleans(), st.text(max_size=200))
 def test_the_banner_is_as_wide_as_the_screen_whatever_the_cause(width: int, ascii_only: bool, cause: str) -> None:
     at = view(ascii_only=ascii_only)
     at = replace(at, picture=replace(at.picture, alerts=replace(at.picture.alerts, cause=cause + HOSTILE)))
-    line = banner_line(at, width)
-    assert line is not None
-    assert cell_len(text(line)) == max(width, cell_len(text(banner_line(at, 20) or ()))) or width >= 40
-    if width >= 40:
+    lines = banner_lines(at, width)
+    assert 1 <= len(lines) <= 2
+    for line in lines:
         assert cell_len(text(line)) == width
-    assert to_strip(line, width, next(iter(PALETTES.values())), ascii_only=ascii_only).cell_length == width
+        assert to_strip(line, width, next(iter(PALETTES.values())), ascii_only=ascii_only).cell_length == width
 
 
 def test_severities_are_told_apart_without_colour() -> None:
     for glyphs in (UNICODE, ASCII):
         assert len({glyph(severity, glyphs) for severity in AlertSeverity}) == 3
-    line = banner_line(view("notice"), 80)
-    assert line is not None
+    line, *_ = banner_lines(view("notice"), 80)
     assert not line[0][1].startswith("banner.")
 
 
 def test_beside_the_banner_the_state_is_told_in_a_quiet_voice() -> None:
     down = view("down")
     both = replace(down, picture=with_alerts(down.picture, (hung_slot(WALL),), ()))
-    lines = header_lines(both, Situation(WALL), 80)
+    lines = header_lines(both, HeaderSituation(WALL), 80)
     loud = [line for line in lines if any(role.startswith("banner.") for _, role in line)]
     assert "Slot hangs" in block(loud)
     assert "connection refused" not in block(loud)
@@ -114,7 +125,7 @@ def test_the_strip_never_leaves_its_room(
     at = view("busy", ascii_only=ascii_only)
     timeline = tuple(
         TimelineEvent(WALL - age, kind, "x", severity, None if lasts is None else WALL - age + lasts)
-        for age, kind, severity, lasts in sorted(events, key=lambda one: -one[0])
+        for age, kind, severity, lasts in sorted(events, key=lambda pair: -pair[0])
     )
     lines = strip_lines(replace(at.picture, timeline=timeline), width, at.glyphs)
     assert len(lines) == 3
@@ -138,11 +149,11 @@ def test_the_strip_is_long_enough_for_all_events_and_says_how_long() -> None:
 
 def test_alerts_and_restarts_are_marked_in_charts_and_notices_are_not() -> None:
     picture = replace(view().picture, window_s=3_600.0)
-    looks = [mark.look for mark in marks_of(picture, 200)]
+    looks = [mark.look for mark in marks_of(picture, 200, picture.window_s)]
     assert looks.count(CRITICAL) == 2
     assert looks.count(WARNED) == 1
     assert looks.count(RESTARTED) == 1
-    named = [mark for mark in marks_of(picture, 200) if mark.look is CRITICAL and mark.texts]
+    named = [mark for mark in marks_of(picture, 200, picture.window_s) if mark.look is CRITICAL and mark.texts]
     assert [mark.texts for mark in named] == [("Not one draft token is accepted",)]
 
 
@@ -154,7 +165,7 @@ def test_the_acceptance_chart_has_its_break_even_and_hides_no_value_behind_it() 
     for before, after in zip(plain, lined, strict=True):
         old = [(char, role) for part, role in before for char in part]
         new = [(char, role) for part, role in after for char in part]
-        assert all(one == other for one, other in zip(old, new, strict=True) if one[1] == "acceptance")
+        assert all(pair == other for pair, other in zip(old, new, strict=True) if pair[1] == "acceptance")
 
 
 def with_speedup(picture: SpeedUpPicture) -> View:
@@ -163,31 +174,62 @@ def with_speedup(picture: SpeedUpPicture) -> View:
     return replace(at, picture=replace(at.picture, speedup=picture))
 
 
-def test_the_speed_up_is_one_line_with_interval_basis_and_verdict() -> None:
-    assert text(speedup.compact_line(with_speedup(PAYING), 43)) == "x1.84 [1.70–2.00] measured  PAYING"
-    assert text(speedup.compact_line(with_speedup(ESTIMATE), 60)) == "x1.05 [0.93–1.18] estimate  NO CLEAR GAIN"
-    assert text(speedup.compact_line(with_speedup(PAYING), 30)) == "x1.84 measured  PAYING"
-    assert "no request has ended yet" in text(speedup.compact_line(with_speedup(SpeedUpPicture()), 43))
+def band(picture: SpeedUpPicture, width: int, height: int, **changes: Any) -> list[Line]:
+    """The verdict on a terminal of that size."""
+    at = with_speedup(picture)
+    return verdict_lines(replace(at, picture=replace(at.picture, **changes)), width, height)
 
 
-def test_hurting_is_a_bar_in_the_panel_and_a_badge_in_the_header() -> None:
-    line = speedup.compact_line(with_speedup(HURTING), 43)
-    assert [role for _, role in line] == ["banner.bad"]
-    assert text(line).startswith(" HURTING  x0.82")
-    assert cell_len(text(line)) == 43
-    badge = [role for part, role in header_lines(with_speedup(HURTING), Situation(WALL), 80)[0] if "HURTING" in part]
-    assert badge == ["banner.bad"]
-    assert "HURTING" not in header("busy")
+def test_the_verdict_on_a_small_terminal_is_a_band_with_rates_and_below_it_what_to_do() -> None:
+    first, second = band(HURTING, 80, 24)
+    assert [role for _, role in first] == ["banner.bad"]
+    assert text(first).startswith(" COSTS 18 %   47.2 tok/s, 57.6 without speculation")
+    assert text(first).endswith("measured 0.74 to 0.91× ")
+    assert text(second).strip() == "Without speculation it would be 22 % faster  V: try it"
+    assert text(band(PAYING, 80, 24)[1]).startswith(" 76 % of draft tokens are accepted; 31 % would break even.")
+
+
+def test_the_verdict_is_coloured_by_nothing_but_itself() -> None:
+    for picture, role in ((PAYING, "banner.good"), (HURTING, "banner.bad"), (ESTIMATE, "banner.dim")):
+        assert {role for line in band(picture, 120, 36) for _, role in line} == {role}
+    even = replace(PAYING, value=1.0, low=0.97, high=1.04, verdict=Paying.EVEN)
+    assert band(even, 80, 24)[0][0][1] == "banner.accent"
+
+
+def test_where_there_is_room_its_words_are_three_rows_high() -> None:
+    lines = band(ESTIMATE, 120, 36)
+    assert len(lines) == 3
+    assert all(cell_len(text(line)) == 120 for line in lines)
+    assert "█" in text(lines[1])
+    for words in ("needs a baseline", "So far 0.93 to 1.18×, an estimate.", "B: measure it"):
+        assert words in block(lines)
+
+
+def test_a_server_that_is_away_takes_the_room_of_its_verdict() -> None:
+    lines = band(PAYING, 120, 36, backend=view("down").picture.backend)
+    assert [text(line).strip() for line in lines] == ["CAN'T TELL YET (needs the server)"]
+
+
+def test_every_letter_of_every_verdict_can_be_large() -> None:
+    for kind in VerdictKind:
+        assert len({len(row) for row in large(kind.upper().removesuffix(" YET"))}) == 1
+    assert len({len(row) for row in large("PAYS COSTS 0123456789.×%")}) == 1
+
+
+def test_other_screens_have_a_badge_that_speculation_costs() -> None:
+    line = header_lines(with_speedup(HURTING), HeaderSituation(WALL), 80)[0]
+    assert [role for part, role in line if "COSTS 18 %" in part] == ["banner.bad"]
+    assert "COSTS" not in header("busy")
 
 
 def test_an_estimate_is_called_one_wherever_it_stands() -> None:
     for width in (46, 78, 118):
-        assert "estimate" in block(speedup.detail_lines(with_speedup(ESTIMATE), width, 30))
-        assert "measured" in block(speedup.detail_lines(with_speedup(PAYING), width, 30))
+        assert "estimate" in block(acceptance.detail_lines(with_speedup(ESTIMATE), width, 30))
+        assert "measured" in block(acceptance.detail_lines(with_speedup(PAYING), width, 30))
 
 
 def test_the_detail_has_break_even_context_work_and_types() -> None:
-    page = block(speedup.detail_lines(with_speedup(PAYING), 118, 30))
+    page = block(acceptance.detail_lines(with_speedup(PAYING), 118, 30))
     for words in (
         "2.40 tok/step",
         "now 4.41",
@@ -212,8 +254,8 @@ def test_the_speed_up_never_leaves_its_room(
     width: int, height: int, picture: SpeedUpPicture, verdict: Paying, basis: Basis
 ) -> None:
     at = with_speedup(replace(picture, verdict=verdict, basis=basis, why=picture.why + HOSTILE))
-    assert cell_len(text(speedup.compact_line(at, width))) <= max(width, 46)
-    lines = speedup.detail_lines(at, width, height)
+    assert all(cell_len(text(line)) <= max(width, MINIMUM_WIDTH) for line in verdict_lines(at, width, height))
+    lines = acceptance.detail_lines(at, width, height)
     assert len(lines) <= height
     if width >= 46:
         assert all(cell_len(text(line)) <= width for line in lines)
@@ -261,12 +303,11 @@ def test_the_cause_comes_first_in_the_colour_of_the_gravest() -> None:
     cause = hung_slot(WALL)
     alerts = replace(picture.alerts, cause_key=cause.key, cause="Slot hangs: slot 3 is busy")
     at = replace(at, picture=replace(picture, alerts=alerts))
-    line = banner_line(at, 120)
-    assert line is not None
+    (line,) = banner_lines(at, 120)
     assert "CRITICAL  Slot hangs" in text(line)
     assert line[0][1] == "banner.bad"
     rows = AlertsTable().rows(at)
-    assert [one.rule for one in rows] == ["slot_hung", "zero_acceptance"]
+    assert [row.rule for row in rows] == ["slot_hung", "zero_acceptance"]
 
 
 @pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
@@ -282,7 +323,7 @@ def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
 
 
 def test_a_terminal_that_is_too_small_still_names_the_cause() -> None:
-    assert "Not one draft token is accepted" in block(small_lines(view(), Situation(0.0), 60, 15))
+    assert "Not one draft token is accepted" in block(small_lines(view(), HeaderSituation(0.0), 60, 15))
 
 
 @pytest.mark.parametrize("width", [58, 78, 118, 198])
@@ -291,7 +332,7 @@ def test_no_label_of_the_scale_is_there_twice_and_each_stands_at_its_time(width:
     begin = 1_772_000_000.0 + 17.0
     ((scale, _),) = _scale(begin, span, width)
     assert len(scale) == width
-    labels = [(one.start(), one[0]) for one in re.finditer(r"(?:\d\d-\d\d )?\d\d:\d\d", scale)]
+    labels = [(match.start(), match[0]) for match in re.finditer(r"(?:\d\d-\d\d )?\d\d:\d\d", scale)]
     assert labels
     assert len({text for _, text in labels}) == len(labels)
     form = "%H:%M" if span <= 86_400 else "%m-%d %H:%M"

@@ -8,20 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.applies import ApplyKind, Outcome
-from specdash.core.series import Series
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
+from specdash.core.log_facts import Series
+from specdash.core.readings import Host, Reading, Source
+from specdash.core.target import Target
 from specdash.insight.charts import Metric
-from specdash.insight.experiment_picture import ApplyMark
+from specdash.insight.picture import ApplyMark
+from specdash.insight.state import TargetState
 from specdash.tui import plot
-from specdash.tui.marks import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, look_of, marks_of, overlay
-from specdash.tui.spans import ASCII, UNICODE, to_strip
-from specdash.tui.themes import PALETTES
-from specdash.tui.view import View
+from specdash.tui.plot import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, columns_ahead, look_of, marks_of, overlay
+from specdash.tui.spans import ASCII, PALETTES, UNICODE, to_strip
+from specdash.tui.view import View, chart_span
 from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
 from tui.drawn import block, text
 from tui.fake_state import FakeState
 
-NOW = 10_000.0
+NOW, WINDOW = 10_000.0, 300.0
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,9 +33,9 @@ def loaded() -> None:
 
 
 def mark(
-    age_s: float, outcome: Outcome = Outcome.APPLIED, kind: ApplyKind = ApplyKind.APPLY, number: int = 7
+    age_s: float, outcome: ApplyOutcome = ApplyOutcome.APPLIED, kind: ApplyKind = ApplyKind.APPLY, number: int = 7
 ) -> ApplyMark:
-    return ApplyMark(number, age_s, 1.79e9 - age_s, outcome, kind, "DRAFT_MAX 4→12")
+    return ApplyMark(ApplyRecord(number, 0.0, 0.0, kind, outcome), age_s, 1.79e9 - age_s, "DRAFT_MAX 4→12")
 
 
 def view(*marks: ApplyMark, scene: str = "busy", ascii_only: bool = False, now: float = NOW) -> View:
@@ -58,13 +60,13 @@ def test_a_mark_stands_in_the_column_that_a_sample_of_that_moment_falls_into(
     series = Series()
     series.append(now - age, 1.0)
     columns = series.columns(now, 300.0, count)
-    found = marks_of(view(mark(age), now=now).picture, count)
-    assert [one.column for one in found] == [index for index, value in enumerate(columns) if value is not None]
+    found = marks_of(view(mark(age), now=now).picture, count, WINDOW)
+    assert [item.column for item in found] == [index for index, value in enumerate(columns) if value is not None]
 
 
 def test_what_is_outside_of_the_window_or_was_refused_has_no_mark() -> None:
-    applies = mark(301), mark(10, Outcome.REFUSED), mark(-20)
-    assert marks_of(view(*applies).picture, 60) == ()
+    applies = mark(301), mark(10, ApplyOutcome.REFUSED), mark(-20)
+    assert marks_of(view(*applies).picture, 60, WINDOW) == ()
 
 
 @given(
@@ -99,17 +101,17 @@ def test_marks_never_hide_a_value_and_the_chart_keeps_its_size(
 def test_applied_rolled_back_and_rollback_are_told_apart_without_colour(ascii_only: bool) -> None:
     kinds = {
         look_of(mark(1)): APPLIED,
-        look_of(mark(1, Outcome.ROLLED_BACK)): FAILED,
-        look_of(mark(1, Outcome.ROLLBACK_FAILED)): FAILED,
+        look_of(mark(1, ApplyOutcome.ROLLED_BACK)): FAILED,
+        look_of(mark(1, ApplyOutcome.ROLLBACK_FAILED)): FAILED,
         look_of(mark(1, kind=ApplyKind.ROLLBACK)): UNDONE,
     }
     assert all(found is wanted for found, wanted in kinds.items())
-    heads = {one.ascii_head if ascii_only else one.head for one in LOOKS}
-    lines = {one.ascii_line if ascii_only else one.line for one in LOOKS}
+    heads = {look.ascii_head if ascii_only else look.head for look in LOOKS}
+    lines = {look.ascii_line if ascii_only else look.line for look in LOOKS}
     assert len(heads) == len(lines) == len(LOOKS)
-    assert len({one.role for one in (APPLIED, UNDONE, FAILED)}) == 3
+    assert len({mark_style.role for mark_style in (APPLIED, UNDONE, FAILED)}) == 3
     palette = next(iter(PALETTES.values()))
-    assert all(one.role in palette.colors for one in LOOKS)
+    assert all(look.role in palette.colors for look in LOOKS)
     assert not ascii_only or all(shape.isascii() for shape in heads | lines)
 
 
@@ -128,12 +130,13 @@ def test_the_newest_says_in_short_what_it_changed_where_there_is_room() -> None:
 
 def test_a_chart_with_a_mark_looks_like_this() -> None:
     chart = Chart(Metric.ACCEPTANCE, "acceptance")
-    drawn = block(chart.lines(view(mark(250, Outcome.ROLLED_BACK, number=6), mark(100), ascii_only=True), 60, 6))
+    drawn = block(chart.lines(view(mark(250, ApplyOutcome.ROLLED_BACK, number=6), mark(100), ascii_only=True), 60, 6))
     assert drawn.splitlines()[0].count("v") == 1
     assert drawn.splitlines()[0].count("x") == 1
     column = drawn.splitlines()[0].index("v")
     assert {line[column] for line in drawn.splitlines()[1:]} <= {"|", "*"}
-    assert column - SCALE_WIDTH == cell_of(100, 150, 55) or abs(column - SCALE_WIDTH - 55 * 2 // 3) <= 1
+    to_come = 55 * columns_ahead(110, WINDOW, 10_000.0) / 110
+    assert abs(column - SCALE_WIDTH - (55 * 2 / 3 - to_come)) <= 1
 
 
 def test_marks_are_ascii_in_a_terminal_without_unicode() -> None:
@@ -158,3 +161,18 @@ def test_hostile_text_of_a_change_cannot_break_a_chart() -> None:
     bad = replace(mark(150), text="\x1b[31mタブ\u202e" + "x" * 500)
     lines = Chart(Metric.DECODE, "decode").lines(view(bad), 60, 8)
     assert all(len(text(line)) == 60 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "window_s", "span"),
+    [(1.0, 300.0, 30.0), (40.0, 300.0, 60.0), (40.0, 60.0, 60.0), (250.0, 300.0, 300.0), (400.0, 3600.0, 600.0)],
+)
+def test_charts_go_back_no_further_than_what_is_known(age_s: float, window_s: float, span: float) -> None:
+    state = TargetState(Target("http://127.0.0.1:8080"), rules=())
+    for at in range(int(NOW - age_s), int(NOW) + 1):
+        state.apply(Reading.known(Source.HOST, float(at), Host(cpu_utilisation=0.5)))
+    assert chart_span(state, NOW, window_s) == span
+
+
+def test_charts_of_a_server_of_which_nothing_is_known_span_the_window() -> None:
+    assert chart_span(FakeState("unauthorized"), NOW, 300.0) == 300.0

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from textual.filter import NoColor
+from textual.widget import Widget
 from textual.widgets import Input
 
-from specdash.tui import plot
-from specdash.tui.actions import ACTIONS
+from specdash.tui.action_table import ACTIONS, PANEL_ACTIONS, Action, FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
-from specdash.tui.screens.help import HelpScreen
-from specdash.tui.themes import THEME_NAMES
-from tui.drawn import screen
+from specdash.tui.screens.modal import HelpScreen
+from specdash.tui.spans import PALETTES, THEME_NAMES
+from specdash.tui.widgets.panel import TitledPanel
+from support.clock import Clock
+from tui.drawn import block, screen
+from tui.driven import WALL, dashboard
 from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
 from tui.fake_tuner import FakeTuner
-from tui.waiting import answered
+from tui.waiting import answered, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from rich.console import RenderableType
+    from textual.geometry import Region
     from textual.pilot import Pilot
+    from textual.screen import Screen
+    from textual.strip import Strip
 
+    from specdash.tui.view import View
     from specdash.tui.widgets.logs import LogPanel
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    now = 10_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
-
-
-def dashboard(state: FakeState | None = None, **options: object) -> Dashboard:
-    """A dashboard whose time stands still."""
-    options = {"clock": lambda: 10_000.0, "wall": lambda: 1_790_000_000.0, "theme": "night"} | options
-    return Dashboard(state or FakeState(), **options)  # type: ignore[arg-type]
+def unpainted() -> None:
+    """Here every paint counts: no key breaks one."""
 
 
 def shown(app: Dashboard) -> set[PanelId]:
@@ -67,25 +61,28 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
-async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: object, tmp_path: Path) -> None:
-    from specdash.tui.actions import Action, Place
-
-    opened_by = {Place.TUNE: "e", Place.TUNER: "T", Place.INCIDENTS: "i", Place.SPECULATION: "m"}
-    assert isinstance(action, Action)
-    for key in action.keys:
+async def test_every_key_of_every_action_does_something_and_breaks_nothing(action: Action, tmp_path: Path) -> None:
+    opened_by = {
+        FooterScreen.TUNE: "e",
+        FooterScreen.TUNER: "T",
+        FooterScreen.INCIDENTS: "i",
+        FooterScreen.SPECULATION: "m",
+    }
+    for place, key in product(action.places or (FooterScreen.OVERVIEW,), action.keys):
         app = dashboard(screenshots=tmp_path, console=FakeConsole(), tuner=FakeTuner())
         calls: list[str] = []
-        name = "action_" + action.handler.split("(")[0]
-        original = getattr(app, name)
-
-        def spy(*arguments: object, original: object = original, calls: list[str] = calls) -> object:
-            calls.append("called")
-            return original(*arguments)  # type: ignore[operator]
-
-        setattr(app, name, spy)
+        name = "action_" + action.handler.removeprefix("screen.").split("(")[0]
         async with app.run_test(size=(120, 36)) as pilot:
-            if len(action.places) == 1 and action.places != (Place.OVERVIEW,):
-                await press(pilot, opened_by[action.places[0]])
+            if place in opened_by:
+                await press(pilot, opened_by[place])
+            owner = app.screen if action.handler.startswith("screen.") else app
+            original = getattr(owner, name)
+
+            def spy(*arguments: object, original: object = original, calls: list[str] = calls) -> object:
+                calls.append("called")
+                return original(*arguments)  # type: ignore[operator]
+
+            setattr(owner, name, spy)
             await press(pilot, key)
             await answered(app)
         assert calls == ["called"], key
@@ -134,7 +131,7 @@ async def test_zoom_gives_the_focused_panel_the_board_and_gives_it_back() -> Non
 
 
 async def test_space_freezes_the_display_while_time_goes_on() -> None:
-    clock = Clock()
+    clock = Clock(10_000.0)
     state = FakeState(moving=True)
     app = dashboard(state, clock=clock)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -154,7 +151,7 @@ async def test_a_frozen_display_can_still_be_looked_around_in() -> None:
     app = dashboard(FakeState(moving=True))
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "space", "5")
-        assert "finished" in screen(app)
+        await until(pilot, lambda: "finished" in screen(app))
 
 
 async def test_w_walks_through_the_windows_and_plus_minus_through_the_rates() -> None:
@@ -180,22 +177,38 @@ async def test_t_walks_through_the_themes() -> None:
     assert set(seen) == set(THEME_NAMES)
 
 
+async def test_a_theme_of_textual_is_taken_by_its_name_and_through_the_palette() -> None:
+    app = dashboard(theme="nord")
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert app.palette.colors["background"] == "#2e3440"
+        await press(pilot, "colon", *"dracula", "enter", "enter")
+        assert app.theme == app.palette.name == "dracula"
+        assert app.overview.header.palette is app.palette
+        await press(pilot, "t")
+        assert app.theme == THEME_NAMES[0]
+
+
+def test_every_colour_of_every_theme_is_one_that_can_be_drawn() -> None:
+    for palette in PALETTES.values():
+        for role in PALETTES["night"].colors:
+            assert palette.style(role).color is not None
+
+
 async def test_the_palette_lists_every_action_and_runs_the_chosen_one() -> None:
     from textual.widgets import OptionList
 
     app = dashboard()
     async with app.run_test(size=(120, 60)) as pilot:
         await press(pilot, "colon")
-        await pilot.pause(0.2)
         options = app.screen.query_one(OptionList)
+        await until(pilot, lambda: len(options.options) >= len(ACTIONS))
         listed = "\n".join(str(option.prompt) for option in options.options)
         for action in ACTIONS:
             assert action.description in listed
-        await press(pilot, *"freeze")
-        await pilot.pause(0.3)
+        await press(pilot, *"pause the")
+        await until(pilot, lambda: 0 < len(options.options) < len(ACTIONS))
         await press(pilot, "enter", "enter")
-        await pilot.pause(0.1)
-        assert app.paused_at is not None
+        await until(pilot, lambda: app.paused_at is not None)
 
 
 async def test_help_opens_names_the_focused_panel_and_closes() -> None:
@@ -206,6 +219,44 @@ async def test_help_opens_names_the_focused_panel_and_closes() -> None:
         assert "Acceptance (focused)" in str(app.export_screenshot()).replace("&#160;", " ")
         await press(pilot, "escape")
         assert not app.screen.query("#help-page")
+
+
+@pytest.mark.parametrize(
+    ("keys", "panel"),
+    [
+        ("ctrl+o,l", "panel-log"),
+        ("i", "incidents-alerts"),
+        ("e", "tune-keys"),
+        ("p", "proxy-requests"),
+        ("T", "tuner-plan"),
+    ],
+)
+async def test_help_begins_with_what_works_on_the_focused_panel(keys: str, panel: str) -> None:
+    app = dashboard("alerts", console=FakeConsole(), tuner=FakeTuner("ready"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, *keys.split(","))
+        await answered(app)
+        focused = app.shown.focused
+        assert isinstance(focused, TitledPanel)
+        assert focused.id == panel
+        await press(pilot, "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        page = block(app.screen.page.lines).splitlines()
+        assert page[2] == f"{focused.panel_title} (focused)"
+        first = "\n".join(page[2 : page.index("", 2)])
+        own = app.keys.of(PANEL_ACTIONS[panel])
+        assert all(action.description in first for action in own)
+        assert block(app.screen.lines(400, 50)).count(own[0].description) == 1
+
+
+async def test_every_panel_with_keys_of_its_own_is_on_a_screen() -> None:
+    app = dashboard("alerts", console=FakeConsole(), tuner=FakeTuner("ready"))
+    seen = set()
+    async with app.run_test(size=(120, 36)) as pilot:
+        for key in ("escape", "p", "p", "m", "m", "i", "e", "T"):
+            await press(pilot, key)
+            seen |= {panel.id for panel in app.shown.query(TitledPanel)}
+    assert set(PANEL_ACTIONS) <= seen
 
 
 async def test_s_saves_an_svg_and_says_where(tmp_path: Path) -> None:
@@ -254,6 +305,39 @@ async def test_a_filter_can_be_inverted_switched_off_and_called_off() -> None:
         await press(pilot, "f", "escape")
         assert log.buffer.filter == "find_slot"
         assert not app.query(Input)
+
+
+async def test_the_log_leaves_detail_out_says_so_and_shows_it_at_a_key_and_to_who_looks_for_it() -> None:
+    app = dashboard(FakeState(detail="accepted  2/ 4 draft tokens"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        log = log_of(app)
+        assert "detail left out, F shows it" in block(log.lines)
+        assert "draft tokens" not in block(log.lines)
+        await press(pilot, "F")
+        assert "with detail, F leaves it out" in block(log.lines)
+        assert "draft tokens" in block(log.lines)
+        await press(pilot, "F", "slash", *"draft tokens", "enter")
+        assert len(log.buffer.matches()) == 1
+        await press(pilot, "escape")
+        assert "draft tokens" not in block(log.lines)
+
+
+async def test_a_log_that_nobody_can_read_is_drawn_now_and_then_and_at_once_for_an_error() -> None:
+    state, now = FakeState(), [10_000.0]
+    app = dashboard(state, clock=lambda: now[0])
+
+    def tick(*lines: str) -> str:
+        now[0] += 1.0
+        state.lines += lines
+        app.refresh_view()
+        return block(log_of(app).lines)
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert len({tick(*(f"begun {second}.{number}" for number in range(9))) for second in range(6)}) == 3
+        assert "begun now" in tick("begun now") or "begun now" in tick("begun now"), "what is read is drawn"
+        tick(*(f"begun {number}" for number in range(9)))
+        assert "error: out of memory" in tick(*(f"begun {number}" for number in range(9)), "error: out of memory")
 
 
 async def test_keys_typed_into_the_prompt_are_text_and_not_commands() -> None:
@@ -339,6 +423,82 @@ async def test_a_tick_that_changes_nothing_repaints_nothing_but_the_clock() -> N
             panel.refresh = spy  # type: ignore[method-assign, assignment]
         app.refresh_view()
         assert painted == []
+
+
+class Written(Dashboard):
+    """A dashboard that counts what it does, at the clock's ticks alone."""
+
+    looks = 0
+    """Pictures that were derived."""
+    cells = 0
+    """Bytes that went to the terminal, control sequences included."""
+
+    def _start_timer(self) -> None:
+        """The test is the clock."""
+
+    def _view(self) -> View:
+        self.looks += 1
+        return super()._view()
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if renderable is not None and hasattr(renderable, "render_segments"):
+            self.cells += len(renderable.render_segments(self.console).encode())
+        super()._display(screen, renderable)
+
+
+@pytest.mark.parametrize(
+    ("scene", "size", "looks", "paints", "cells"),
+    [("idle", (120, 36), 22, 60, 12_000), ("busy", (120, 36), 60, 85, 15_000), ("busy", (200, 50), 60, 150, 36_000)],
+)
+async def test_a_minute_draws_no_more_than_its_budget(
+    scene: str, size: tuple[int, int], looks: int, paints: int, cells: int
+) -> None:
+    """At rest two ticks of three tell the time alone; nothing but what changed goes to the terminal (goal: 2 kB/s).
+
+    Charts of these scenes go back a minute, so that they move each second. A server at work writes a traced log.
+    """
+    state, now = FakeState(scene, detail="accepted  2/ 4 draft tokens"), [10_000.0, WALL]
+    app = dashboard(state, Written, clock=lambda: now[0], wall=lambda: now[1])
+    assert isinstance(app, Written)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        app.looks = app.cells = 0
+        painted: list[str] = []
+        for panel in app.overview.board.panels.values():
+
+            def spy(*at: Region, name: str = str(panel.id), paint: Callable[..., object] = panel.refresh) -> None:
+                painted.append(name)
+                paint(*at)
+
+            panel.refresh = spy  # type: ignore[method-assign, assignment]
+        for second in range(60):
+            now[0], now[1] = now[0] + 1.0, now[1] + 1.0
+            if scene == "busy":
+                state.lines += [f"task {second}.{number}" for number in range(9)] + [state.detail] * 99
+            app._tick()
+            await pilot.pause()
+    assert 0 < app.looks <= looks
+    assert 0 < app.cells <= cells
+    assert len(painted) <= paints
+
+
+async def test_a_tick_that_tells_the_time_alone_renders_the_header_alone() -> None:
+    now = [WALL]
+    app = dashboard(FakeState("idle"), wall=lambda: now[0])
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        rendered: list[str] = []
+        for widget in (app.overview, *app.overview.query(Widget)):
+
+            def spy(crop: Region, widget: Widget = widget) -> list[Strip]:
+                rendered.append(str(widget.id))
+                return type(widget).render_lines(widget, crop)
+
+            widget.render_lines = spy
+        now[0] += 1.0
+        app.overview.show_situation(app._situation())
+        await pilot.pause()
+    assert rendered == ["header"]
 
 
 async def test_without_colour_the_words_still_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
-from specdash.tui import plot
-from specdash.tui.actions import Place
+from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
-from specdash.tui.incident_actions import RAISED_S
 from specdash.tui.screens.base import DashboardScreen
-from specdash.tui.screens.incidents import IncidentsScreen, arrange
-from specdash.tui.widgets.alerts import ALERTS, DETAIL, AlertDetail
-from specdash.tui.widgets.timeline import STRIP
-from tui.drawn import block
+from specdash.tui.screens.incidents import RAISED_S, IncidentsScreen, arrange
+from specdash.tui.screens.tune import TuneScreen
+from specdash.tui.widgets.alerts import ALERTS, DETAIL, STRIP, AlertDetail
+from specdash.tui.widgets.tuner.tune import TuneModel
+from tui.drawn import block, is_open
+from tui.driven import SIZES, dashboard, opened, press, said, shown
 from tui.fake_alerts import SPECS, with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
-from tui.test_tune_screen import press
 from tui.waiting import answered
 
 if TYPE_CHECKING:
     from specdash.insight.picture import Picture
 
-SIZES = [(80, 24), (120, 36), (200, 50)]
-
 
 @pytest.fixture(autouse=True)
 def runbooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts from the first paint on, and the runbooks of the fake alerts."""
-    plot.load()
+    """The runbooks of the fake alerts."""
     monkeypatch.setattr(AlertDetail, "specs", SPECS)
 
 
@@ -43,39 +39,14 @@ class Traveller(Dashboard):
 
     went: ClassVar[list[float]] = []
 
-    def action_travel_to(self, wall: float) -> None:
-        """Go there."""
-        self.went.append(wall)
-
-
-def dashboard(scene: str | FakeState = "alerts", kind: type[Dashboard] = Dashboard, **options: object) -> Dashboard:
-    """A dashboard whose time stands still."""
-    state = FakeState(scene) if isinstance(scene, str) else scene
-    options = {"clock": lambda: 10_000.0, "wall": lambda: 1_790_000_000.0, "theme": "night"} | options
-    return kind(state, **options)  # type: ignore[arg-type]
-
-
-def opened(app: Dashboard) -> IncidentsScreen:
-    """The incidents screen, which is open."""
-    assert app.incidents is not None
-    return app.incidents
-
-
-def shown(app: Dashboard) -> str:
-    """Everything that the incidents screen shows."""
-    screen = opened(app)
-    parts = [part for part in screen.board.parts if part.display]
-    return "\n".join(block(part.lines) for part in (screen.header, *parts, screen.footer))
-
-
-def said(app: Dashboard) -> str:
-    """What the notifications say."""
-    return "\n".join(one.message for one in app._notifications)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.travel.to = self.went.append  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_screen_says_the_cause_what_to_do_and_the_fix_at_every_size(size: tuple[int, int]) -> None:
-    app = dashboard()
+    app = dashboard("alerts")
     async with app.run_test(size=size) as pilot:
         await press(pilot, "i")
         text = shown(app)
@@ -88,25 +59,25 @@ async def test_the_screen_says_the_cause_what_to_do_and_the_fix_at_every_size(si
 
 @pytest.mark.slow
 async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
-    app = dashboard(console=FakeConsole())
+    app = dashboard("alerts", console=FakeConsole())
 
-    def place() -> Place:
+    def place() -> FooterScreen:
         screen = app.screen
         assert isinstance(screen, DashboardScreen)
         return screen.place
 
     async with app.run_test(size=(120, 36)) as pilot:
         for keys, wanted in (
-            ("i", Place.INCIDENTS),
-            ("i", Place.OVERVIEW),
-            ("i,escape", Place.OVERVIEW),
-            ("p,i", Place.INCIDENTS),
-            ("escape", Place.PROXY),
-            ("p,e,i", Place.INCIDENTS),
-            ("p", Place.PROXY),
-            ("i,e", Place.TUNE),
-            ("i", Place.INCIDENTS),
-            ("i", Place.PROXY),
+            ("i", FooterScreen.INCIDENTS),
+            ("i", FooterScreen.OVERVIEW),
+            ("i,escape", FooterScreen.OVERVIEW),
+            ("p,i", FooterScreen.INCIDENTS),
+            ("escape", FooterScreen.PROXY),
+            ("p,e,i", FooterScreen.INCIDENTS),
+            ("p", FooterScreen.PROXY),
+            ("i,e", FooterScreen.TUNE),
+            ("i", FooterScreen.INCIDENTS),
+            ("i", FooterScreen.PROXY),
         ):
             await press(pilot, *keys.split(","))
             assert place() is wanted
@@ -114,7 +85,7 @@ async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
 
 
 async def test_the_selection_moves_and_the_detail_follows_it() -> None:
-    app = dashboard()
+    app = dashboard("alerts")
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i")
         for key, title in (
@@ -124,13 +95,13 @@ async def test_the_selection_moves_and_the_detail_follows_it() -> None:
             ("g", "0 of 4,096"),
         ):
             await press(pilot, key)
-            assert title in block(opened(app).board.detail.lines)
-        await pilot.click(opened(app).board.table, offset=(5, 3))
-        assert "slot 3 is busy" in block(opened(app).board.detail.lines)
+            assert title in block(opened(app, IncidentsScreen).board.detail.lines)
+        await pilot.click(opened(app, IncidentsScreen).board.table, offset=(5, 3))
+        assert "slot 3 is busy" in block(opened(app, IncidentsScreen).board.detail.lines)
 
 
 async def test_zoom_shows_the_whole_runbook_and_movement_scrolls_it() -> None:
-    app = dashboard()
+    app = dashboard("alerts")
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "i")
         assert "Each draft costs time" not in shown(app)
@@ -146,7 +117,7 @@ async def test_zoom_shows_the_whole_runbook_and_movement_scrolls_it() -> None:
         await press(pilot, "tab", "end")
         assert "Acceptance %" in shown(app)
         await press(pilot, "escape")
-        assert app.incidents is None
+        assert not is_open(app, FooterScreen.INCIDENTS)
 
 
 class Changing(FakeState):
@@ -172,49 +143,49 @@ async def test_who_reads_an_alert_stays_with_it_when_a_graver_one_comes() -> Non
         state.active = (zero_acceptance(wall), hung_slot(wall))
         app.refresh_view()
         await pilot.pause()
-        assert "slot 3 is busy" in block(opened(app).board.detail.lines)
+        assert "slot 3 is busy" in block(opened(app, IncidentsScreen).board.detail.lines)
         state.active = (replace(hung_slot(wall), ended=wall),)
         app.refresh_view()
         await pilot.pause()
-        assert "over since" in block(opened(app).board.detail.lines)
+        assert "over since" in block(opened(app, IncidentsScreen).board.detail.lines)
 
 
 async def test_enter_goes_to_the_time_of_the_alert() -> None:
     Traveller.went.clear()
-    app = dashboard(kind=Traveller)
+    app = dashboard("alerts", kind=Traveller)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "down", "enter")
         assert Traveller.went == [1_790_000_000.0 - 48.0 + RAISED_S]
-        assert app.incidents is None
+        assert not is_open(app, FooterScreen.INCIDENTS)
 
 
 async def test_f_takes_the_fix_to_the_tune_screen_as_pending_and_applies_nothing() -> None:
     console = FakeConsole()
-    app = dashboard(console=console)
+    app = dashboard("alerts", console=console)
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "i", "f")
-        assert app.tune_model.pending[Role.BACKEND] == {"LLAMA_SPEC_TYPE": None, "LLAMA_DRAFT_MAX": "0"}
-        assert app.tune is not None
-        assert app.tune.board.keys.chosen == "LLAMA_SPEC_TYPE"
-        assert "2 pending" in block(app.tune.board.keys.lines)
-        assert app.tune_model.plan is not None
+        await press(pilot, "i", "V")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_SPEC_TYPE": None, "LLAMA_DRAFT_MAX": "0"}
+        assert isinstance(app.shown, TuneScreen)
+        assert app.shown.board.keys.chosen == "LLAMA_SPEC_TYPE"
+        assert "2 pending" in block(app.shown.board.keys.lines)
+        assert app.kept(TuneModel).plan is not None
         assert console.started == []
         assert "not applied" in said(app)
         await press(pilot, "escape")
-        assert app.shown.place is Place.INCIDENTS
+        assert app.shown.place is FooterScreen.INCIDENTS
 
 
 async def test_f_says_so_where_there_is_no_fix_or_no_service() -> None:
-    app = dashboard(console=FakeConsole())
+    app = dashboard("alerts", console=FakeConsole())
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "i", "down", "f")
+        await press(pilot, "i", "down", "V")
         assert "no one-key fix" in said(app)
-        assert app.tune is None
-    app = dashboard()
+        assert not is_open(app, FooterScreen.TUNE)
+    app = dashboard("alerts")
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "i", "f")
+        await press(pilot, "i", "V")
         assert "no services to tune" in said(app)
-        assert app.screen is app.incidents
+        assert isinstance(app.screen, IncidentsScreen)
 
 
 async def test_a_bundle_is_written_in_a_thread_and_told_with_its_path() -> None:
@@ -224,7 +195,7 @@ async def test_a_bundle_is_written_in_a_thread_and_told_with_its_path() -> None:
         threads.append(threading.current_thread().name)
         return Path("/state/incidents/one.tar.gz")
 
-    app = dashboard(incident=write)
+    app = dashboard("alerts", incident=write)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "I")
         assert "/state/incidents/one.tar.gz" in said(app)
@@ -239,7 +210,7 @@ async def test_a_bundle_that_fails_is_told_with_the_reason_and_can_be_tried_agai
         calls.append(1)
         raise SpecdashError("the disk is full")
 
-    app = dashboard(incident=write)
+    app = dashboard("alerts", incident=write)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "I")
         assert "the disk is full" in said(app)
@@ -256,7 +227,7 @@ async def test_one_bundle_is_written_at_a_time_and_without_a_writer_the_command_
         wait.wait(10)
         return Path("/x")
 
-    app = dashboard(incident=write)
+    app = dashboard("alerts", incident=write)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("I")
         await pilot.pause()
@@ -265,7 +236,7 @@ async def test_one_bundle_is_written_at_a_time_and_without_a_writer_the_command_
         wait.set()
         await answered(app)
         assert len(calls) == 1
-    app = dashboard()
+    app = dashboard("alerts")
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "I")
         assert "specdash incident" in said(app)
@@ -275,17 +246,17 @@ async def test_one_bundle_is_written_at_a_time_and_without_a_writer_the_command_
 async def test_with_nothing_wrong_it_says_so_and_what_is_not_judged_and_why(size: tuple[int, int]) -> None:
     app = dashboard("alerts_none")
     async with app.run_test(size=size) as pilot:
-        await press(pilot, "i", "enter", "f", "down")
+        await press(pilot, "i", "enter", "V", "down")
         text = shown(app)
         assert "Nothing is wrong." in text
-        assert "nothing fresh from gpu" in text
+        assert "no fresh data from gpu" in text
         assert "GPU is throttled, GPU is lost" in text
         assert "KV cache is full" in " ".join(text.split())
-        assert app.screen is app.incidents
+        assert isinstance(app.screen, IncidentsScreen)
 
 
 async def test_a_frozen_screen_keeps_its_alerts_when_it_is_opened_and_left() -> None:
-    app = dashboard()
+    app = dashboard("alerts")
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "space", "i", "i")
         assert "3 active" in shown(app)

@@ -6,20 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.tui.layout import PanelId, arrange
+from tui.driven import cells
 
 CHOICES = st.dictionaries(st.sampled_from(PanelId), st.booleans())
 
 
 @given(st.integers(80, 300), st.integers(18, 120), CHOICES)
 def test_panels_stay_on_the_board_and_never_overlap(width: int, height: int, choices: dict[PanelId, bool]) -> None:
-    cells: set[tuple[int, int]] = set()
-    for place in arrange(width, height, choices).values():
-        assert place.width > 0
-        assert place.x + place.width <= width
-        assert place.y + place.height <= height
-        own = {(x, y) for x in range(place.x, place.x + place.width) for y in range(place.y, place.y + place.height)}
-        assert not own & cells
-        cells |= own
+    cells(arrange(width, height, choices).values(), width, height)
 
 
 @given(st.integers(80, 300), st.integers(18, 120), CHOICES)

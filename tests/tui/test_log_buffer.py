@@ -18,7 +18,7 @@ def test_filtering_while_lines_arrive_equals_filtering_afterwards(
     live.inverted = inverted
     live.set_filter(needle)
     for batch in batches:
-        live.extend(batch)
+        live.extend([(line, False) for line in batch])
     everything = [line for batch in batches for line in batch]
     assert live.lines == everything
     assert live.shown == [line for line in everything if not needle or found(line, needle) != inverted]
@@ -28,19 +28,19 @@ def test_filtering_while_lines_arrive_equals_filtering_afterwards(
 def test_memory_is_bounded(batches: list[list[str]]) -> None:
     buffer = LogBuffer(capacity=10)
     for batch in batches:
-        buffer.extend(batch)
+        buffer.extend([(line, False) for line in batch])
     assert buffer.lines == [line for batch in batches for line in batch][-10:]
 
 
 def test_a_line_of_ten_megabytes_is_kept_short() -> None:
     buffer = LogBuffer()
-    buffer.extend(["x" * 10_000_000])
+    buffer.extend([("x" * 10_000_000, False)])
     assert len(buffer.lines[0]) < 10_000
 
 
 def test_lines_that_came_too_fast_are_counted_in_their_place() -> None:
     buffer = LogBuffer()
-    buffer.extend(["a", "b"], skipped=3000)
+    buffer.extend([("a", False), ("b", False)], skipped=3000)
     assert is_marker(buffer.lines[0])
     assert "3,000 lines" in buffer.lines[0]
 
@@ -48,3 +48,16 @@ def test_lines_that_came_too_fast_are_counted_in_their_place() -> None:
 def test_capitals_matter_only_when_the_needle_has_some() -> None:
     assert found("CUDA error", "cuda")
     assert not found("cuda error", "CUDA")
+
+
+def test_detail_is_left_out_unless_something_is_looked_for() -> None:
+    buffer = LogBuffer(capacity=3)
+    steps = [(f"step {number}", True) for number in range(10)]
+    assert buffer.extend([("begun", False), *steps, ("warning", False)]) == 2
+    assert buffer.shown == ["begun", "warning"], "what tells something outlives the detail"
+    buffer.set_filter("step")
+    assert buffer.shown == ["step 8", "step 9"]
+    buffer.set_filter("")
+    buffer.folded = False
+    buffer.refilter()
+    assert buffer.shown == buffer.lines == ["step 8", "step 9", "warning"]

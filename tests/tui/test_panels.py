@@ -9,18 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specdash.core.observations import Gpu, Host
-from specdash.core.readings import Status
-from specdash.insight.picture import BackendState, GpuPicture, Measured, Picture
+from specdash.core.readings import Gpu, Host, ReadingStatus, Source
+from specdash.insight.picture import BackendState, GpuPicture, MeasuredFigure, Picture
+from specdash.llama.log_grammar import WARNING_CLASSES
 from specdash.tui.spans import figure
 from specdash.tui.view import View
-from specdash.tui.widgets.acceptance import position_lines
-from specdash.tui.widgets.gpu import gpu_lines
-from specdash.tui.widgets.header import STATE_ROLES, Situation, header_lines, state_glyph, trouble
-from specdash.tui.widgets.host import host_lines
-from specdash.tui.widgets.requests import COLUMNS
-from specdash.tui.widgets.table import columns_that_fit, table
-from specdash.tui.widgets.warnings import alarming, in_order
+from specdash.tui.widgets.board import COLUMNS, WarningsPanel, alarming, gpu_lines, host_lines, in_order
+from specdash.tui.widgets.header import STATE_ROLES, HeaderSituation, header_lines, state_glyph, trouble
+from specdash.tui.widgets.panel import columns_that_fit, table
+from specdash.tui.widgets.speculation.acceptance import position_lines
 from tui.drawn import block, text
 from tui.fake_state import CANCELLED, CLAMPED, CUDA, FIND_SLOT, SCENES, FakeState, busy_picture, known, speculation
 
@@ -33,7 +30,7 @@ def view(scene: str = "busy") -> View:
 
 def header(scene: str) -> str:
     """The header of one scene."""
-    return block(header_lines(view(scene), Situation(1_790_000_000.0), 80))
+    return block(header_lines(view(scene), HeaderSituation(1_790_000_000.0), 80))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +45,24 @@ def header(scene: str) -> str:
 )
 def test_the_header_names_the_state_in_words_and_with_a_shape(scene: str, words: str) -> None:
     assert words in header(scene)
+
+
+@pytest.mark.parametrize("name", WARNING_CLASSES)
+def test_every_class_of_warnings_is_named_whole_on_the_smallest_screen(name: str) -> None:
+    known_class = WARNING_CLASSES[name]
+    storm = replace(FIND_SLOT, warning=name, title=known_class.title, count=1_161_371, per_minute=312_440.0)
+    at = view()
+    at = replace(at, picture=replace(at.picture, log=replace(at.picture.log, warnings=(storm,))))
+    (line,) = WarningsPanel().body(at, 36, 1)
+    assert "…" not in text(line)
+    assert "1.16M" in text(line)
+
+
+@pytest.mark.parametrize("scene", ["down", "loading", "unauthorized"])
+def test_a_panel_without_figures_says_in_words_what_it_waits_for(scene: str) -> None:
+    whys = {view(scene).why(source, "") for source in (Source.METRICS, Source.SLOTS)}
+    assert len(whys) == 1
+    assert not any(jargon in why for why in whys for jargon in ("/", "401", "refused"))
 
 
 def test_every_state_has_a_colour_and_a_shape() -> None:
@@ -82,16 +97,16 @@ def test_a_storm_is_told_with_its_count() -> None:
 @pytest.mark.parametrize("scene", ["busy", *SCENES])
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_no_header_line_is_wider_than_the_screen(scene: str, width: int) -> None:
-    for line in header_lines(view(scene), Situation(1_790_000_000.0, 12.0, True), width):
+    for line in header_lines(view(scene), HeaderSituation(1_790_000_000.0, 12.0, True), width):
         assert cell_len(text(line)) <= width
 
 
 def test_a_figure_is_bold_when_fresh_dim_with_its_age_when_held_and_dashes_when_unknown() -> None:
     assert figure(known(0.5), "50 %", "", "decode")[0] == ("50 %", "decode bold")
-    held = figure(Measured(0.5, Status.STALE, age_s=42.0), "50 %", "", "decode")
+    held = figure(MeasuredFigure(0.5, ReadingStatus.STALE, age_s=42.0), "50 %", "", "decode")
     assert text(held).split() == ["50", "%", "held", "42s"]
     assert all(role == "dim" for _, role in held)
-    assert text(figure(Measured(), "0", "tok/s", "decode")) == "--"
+    assert text(figure(MeasuredFigure(), "0", "tok/s", "decode")) == "--"
 
 
 def test_find_slot_never_falls_off_the_list_of_warnings() -> None:
@@ -141,11 +156,20 @@ def test_without_a_gpu_the_reason_is_shown() -> None:
 
 
 def test_a_gpu_that_tells_nothing_shows_dashes_and_throttling_is_named() -> None:
-    mute = GpuPicture((Gpu(0),), None, Status.KNOWN)
+    mute = GpuPicture((Gpu(0),), None, ReadingStatus.KNOWN)
     assert "--" in block(gpu_lines(mute, 60, ascii_only=False))
     assert "0 %" not in block(gpu_lines(mute, 60, ascii_only=False))
-    hot = GpuPicture((Gpu(0, throttle_reasons=("thermal slowdown",)),), None, Status.KNOWN)
+    hot = GpuPicture((Gpu(0, throttle_reasons=("thermal slowdown",)),), None, ReadingStatus.KNOWN)
     assert "thermal slowdown" in block(gpu_lines(hot, 60, ascii_only=False))
+
+
+def test_memory_is_full_once_hardly_any_is_free_whatever_the_driver_reserves() -> None:
+    def role(free: int) -> str:
+        gpu = Gpu(0, memory_used_bytes=70 << 30, memory_total_bytes=80 << 30, memory_free_bytes=free)
+        _, second = gpu_lines(GpuPicture((gpu,), None, ReadingStatus.KNOWN), 60, ascii_only=False)
+        return second[1][1]
+
+    assert (role(9 << 30), role(1 << 30)) == ("text", "warn bold")
 
 
 def test_a_host_that_tells_nothing_shows_dashes() -> None:

@@ -1,13 +1,18 @@
-"""Charts as text."""
+"""Charts, bars and text in exactly the cells they are given."""
 
 from __future__ import annotations
+
+import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from specdash.insight.charts import Metric
-from specdash.tui import plot
+from specdash.system.text import clean
+from specdash.tui import plot, spans
 from specdash.tui.view import View
 from specdash.tui.widgets.chart import Chart
 from tui.drawn import block
@@ -58,8 +63,61 @@ def test_a_chart_is_drawn_again_only_when_it_would_look_different() -> None:
     assert chart.lines(View(state.picture(10_060.0, 0.0), state), 40, 8) is not first
 
 
+def test_a_chart_scrolls_in_steps_and_between_them_only_its_newest_end_changes() -> None:
+    class Waves(FakeState):
+        def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
+            width = window_s / count
+            return [float((math.floor(now / width) + index) * 7 % 23) for index in range(count)]
+
+    state = Waves()
+    chart = Chart(Metric.DECODE, "decode")
+    drawn = [block(chart.lines(View(state.picture(at, 0.0), state), 80, 8)) for at in range(10_000, 10_060)]
+    scrolled = sum(
+        any(old[:60] != new[:60] for old, new in zip(before.splitlines(), after.splitlines(), strict=True))
+        for before, after in pairwise(drawn)
+    )
+    assert scrolled in (3, 4), "in steps of eight columns of 2 s"
+    assert len(set(drawn)) > scrolled + 1
+
+
 def test_a_chart_without_values_has_no_scale_to_mislead() -> None:
     state = FakeState("loading")
     chart = Chart(Metric.DECODE, "decode")
     assert block(chart.lines(View(state.picture(10_000.0, 0.0), state), 40, 8)).strip() == ""
     assert chart.empty
+
+
+@given(st.text(max_size=60), st.integers(min_value=0, max_value=40), st.booleans())
+def test_fitted_text_takes_exactly_its_cells(text: str, width: int, right: bool) -> None:
+    assert cell_len(spans.fit(clean(text), width, right=right)) == width
+
+
+@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=60), st.booleans())
+def test_a_bar_and_its_rest_fill_the_width(share: float, width: int, ascii_only: bool) -> None:
+    filled, rest = spans.bar(share, width, ascii_only=ascii_only)
+    assert len(filled) + len(rest) == width
+
+
+@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=20), st.booleans())
+def test_an_upright_bar_has_one_character_a_row(share: float, height: int, ascii_only: bool) -> None:
+    assert len(spans.column_bar(share, height, ascii_only=ascii_only)) == height
+
+
+def test_an_unknown_share_draws_no_bar() -> None:
+    assert spans.bar(None, 10) == ("", " " * 10)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e12))
+def test_the_top_of_a_chart_is_round_and_close_above_the_data(value: float) -> None:
+    top = plot.nice_ceiling(value)
+    assert value <= top * (1 + 1e-6)
+    assert top <= value * 2.0 * (1 + 1e-6)
+
+
+def test_of_what_is_never_late_one_missing_column_is_a_gap() -> None:
+    plot.load()
+    columns = (5, 5, 5, 5, None, 5, 5, 5, 5)
+    joined, parted = (plot.plot(columns, 9, 2, "decode", ascii_only=True, late=late) for late in (1, 0))
+    rows = [["".join(text for text, _ in line) for line in lines] for lines in (joined, parted)]
+    assert " " not in rows[0][0][4]
+    assert {row[4] for row in rows[1]} == {" "}

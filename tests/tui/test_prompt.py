@@ -11,14 +11,19 @@ from support.pseudo_terminal import PseudoTerminal
 ASKS = """
 import sys
 from textual.app import App
-from specdash.tui.widgets.prompt import Prompt
+from textual.widgets import Static
+from specdash.tui.widgets.prompt import TextPrompt
 
 class Asks(App):
     def compose(self):
-        yield Prompt("label", sys.argv[1], self.exit)
+        yield Static("")
+        yield TextPrompt("label", sys.argv[1], self.exit)
 
     def on_mount(self):
-        self.query_one(Prompt).focus()
+        self.query_one(TextPrompt).focus()
+
+    def on_descendant_focus(self):
+        self.query_one(Static).update("TYPE")
 
 print("ANSWER", repr(Asks().run()))
 """
@@ -39,6 +44,6 @@ BACKSPACE, LEFT, HOME, END, DELETE, ENTER, ESCAPE = (
 )
 def test_keys_of_one_write_are_taken_in_their_order(value: str, keys: bytes, answer: str) -> None:
     with PseudoTerminal([sys.executable, "-c", ASKS, value]) as terminal:
-        terminal.read(1.5)
+        terminal.wait_for("TYPE")
         terminal.press(keys)
         terminal.wait_for(f"ANSWER {answer!r}")

@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specdash.core.proxy_events import Outcome, Phase, RequestEvent
+from specdash.core.proxy_events import RequestEvent, RequestOutcome, RequestPhase
 from specdash.core.proxy_lines import parse_line
-from specdash.insight.proxy_picture import ProxyPicture
-from specdash.tui import plot
-from specdash.tui.actions import Place
+from specdash.insight.picture import ProxyPicture
+from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
-from specdash.tui.screens.proxy import REQUESTS, SESSIONS, ProxyScreen, arrange, summary_lines
-from specdash.tui.screens.request import RequestScreen, now_known, request_lines
+from specdash.tui.screens.proxy import (
+    REQUESTS,
+    SESSIONS,
+    ProxyScreen,
+    RequestScreen,
+    arrange,
+    now_known,
+    request_lines,
+    summary_lines,
+)
 from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.view import View
-from specdash.tui.widgets.footer import footer_line
-from specdash.tui.widgets.proxy import marks, session_line, state_spans
-from specdash.tui.widgets.proxy_tables import RequestsTable, request_columns, requests_of, session_columns, state_of
-from specdash.tui.widgets.table import columns_that_fit, table
-from tui.drawn import block, text
+from specdash.tui.widgets.header import footer_line
+from specdash.tui.widgets.panel import columns_that_fit, table
+from specdash.tui.widgets.services.proxy import marks, session_line, state_spans
+from specdash.tui.widgets.services.proxy_tables import (
+    ProxyRequestsTable,
+    request_columns,
+    requests_of,
+    session_columns,
+    state_of,
+)
+from tui.drawn import block, is_open, text
+from tui.driven import SIZES, WALL, cells, dashboard, opened, press
 from tui.fake_proxy import LOOPING, MAIN, gone_proxy, held_proxy, proxy_picture, sessions, uap_proxy
 from tui.fake_state import HOSTILE, SCENES, FakeState
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-WALL = 1_790_000_000.0
-SIZES = [(80, 24), (120, 36), (200, 50)]
-
-
-@pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
-
-
-def dashboard(scene: str = "busy", **options: object) -> Dashboard:
-    """A dashboard whose time stands still."""
-    options = {"clock": lambda: 10_000.0, "wall": lambda: WALL, "theme": "night"} | options
-    return Dashboard(FakeState(scene), **options)  # type: ignore[arg-type]
+from tui.waiting import until
 
 
 def view(scene: str = "busy") -> View:
@@ -54,28 +50,14 @@ def view(scene: str = "busy") -> View:
     return View(state.picture(10_000.0, WALL), state)
 
 
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    """Press keys one by one, and wait for what follows from each."""
-    for key in keys:
-        await pilot.press(key)
-        await pilot.pause()
-
-
-def opened(app: Dashboard) -> ProxyScreen:
-    """The proxy screen, which is open."""
-    assert app.proxy is not None
-    assert app.screen is app.proxy
-    return app.proxy
-
-
 def only(app: Dashboard) -> str | None:
     """The session that the requests are filtered by."""
-    return opened(app).board.requests.only
+    return opened(app, ProxyScreen).board.requests.only
 
 
 def shown(app: Dashboard) -> str:
     """Everything that the proxy screen shows."""
-    board = opened(app).board
+    board = opened(app, ProxyScreen).board
     return "\n".join(block(part.lines) for part in (board.summary, *board.tables) if part.display)
 
 
@@ -87,7 +69,7 @@ async def test_p_opens_the_screen_and_p_or_escape_leaves_it() -> None:
             assert "hdr:5f" in shown(app)
             await press(pilot, leave)
             assert app.screen is app.overview
-            assert app.proxy is None
+            assert not is_open(app, FooterScreen.PROXY)
     assert app._exception is None
 
 
@@ -95,7 +77,7 @@ async def test_enter_on_a_session_shows_only_its_requests_and_escape_shows_all()
     app = dashboard()
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "p", "tab", "down", "enter")
-        requests = opened(app).board.requests
+        requests = opened(app, ProxyScreen).board.requests
         assert only(app) == LOOPING
         assert {row.session for row in requests._rows} == {LOOPING}
         assert "only session meta:conversation_0199aa31" in shown(app)
@@ -122,20 +104,20 @@ async def test_enter_on_a_request_tells_everything_and_follows_it_to_its_end() -
         detail.show(View(ended, FakeState()))
         assert "end_turn, HTTP 200" in block(detail.page.lines)
         await press(pilot, "escape")
-        opened(app)
+        opened(app, ProxyScreen)
 
 
 async def test_the_selection_keeps_to_its_request_when_new_ones_come() -> None:
     app = dashboard()
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "p", "down", "down")
-        requests = opened(app).board.requests
+        requests = opened(app, ProxyScreen).board.requests
         chosen = requests.selected
         assert chosen is not None
-        one = view()
-        newer = replace(one.picture.proxy.finished[0], request_id="new", at=WALL)
-        proxy = replace(one.picture.proxy, finished=(newer, *one.picture.proxy.finished))
-        requests.show(replace(one, picture=replace(one.picture, proxy=proxy)))
+        item = view()
+        newer = replace(item.picture.proxy.finished[0], request_id="new", at=WALL)
+        proxy = replace(item.picture.proxy, finished=(newer, *item.picture.proxy.finished))
+        requests.show(replace(item, picture=replace(item.picture, proxy=proxy)))
         assert requests.selected == chosen
         await press(pilot, "g")
         assert requests.chosen is None
@@ -147,16 +129,16 @@ async def test_the_last_row_can_be_seen_and_pages_move_by_what_is_seen() -> None
     app = dashboard()
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "p", "end")
-        assert any(text(line).startswith(">") for line in opened(app).board.requests.lines)
+        assert any(text(line).startswith(">") for line in opened(app, ProxyScreen).board.requests.lines)
         await press(pilot, "home", "pagedown")
-        assert any(text(line).startswith(">") for line in opened(app).board.requests.lines)
+        assert any(text(line).startswith(">") for line in opened(app, ProxyScreen).board.requests.lines)
 
 
 async def test_zoom_gives_one_table_the_screen_and_gives_it_back() -> None:
     app = dashboard()
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "p", "z")
-        board = opened(app).board
+        board = opened(app, ProxyScreen).board
         assert [table.id for table in board.tables if table.display] == [REQUESTS]
         assert board.requests.size.height == 19
         await press(pilot, "escape")
@@ -170,24 +152,23 @@ async def test_keys_of_the_overview_change_nothing_behind_the_screen() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "p", "1", "8", "P", "slash", "f", "0")
         assert not app.overview.board.choices
-        opened(app)
-        assert not app.screen.query("Prompt")
+        opened(app, ProxyScreen)
+        assert not app.screen.query("TextPrompt")
 
 
 async def test_a_frozen_display_opens_on_the_frozen_moment() -> None:
     now = [10_000.0]
     app = dashboard(clock=lambda: now[0])
     async with app.run_test(size=(120, 36)) as pilot:
-        while app.overview.view is None:
-            await pilot.pause(0.01)
+        await until(pilot, lambda: app.overview.view is not None)
         await press(pilot, "space")
         now[0] += 60.0
         await press(pilot, "p")
-        seen = opened(app).view
+        seen = opened(app, ProxyScreen).view
         assert seen is not None
         assert seen.picture.at == 10_000.0
         await press(pilot, "space")
-        thawed = opened(app).view
+        thawed = opened(app, ProxyScreen).view
         assert thawed is not None
         assert thawed.picture.at == 10_060.0
 
@@ -198,9 +179,9 @@ async def test_window_theme_and_help_work_on_the_screen_as_well() -> None:
         await press(pilot, "p", "w")
         assert "15m" in shown(app)
         await press(pilot, "t")
-        assert opened(app).board.requests.palette.name == app.theme == "day"
+        assert opened(app, ProxyScreen).board.requests.palette.name == app.theme == "day"
         await press(pilot, "question_mark", "escape")
-        opened(app)
+        opened(app, ProxyScreen)
 
 
 async def test_the_log_misses_nothing_meanwhile() -> None:
@@ -218,7 +199,7 @@ async def test_a_tick_that_changes_nothing_repaints_nothing() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "p")
         painted: list[str] = []
-        board = opened(app).board
+        board = opened(app, ProxyScreen).board
         for part in (board, board.summary, *board.tables):
             original = part.refresh
 
@@ -250,7 +231,7 @@ async def test_a_setting_that_is_not_usable_is_told_below_the_state() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "p")
         await pilot.pause()
-        assert opened(app).board.summary.size.height == 3
+        assert opened(app, ProxyScreen).board.summary.size.height == 4
         assert "PROXY_LOOP_WINDOW" in shown(app)
 
 
@@ -258,7 +239,7 @@ async def test_ascii_mode_draws_nothing_but_ascii() -> None:
     app = dashboard("hostile", ascii_only=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "p")
-        screen = opened(app)
+        screen = opened(app, ProxyScreen)
         for widget in (screen.header, screen.footer, screen.board.summary, *screen.board.tables):
             for y in range(widget.size.height):
                 assert widget.render_line(y).text.isascii(), widget.render_line(y).text
@@ -271,7 +252,7 @@ async def test_the_overviews_panel_grows_when_a_proxy_turns_up() -> None:
         await pilot.pause()
         panel = app.overview.board.panels[PanelId.PROXY]
         assert panel.size.height == 1
-        assert "not configured: name it with --proxy-url" in block(panel.lines)
+        assert "no proxy: start specdash with --proxy-url" in block(panel.lines)
         state.scene = "busy"
         app.refresh_view()
         await pilot.pause()
@@ -287,7 +268,7 @@ async def test_the_overviews_panel_grows_when_a_proxy_turns_up() -> None:
         (gone_proxy(WALL), "○ STALE 42s connection refused: nothing listens there  ● upstream ok"),
         (uap_proxy(), "? upstream --"),
         (replace(uap_proxy(), live=None, reason="unauthorized: x"), "✖ unauthorized: x"),
-        (ProxyPicture(), "not configured: name it with --proxy-url http://127.0.0.1:4000, and its events with"),
+        (ProxyPicture(), "no proxy: start specdash with --proxy-url http://127.0.0.1:4000, and --proxy-log FILE"),
     ],
 )
 def test_the_state_is_told_in_words_and_with_a_shape(proxy: ProxyPicture, words: str) -> None:
@@ -307,7 +288,7 @@ def test_what_a_uap_proxy_does_not_tell_is_dashes_and_never_zero() -> None:
     for label in ("requests", "errors", "ttft", "decode", "accepted"):
         assert f"{label} --" in told
     assert "UAP proxy" in told
-    assert text(RequestsTable().key_figure(view("proxy_uap"))) == "-- running"
+    assert text(ProxyRequestsTable().key_figure(view("proxy_uap"))) == "-- running"
     row = block(table(session_columns(WALL, 80, ascii_only=False), uap_proxy().live.sessions, 78))  # type: ignore[union-attr]
     assert row.split()[-1] == "--"
 
@@ -330,11 +311,11 @@ def test_ends_differ_by_word_and_shape() -> None:
     proxy = proxy_picture(WALL)
     shapes = {
         state_of(replace(proxy.finished[0], outcome=outcome), glyphs)[0].split(" ")[0]
-        for outcome in (Outcome.ERROR, Outcome.CLIENT_LEFT)
+        for outcome in (RequestOutcome.ERROR, RequestOutcome.CLIENT_LEFT)
         for glyphs in (UNICODE, ASCII)
     }
     assert len(shapes) == 4
-    assert state_of(replace(proxy.running[0], phase=Phase.HELD), UNICODE)[0] == "● HELD try 2"
+    assert state_of(replace(proxy.running[0], phase=RequestPhase.HELD), UNICODE)[0] == "● HELD try 2"
 
 
 def test_marks_of_one_guardrail_stand_together() -> None:
@@ -343,8 +324,8 @@ def test_marks_of_one_guardrail_stand_together() -> None:
 
 
 def test_the_detail_of_a_retried_request_lists_what_the_guardrails_did() -> None:
-    one = view()
-    told = block(request_lines(one.picture.proxy.finished[1], one, 100))
+    item = view()
+    told = block(request_lines(item.picture.proxy.finished[1], item, 100))
     assert "malformed tool detected: kind unknown_tool, tool Raed, streak 3" in told
     assert "8,290 of them from the cache (86 %)" in told
 
@@ -356,9 +337,9 @@ def ends_of(*texts: str, at: float = WALL) -> tuple[RequestEvent, ...]:
 
 
 def test_what_a_log_line_does_not_tell_of_an_end_is_dashes_and_never_made_up() -> None:
-    one = view("proxy_uap")
+    item = view("proxy_uap")
     (end,) = ends_of("RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]")
-    told = [line.split() for line in block(request_lines(end, one, 100)).splitlines()]
+    told = [line.split() for line in block(request_lines(end, item, 100)).splitlines()]
     words = {line[0]: " ".join(line[1:]) for line in told if line}
     assert words["ended"].endswith("ago")
     assert (words["end"], words["endpoint"], words["retries"]) == ("end_turn", "--", "--")
@@ -368,22 +349,22 @@ def test_what_a_log_line_does_not_tell_of_an_end_is_dashes_and_never_made_up() -
     assert row.split()[1:3] == ["--", "end_turn"]
     assert "0" not in row.split()[2:]
     (dateless,) = ends_of("RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]", at=0.0)
-    assert "1970" not in block(request_lines(dateless, one, 100))
+    assert "1970" not in block(request_lines(dateless, item, 100))
     assert block(table(request_columns(UNICODE, 200), [dateless], 200)).splitlines()[1].split()[0] == "--"
 
 
 def test_ends_that_have_no_id_are_rows_of_their_own() -> None:
     line = "RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]"
     rows = ends_of(line, line)
-    keys = {RequestsTable().key(row) for row in rows}
+    keys = {ProxyRequestsTable().key(row) for row in rows}
     assert len(keys) == len(rows)
 
 
 @given(st.integers(48, 220))
 def test_no_line_of_a_detail_is_wider_than_the_page(width: int) -> None:
-    one = view("hostile")
-    for request in requests_of(one.picture.proxy, None)[:6]:
-        for line in request_lines(request, one, width):
+    item = view("hostile")
+    for request in requests_of(item.picture.proxy, None)[:6]:
+        for line in request_lines(request, item, width):
             assert cell_len(text(line)) <= width
 
 
@@ -405,18 +386,12 @@ def test_a_table_never_grows_beyond_its_width_and_keeps_the_important_columns(wi
 
 @given(st.integers(80, 300), st.integers(10, 120), st.integers(2, 4), st.integers(0, 60))
 def test_the_parts_fill_the_screen_and_never_overlap(width: int, height: int, summary: int, rows: int) -> None:
-    cells: set[tuple[int, int]] = set()
-    for place in arrange(width, height, summary, rows).values():
-        own = {(x, y) for x in range(place.x, place.x + place.width) for y in range(place.y, place.y + place.height)}
-        assert not own & cells
-        assert place.x + place.width <= width
-        assert place.y + place.height <= height
-        cells |= own
-    assert max(y for _, y in cells) == height - 1
+    taken = cells(arrange(width, height, summary, rows).values(), width, height)
+    assert max(y for _, y in taken) == height - 1
 
 
 def test_the_footer_keeps_enter_help_and_quit_at_80() -> None:
-    line = text(footer_line(80, Place.PROXY))
+    line = text(footer_line(80, FooterScreen.PROXY))
     assert len(line) <= 80
     for key in ("enter open", "p overview", "? help", "q quit", "tab table"):
         assert key in line

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from specdash.backend.baseline import read_baselines
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
-from specdash.control.slot_console import SlotConsole
+from specdash.control.console import SlotConsole
 from specdash.insight.state import TargetState
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
-from specdash.tui.screens.confirm import ConfirmScreen
+from specdash.tui.screens.modal import ConfirmScreen
+from specdash.tui.screens.speculation import SpeculationScreen
 from support.engines import engine_env, running_backend
 from support.tiny_models import SENTENCE, build
 from tui.drawn import block
+from tui.driven import opened, press, said, shown
 from tui.fake_console import FakeConsole
-from tui.test_speculation_screen import opened, said, shown
-from tui.test_tune_screen import press
+from tui.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from textual.pilot import Pilot
 
 pytestmark = pytest.mark.llama_server
 PROMPT = " ".join(SENTENCE[:20])
-DEADLINE_S = 30.0
-
-
-async def until(pilot: Pilot[None], met: Callable[[], bool]) -> None:
-    """Let the screen go on until that is so."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not met():
-        assert time.monotonic() < deadline, said(pilot.app)  # type: ignore[arg-type]
-        await pilot.pause(0.1)
 
 
 async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) -> None:
@@ -66,8 +56,14 @@ async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) 
             app = Dashboard(state, console=FakeConsole(), slots=console)  # type: ignore[arg-type]
             async with app.run_test(size=(120, 36)) as pilot:
                 await press(pilot, "m", "A")
-                await until(pilot, lambda: opened(app).knows_slots and "SPECULATING" in shown(app))
-                opened(app).board.bring(opened(app).board.slots)
+                await until(
+                    pilot,
+                    lambda: (
+                        opened(app, SpeculationScreen).board.slots in opened(app, SpeculationScreen).board.present()
+                        and "SPECULATING" in shown(app)
+                    ),
+                )
+                opened(app, SpeculationScreen).board.bring(opened(app, SpeculationScreen).board.slots)
                 await press(pilot, "S", *["backspace"] * 12, *"one.bin", "enter")
                 assert isinstance(app.screen, ConfirmScreen)
                 page = block(app.screen.page.lines)
@@ -77,11 +73,36 @@ async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) 
                 await until(pilot, lambda: (saved / "one.bin").exists())
                 await press(pilot, "X", "enter")
                 await until(pilot, lambda: "slot 0 erased" in said(app))
-                await press(pilot, "R")
-                prompt = opened(app).prompt
+                await press(pilot, "O")
+                prompt = opened(app, SpeculationScreen).prompt
                 assert prompt is not None
                 assert prompt.value == "one.bin"
                 await press(pilot, "enter", "enter")
                 await until(pilot, lambda: "slot 0 restored from" in said(app))
         again = backend.complete(PROMPT, 4)
     assert again["timings"]["cache_n"] > 0
+
+
+@pytest.mark.timeout(120)
+async def test_decode_without_speculation_is_measured_with_a_key_once_it_is_armed(tmp_path: Path) -> None:
+    plot.load()
+    env = engine_env("llama-server") | {
+        "LLAMA_MODEL": str(build(tmp_path)["target"]),
+        "LLAMA_SPEC_TYPE": "ngram-mod",
+        "LLAMA_CTX_SIZE": "1024",
+    }
+    with running_backend(env, tmp_path / "run") as backend:
+        there = {**os.environ, "XDG_STATE_HOME": str(backend.state)}
+        target = target_for_url(backend.url, there)
+        app = Dashboard(
+            TargetState(target),
+            console=FakeConsole(),  # type: ignore[arg-type]
+            slots=SlotConsole(lambda: target, there),
+        )
+        async with app.run_test(size=(120, 36)) as pilot:
+            await press(pilot, "B")
+            assert "press A to arm first" in said(app)
+            await press(pilot, "A", "B")
+            await until(pilot, lambda: "decode without speculation" in said(app).replace("measuring decode", ""))
+        assert "tok/s" in said(app) or "steps without a draft take" in said(app)
+        assert bool(read_baselines(there)) is ("tok/s" in said(app))

@@ -11,25 +11,22 @@ from hypothesis import strategies as st
 
 from specdash.control.slots import SlotAction, SlotChange, SlotPlan
 from specdash.core.errors import RefusedError
-from specdash.core.start_check import Drafting
+from specdash.core.records import Drafting
 from specdash.core.target import Target
-from specdash.insight.drafter_picture import DrafterPicture, DraftingPicture, ReferenceCurve
-from specdash.tui import plot
-from specdash.tui.actions import Place
+from specdash.insight.picture import DrafterPicture, DraftingPicture, ReferenceCurve
+from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
-from specdash.tui.screens.base import DashboardScreen
-from specdash.tui.screens.confirm import ConfirmScreen
-from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, SpeculationScreen, Want, arrange
+from specdash.tui.screens.modal import ConfirmScreen
+from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, PanelDemand, SpeculationScreen, arrange
 from specdash.tui.view import View
-from specdash.tui.widgets.drafter import DrafterPanel, position_lines, rows_for
-from specdash.tui.widgets.drafting import drafting_lines
-from tui.drawn import block, screen, text
+from specdash.tui.widgets.speculation.drafting import DrafterPanel, drafting_lines, position_lines, rows_for
+from tui.drawn import block, is_open, screen, text
+from tui.driven import cells, opened, press, said, shown
 from tui.fake_alerts import with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.fake_views import BECAUSE, CLAMPED, FIX, NGRAM, SIMPLE
-from tui.test_tune_screen import press
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -41,12 +38,6 @@ SIZES = [
     pytest.param((120, 36), marks=pytest.mark.slow),
     pytest.param((200, 50), marks=pytest.mark.slow),
 ]
-
-
-@pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
 
 
 @dataclass
@@ -68,7 +59,7 @@ class FakeSlots:
             raise RefusedError(f"slot 0 is busy; wait until its request has ended, then {action} it")
         question = f"{action} slot {slot} with {filename}?"
         target = Target("http://127.0.0.1:8080")
-        return SlotPlan(target, SlotAction(action), slot, filename, 5120, question=question, warnings=("beware",))
+        return SlotPlan(target, SlotAction(action), slot, filename, question=question, warnings=("beware",))
 
     def carry_out(self, plan: SlotPlan) -> SlotChange:
         """At once."""
@@ -82,25 +73,7 @@ def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **opt
     return Dashboard(FakeState(scene), console=FakeConsole(), slots=slots, **given_options)  # type: ignore[arg-type]
 
 
-def opened(app: Dashboard) -> SpeculationScreen:
-    """The speculation screen, which is open."""
-    assert app.speculation is not None
-    return app.speculation
-
-
-def shown(app: Dashboard) -> str:
-    """Everything that the speculation screen shows."""
-    one = opened(app)
-    parts = [part for part in one.board.parts if part.display]
-    return "\n".join(block(part.lines) for part in (one.header, *parts, one.footer))
-
-
-def said(app: Dashboard) -> str:
-    """What the notifications say."""
-    return "\n".join(one.message for one in app._notifications)
-
-
-def place(app: Dashboard) -> Place:
+def place(app: Dashboard) -> FooterScreen:
     """Of the screen that is looked at."""
     return app.shown.place
 
@@ -121,9 +94,9 @@ def with_drafter(picture: Picture, drafter: DrafterPicture) -> Picture:
     [
         ("draft_simple", "SPECULATING draft-simple"),
         ("ready", "READY, nothing drafted yet"),
-        ("off", "OFF, as asked"),
+        ("off", "OFF"),
         ("failed", f"RUNNING WITHOUT SPECULATION because {BECAUSE}"),
-        ("unknown_views", "NOT KNOWN whether it speculates"),
+        ("unknown_views", "NOT KNOWN YET"),
     ],
 )
 def test_the_state_is_the_first_thing_on_the_screen(scene: str, words: str) -> None:
@@ -166,17 +139,17 @@ async def test_what_matters_is_seen_at_once_at_every_size(size: tuple[int, int])
         app = dashboard(scene)
         async with app.run_test(size=size) as pilot:
             await press(pilot, "m")
-            for one in words:
-                assert one in shown(app), (scene, one)
+            for word in words:
+                assert word in shown(app), (scene, word)
 
 
 async def test_what_is_not_known_is_drawn_as_such_and_no_box_is_empty() -> None:
     app = dashboard("unknown_views")
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "m")
-        panels = [one for one in opened(app).board.panels if one.display]
-        assert {one.panel_title for one in panels} == {"Drafter", "Checkpoints", "Prefix cache"}
-        assert all(one.size.height == 1 and "--" in text(one.lines[0]) for one in panels)
+        panels = [panel for panel in opened(app, SpeculationScreen).board.panels if panel.display]
+        assert {panel.panel_title for panel in panels} == {"Drafter", "Checkpoints", "Prefix cache"}
+        assert all(panel.size.height == 1 and "--" in text(panel.lines[0]) for panel in panels)
 
 
 async def test_the_failure_is_told_once_on_each_screen() -> None:
@@ -196,43 +169,43 @@ async def test_m_and_escape_leave_and_m_works_on_every_screen() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         for leave in ("m", "escape"):
             await press(pilot, "m")
-            assert place(app) is Place.SPECULATION
+            assert place(app) is FooterScreen.SPECULATION
             await press(pilot, leave)
-            assert place(app) is Place.OVERVIEW
+            assert place(app) is FooterScreen.OVERVIEW
         await press(pilot, "p", "m")
-        assert place(app) is Place.SPECULATION
+        assert place(app) is FooterScreen.SPECULATION
         await press(pilot, "i")
-        assert place(app) is Place.INCIDENTS
+        assert place(app) is FooterScreen.INCIDENTS
         await press(pilot, "m")
-        assert place(app) is Place.SPECULATION
+        assert place(app) is FooterScreen.SPECULATION
         await press(pilot, "e", "m")
-        assert place(app) is Place.SPECULATION
-        assert app.tune is None
+        assert place(app) is FooterScreen.SPECULATION
+        assert not is_open(app, FooterScreen.TUNE)
         await press(pilot, "p")
-        assert place(app) is Place.PROXY
+        assert place(app) is FooterScreen.PROXY
         await press(pilot, "p")
-        assert place(app) is Place.OVERVIEW
+        assert place(app) is FooterScreen.OVERVIEW
 
 
 async def test_tab_brings_every_panel_and_z_gives_it_the_room() -> None:
     app = dashboard("checkpoints")
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "m")
-        one = opened(app)
+        speculation_screen = opened(app, SpeculationScreen)
         seen = []
-        for _ in one.board.present():
-            assert one.panel.display
-            assert one.panel.size.height >= 2
-            seen.append(one.panel.panel_title)
+        for _ in speculation_screen.board.present():
+            assert speculation_screen.panel.display
+            assert speculation_screen.panel.size.height >= 2
+            seen.append(speculation_screen.panel.panel_title)
             await press(pilot, "tab")
         assert len(set(seen)) == 6
-        assert one.panel.panel_title == seen[0]
+        assert speculation_screen.panel.panel_title == seen[0]
         await press(pilot, "shift+tab", "z")
-        assert one.panel.panel_title == seen[-1]
-        assert [panel.panel_title for panel in one.board.panels if panel.display] == [seen[-1]]
+        assert speculation_screen.panel.panel_title == seen[-1]
+        assert [panel.panel_title for panel in speculation_screen.board.panels if panel.display] == [seen[-1]]
         await press(pilot, "escape")
-        assert app.shown is one
-        assert sum(panel.display for panel in one.board.panels) > 1
+        assert app.shown is speculation_screen
+        assert sum(panel.display for panel in speculation_screen.board.panels) > 1
 
 
 async def test_a_text_that_does_not_fit_is_scrolled() -> None:
@@ -251,7 +224,7 @@ async def test_slots_are_not_changed_unless_armed() -> None:
     app = dashboard(slots=slots)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "m")
-        for key in ("S", "R", "X"):
+        for key in ("S", "O", "X"):
             await press(pilot, key)
             assert "press A to arm first" in said(app)
             app.clear_notifications()
@@ -271,7 +244,7 @@ async def test_a_locked_dashboard_and_one_in_the_past_change_no_slot() -> None:
 async def choose(pilot: Pilot[None], app: Dashboard, slot: int) -> None:
     """Open the screen, arm, and select a slot."""
     await press(pilot, "m", "A")
-    opened(app).board.bring(opened(app).board.slots)
+    opened(app, SpeculationScreen).board.bring(opened(app, SpeculationScreen).board.slots)
     await pilot.pause()
     await press(pilot, *["down"] * slot)
 
@@ -302,8 +275,8 @@ async def test_a_slot_is_saved_and_restored_with_the_named_file() -> None:
         await press(pilot, "S", "enter")
         assert isinstance(app.screen, ConfirmScreen)
         assert "save slot 1 with slot-1.bin" in block(app.screen.page.lines)
-        await press(pilot, "enter", "R")
-        prompt = opened(app).prompt
+        await press(pilot, "enter", "O")
+        prompt = opened(app, SpeculationScreen).prompt
         assert prompt is not None
         assert prompt.value == "monday.bin"
         await press(pilot, "enter", "enter")
@@ -317,7 +290,7 @@ async def test_a_refusal_is_told_and_nothing_is_done() -> None:
         await choose(pilot, app, 0)
         await press(pilot, "X")
         assert "slot 0 is busy" in said(app)
-        assert app.screen is opened(app)
+        assert app.screen is opened(app, SpeculationScreen)
         assert not slots.done
 
 
@@ -327,7 +300,7 @@ async def test_a_slot_that_is_not_seen_is_shown_before_it_is_changed() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "m", "A", "X")
         assert not slots.planned
-        assert opened(app).panel is opened(app).board.slots
+        assert opened(app, SpeculationScreen).panel is opened(app, SpeculationScreen).board.slots
         assert "similarity" in shown(app)
 
 
@@ -348,7 +321,7 @@ async def test_without_colours_and_unicode_it_is_still_readable(monkeypatch: pyt
     app = dashboard("clamped", theme="terminal", ascii_only=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "m")
-        for part in opened(app).board.parts:
+        for part in opened(app, SpeculationScreen).board.parts:
             for y in range(part.size.height):
                 assert part.render_line(y).text.isascii()
 
@@ -357,7 +330,7 @@ async def test_the_theme_is_that_of_the_other_screens() -> None:
     app = dashboard()
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "m", "t")
-        assert all(part.palette.name == app.theme for part in opened(app).board.parts)
+        assert all(part.palette.name == app.theme for part in opened(app, SpeculationScreen).board.parts)
 
 
 async def test_a_terminal_that_shrinks_and_grows_finds_its_panels_again() -> None:
@@ -376,25 +349,18 @@ async def test_a_terminal_that_shrinks_and_grows_finds_its_panels_again() -> Non
 
 
 WANTS = st.lists(st.tuples(st.integers(2, 9), st.integers(1, 30)), min_size=1, max_size=7).map(
-    lambda sizes: [Want(f"p{i}" if i < 6 else REQUESTS, least, most) for i, (least, most) in enumerate(sizes)]
+    lambda sizes: [PanelDemand(f"p{i}" if i < 6 else REQUESTS, least, most) for i, (least, most) in enumerate(sizes)]
 )
 
 
 @given(st.integers(80, 300), st.integers(18, 120), st.integers(1, 8), WANTS, st.integers(0, 6))
 def test_parts_stay_on_the_board_and_never_overlap(
-    width: int, height: int, bar: int, wants: list[Want], first: int
+    width: int, height: int, bar: int, wants: list[PanelDemand], first: int
 ) -> None:
     chosen = wants[first % len(wants)].id
     places = arrange(width, height, bar, wants, chosen)
-    cells: set[tuple[int, int]] = set()
-    for place in places.values():
-        assert place.width > 0
-        assert place.height > 0
-        assert place.x + place.width <= width
-        assert place.y + place.height <= height
-        own = {(x, y) for x in range(place.x, place.x + place.width) for y in range(place.y, place.y + place.height)}
-        assert not own & cells
-        cells |= own
+    assert all(place.height > 0 for place in places.values())
+    cells(places.values(), width, height)
     assert DRAFTING in places
     assert chosen in places
     assert (MORE in places) == any(want.id not in places for want in wants)
@@ -404,8 +370,8 @@ def test_parts_stay_on_the_board_and_never_overlap(
 
 @given(st.integers(28, 200), st.integers(1, 40), st.integers(1, 64))
 def test_every_position_has_a_bar_whatever_the_room(width: int, height: int, positions: int) -> None:
-    one = replace(NGRAM, per_position=tuple(0.9 * 0.99**i for i in range(positions)))
-    lines = position_lines(one, width, height, ascii_only=False)
+    picture = replace(NGRAM, per_position=tuple(0.9 * 0.99**i for i in range(positions)))
+    lines = position_lines(picture, width, height, ascii_only=False)
     assert 1 <= len(lines) <= height
     assert all(len(text(line)) <= width for line in lines)
     drawn = block(lines)
@@ -424,25 +390,20 @@ def test_positions_that_do_not_fit_are_told_together_and_a_published_curve_ends_
 
 def test_what_was_published_without_positions_is_named_and_not_drawn() -> None:
     means = ReferenceCurve("EAGLE-3, coding", "a thread", (), None, 0.481)
-    one = view("draft_simple")
+    item = view("draft_simple")
     drafter = replace(SIMPLE, references=(means, SIMPLE.references[0]))
     panel = DrafterPanel()
-    drawn = block(panel.content(replace(one, picture=with_drafter(one.picture, drafter)), 100, 40))
+    drawn = block(panel.content(replace(item, picture=with_drafter(item.picture, drafter)), 100, 40))
     assert "published  Qwen3-0.6B for Qwen3-32B" in drawn
     assert "EAGLE-3, coding  48 % accepted" in drawn
     assert "88 %" in drawn
 
 
-def test_every_place_is_a_screen() -> None:
-    assert issubclass(SpeculationScreen, DashboardScreen)
-    assert SpeculationScreen().place is Place.SPECULATION
-
-
 def test_a_state_without_a_cause_is_still_a_sentence() -> None:
     for state in Drafting:
-        one = view("draft_simple")
-        views = replace(one.picture.views, drafting=DraftingPicture(state))
-        lines = drafting_lines(replace(one, picture=replace(one.picture, views=views)), 80, tall=False)
+        item = view("draft_simple")
+        views = replace(item.picture.views, drafting=DraftingPicture(state))
+        lines = drafting_lines(replace(item, picture=replace(item.picture, views=views)), 80, tall=False)
         assert "because" not in block(lines)
         assert "None" not in block(lines)
 

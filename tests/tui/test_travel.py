@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from dataclasses import replace
@@ -11,37 +10,34 @@ from typing import TYPE_CHECKING
 import pytest
 
 from history.test_replay import WALL, Live, fail, serve
-from specdash.control.slot_console import SlotConsole
+from specdash.control.console import SlotConsole
 from specdash.core.errors import InputError
 from specdash.core.log_facts import LogBatch, WarningTally
 from specdash.core.readings import Source
 from specdash.history.player import Player
-from specdash.tui import plot
 from specdash.tui.app import Dashboard
+from specdash.tui.screens.speculation import SpeculationScreen
 from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.view import View
-from specdash.tui.widgets.header import Situation, header_lines
-from specdash.tui.widgets.small import small_lines
-from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
+from specdash.tui.widgets.header import (
+    HeaderSituation,
+    ReplayHeader,
+    header_lines,
+    small_lines,
+    travel_badge,
+    travel_line,
+)
 from tui.drawn import block, screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
-from tui.waiting import answered
+from tui.waiting import answered, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual.pilot import Pilot
-
     from specdash.history.replay import ReplaySession
 
 NOW = WALL + 299.0
-
-
-@pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +54,11 @@ def travelling_dashboard(opened: Callable[[float | None], ReplaySession]) -> Das
     return Dashboard(FakeState(), wall=lambda: NOW, theme="night", record=opened, console=console)  # type: ignore[arg-type]
 
 
-async def until(pilot: Pilot[None], told: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not told():
-        assert time.monotonic() < end
-        await pilot.pause()
-        await asyncio.sleep(0.01)
-
-
 def at_rest(app: Dashboard, position: float) -> Callable[[], bool]:
     return lambda: (
-        app.player is not None and not app.player.seeking and app.player.session.position == pytest.approx(position)
+        app.travel.player is not None
+        and not app.travel.player.seeking
+        and app.travel.player.session.position == pytest.approx(position)
     )
 
 
@@ -89,7 +79,7 @@ async def test_a_step_back_shows_the_past_and_l_returns(live: Live) -> None:
         await until(pilot, at_rest(app, NOW - 10))
         await pilot.press("L")
         await pilot.pause()
-        assert app.player is None
+        assert app.travel.player is None
         assert "REPLAY" not in screen(app)
 
 
@@ -120,9 +110,9 @@ async def test_no_paint_on_the_way_to_a_moment_shows_a_total_that_is_not_its_own
         return session
 
     app = travelling_dashboard(slowly)
-    app._wall = lambda: WALL + 599.0
+    app.wall_time = lambda: WALL + 599.0
     async with app.run_test(size=(200, 50)) as pilot:
-        app.action_travel_to(WALL + 500.5)
+        app.travel.to(WALL + 500.5)
         await until(pilot, at_rest(app, WALL + 500.5))
         await until(pilot, lambda: "LOADING RECORD" in screen(app) and "-- lines" in screen(app))
         shown = screen(app)
@@ -142,7 +132,7 @@ async def test_the_header_has_one_state_and_green_is_only_now(live: Live) -> Non
         return [word for word in words if word in screen(app).splitlines()[0]]
 
     def greens() -> list[str]:
-        return [text for line in app.overview.header.lines for text, role in line if "good" in role]
+        return [text for text, role in app.overview.header.lines[0] if "good" in role]
 
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: states() == ["LIVE"])
@@ -162,13 +152,13 @@ async def test_the_header_has_one_state_and_green_is_only_now(live: Live) -> Non
 def test_a_terminal_too_small_for_the_header_tells_the_same_state() -> None:
     state = FakeState()
     view = View(state.picture(NOW, NOW, 300.0), state, UNICODE)
-    travel = Travelling(NOW - 60, NOW, NOW - 600, NOW)
+    travel = ReplayHeader(NOW - 60, NOW, NOW - 600, NOW)
     for situation, word in (
-        (Situation(NOW), "LIVE"),
-        (Situation(NOW, paused_s=3.0), "PAUSED"),
-        (Situation(NOW, travel=travel), "REPLAY"),
-        (Situation(NOW, travel=replace(travel, loading=True)), "LOADING RECORD"),
-        (Situation(NOW, opening="02:00:00"), "LOADING RECORD 02:00:00"),
+        (HeaderSituation(NOW), "LIVE"),
+        (HeaderSituation(NOW, paused_s=3.0), "PAUSED"),
+        (HeaderSituation(NOW, travel=travel), "REPLAY"),
+        (HeaderSituation(NOW, travel=replace(travel, loading=True)), "LOADING RECORD"),
+        (HeaderSituation(NOW, opening="02:00:00"), "LOADING RECORD 02:00:00"),
     ):
         first = small_lines(view, situation, 60, 20)[0]
         assert first[0][0].strip(" ●◔").startswith(word)
@@ -188,7 +178,7 @@ async def test_events_are_jumped_to_and_moments_asked_for(live: Live) -> None:
         await until(pilot, at_rest(app, moments[-1]))
         await pilot.press("J", *"3m", "enter")
         await until(pilot, at_rest(app, NOW - 180))
-        app.action_travel_to(WALL + 65)
+        app.travel.to(WALL + 65)
         await until(pilot, at_rest(app, WALL + 65))
         await until(pilot, lambda: "was down" in screen(app))
 
@@ -196,16 +186,16 @@ async def test_events_are_jumped_to_and_moments_asked_for(live: Live) -> None:
 async def test_space_plays_and_plus_is_faster(live: Live) -> None:
     app = travelling_dashboard(lambda at: _session(live, at))
     async with app.run_test(size=(140, 40)) as pilot:
-        app.action_travel_to(WALL + 100)
+        app.travel.to(WALL + 100)
         await until(pilot, at_rest(app, WALL + 100))
         interval = app.interval_s
         await pilot.press("plus", "plus", "plus", "space")
-        assert app.player is not None
-        assert app.player.speed == 10.0
+        assert app.travel.player is not None
+        assert app.travel.player.speed == 10.0
         assert app.interval_s == interval
-        await until(pilot, lambda: app.player is not None and app.player.session.position > WALL + 103)
+        await until(pilot, lambda: app.travel.player is not None and app.travel.player.session.position > WALL + 103)
         await pilot.press("space")
-        assert not app.player.playing
+        assert not app.travel.player.playing
         assert app.paused_at is None
 
 
@@ -213,12 +203,12 @@ async def test_the_past_cannot_be_changed(live: Live) -> None:
     app = travelling_dashboard(lambda at: _session(live, at))
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.press("A")
-        assert app.arming.armed(app.monotonic())
+        assert app.access.armed()
         await pilot.press("comma")
         await until(pilot, at_rest(app, NOW - 10))
-        assert not app.arming.armed(app.monotonic())
+        assert not app.access.armed()
         await pilot.press("A")
-        assert not app.arming.armed(app.monotonic())
+        assert not app.access.armed()
 
 
 async def test_the_speculation_screen_shows_the_past_and_its_slots_stay_as_they_are(live: Live) -> None:
@@ -228,12 +218,12 @@ async def test_the_speculation_screen_shows_the_past_and_its_slots_stay_as_they_
         await pilot.press("m", "A", "comma")
         await until(pilot, at_rest(app, NOW - 10))
         await until(pilot, lambda: app.shown.view is not None and app.shown.view.picture.wall < NOW - 5)
-        assert app.speculation is not None
-        bar = block(app.speculation.board.drafting.lines)
+        assert isinstance(app.shown, SpeculationScreen)
+        bar = block(app.shown.board.drafting.lines)
         assert "SPECULATING" in bar
         await pilot.press("X")
-        assert app.screen is app.speculation
-        assert any("press A to arm" in one.message for one in app._notifications)
+        assert isinstance(app.screen, SpeculationScreen)
+        assert any("press A to arm" in notification.message for notification in app._notifications)
 
 
 async def test_nothing_recorded_is_said_and_live_goes_on() -> None:
@@ -247,7 +237,7 @@ async def test_nothing_recorded_is_said_and_live_goes_on() -> None:
         await pilot.press("comma")
         await until(pilot, lambda: bool(said))
         assert said == ["no record; one is written while specdash runs"]
-        assert app.player is None
+        assert app.travel.player is None
 
 
 async def test_the_screen_does_not_wait_for_the_record(live: Live) -> None:
@@ -260,7 +250,7 @@ async def test_the_screen_does_not_wait_for_the_record(live: Live) -> None:
     app = travelling_dashboard(slowly)
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.press("comma", "comma", "comma")
-        assert app.player is None
+        assert app.travel.player is None
         await pilot.pause()
         assert "LOADING RECORD" in screen(app).splitlines()[0]
         assert "LIVE" not in screen(app).splitlines()[0]
@@ -285,7 +275,7 @@ async def test_going_live_while_the_record_is_opened_calls_it_off(live: Live) ->
         await until(pilot, lambda: bool(opened))
         await answered(app)
         await pilot.pause()
-        assert app.player is None
+        assert app.travel.player is None
 
 
 async def test_a_dashboard_of_a_replay_has_no_live(live: Live) -> None:
@@ -296,9 +286,9 @@ async def test_a_dashboard_of_a_replay_has_no_live(live: Live) -> None:
         assert "was down" in screen(app)
         assert "L live" not in screen(app)
         await pilot.press("L")
-        assert app.player is not None
-        assert app.player.session is session
-    app.player.close()
+        assert app.travel.player is not None
+        assert app.travel.player.session is session
+    app.travel.player.close()
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 200])
@@ -306,7 +296,7 @@ async def test_a_dashboard_of_a_replay_has_no_live(live: Live) -> None:
 def test_the_strip_fits_every_width(live: Live, width: int, glyphs: object) -> None:
     session = _session(live, WALL + 65)
     for position in (session.first, WALL + 65, session.last):
-        travel = Travelling(position, NOW, session.first, session.last, events=session.events)
+        travel = ReplayHeader(position, NOW, session.first, session.last, events=session.events)
         line = travel_line(travel, 60.0, width, glyphs)  # type: ignore[arg-type]
         assert sum(len(text) for text, _ in line) == width
         assert ("#" if glyphs is ASCII else "█") in "".join(text for text, _ in line)
@@ -316,7 +306,7 @@ def test_the_badge_says_when_and_how_long_ago() -> None:
     now = time.mktime((2026, 3, 10, 15, 30, 0, 0, 0, -1))
     then = time.mktime((2026, 3, 10, 2, 13, 45, 0, 0, -1))
     assert (
-        travel_badge(Travelling(then, now, then, now, playing=True, speed=5.0), ASCII)
+        travel_badge(ReplayHeader(then, now, then, now, playing=True, speed=5.0), ASCII)
         == " REPLAY 02:13:45 (-13h16m) > 5x "
     )
-    assert travel_badge(Travelling(then - 86400, now, then, now), ASCII) == " REPLAY Mar 09 02:13:45 (-1d13h) = "
+    assert travel_badge(ReplayHeader(then - 86400, now, then, now), ASCII) == " REPLAY 03-09 02:13:45 (-1d13h) = "

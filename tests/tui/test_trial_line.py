@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specdash.core.trials import TrialNote
+from specdash.core.records import TrialNote
 from specdash.insight.picture import BackendState
 from specdash.tui.spans import ASCII, UNICODE, Line
 from specdash.tui.view import View
-from specdash.tui.widgets.header import Situation, header_lines
-from specdash.tui.widgets.small import small_lines
+from specdash.tui.widgets.header import HeaderSituation, header_lines, small_lines
 from tui.drawn import block
 from tui.fake_state import FakeState
 
@@ -30,7 +29,7 @@ def lines(
     state = FakeState(scene)
     picture = replace(state.picture(NOW, WALL, 300.0), trial=note)
     view = View(picture, state, ASCII if ascii_only else UNICODE)
-    return header_lines(view, Situation(WALL, **more), width)  # type: ignore[arg-type]
+    return header_lines(view, HeaderSituation(WALL, **more), width)  # type: ignore[arg-type]
 
 
 def header(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> str:
@@ -98,7 +97,7 @@ def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNot
 def test_a_terminal_too_small_for_the_screens_says_it_too() -> None:
     state = FakeState("down")
     view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state, UNICODE)
-    found = small_lines(view, Situation(WALL), 60, 20)
+    found = small_lines(view, HeaderSituation(WALL), 60, 20)
     assert "on trial by `specdash tune`, boot 4 of 12" in block(found)
     assert not any("bad" in role for line in found for _, role in line)
 
@@ -108,4 +107,4 @@ def test_every_state_has_a_line() -> None:
         picture = FakeState("busy").picture(NOW, WALL, 300.0)
         shown = replace(picture, trial=NOTE, backend=replace(picture.backend, state=state))
         view = View(shown, FakeState("busy"), UNICODE)
-        assert "On trial" in block(header_lines(view, Situation(WALL), 100))
+        assert "On trial" in block(header_lines(view, HeaderSituation(WALL), 100))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.changes import Role
+from specdash.core.changes import Change, Role
 from specdash.core.masking import MASK
 from specdash.tui.arming import Arming
-from specdash.tui.tune_model import TuneModel
+from specdash.tui.widgets.tuner.tune import TuneModel
 from tui.fake_console import BACKEND_ENV, FakeConsole
 
 
@@ -19,46 +19,50 @@ def model() -> TuneModel:
     return made
 
 
-def row(made: TuneModel, key: str) -> tuple[str | None, bool, str | None, str | None]:
-    """Now, pending, wanted and last good of one key."""
-    found = next(one for one in made.rows() if one.key == key)
-    return found.now, found.pending, found.wanted, found.last_good
+def row(made: TuneModel, key: str) -> Change:
+    """One key, its secrets masked."""
+    return next(change for change in made.rows() if change.key == key).masked
 
 
-def test_a_row_has_the_value_now_the_wanted_one_and_the_last_good_one() -> None:
+def wanted(made: TuneModel) -> dict[str, str | None]:
+    """What is pending for the backend."""
+    return {change.key: change.after for change in made.changes if change.role is Role.BACKEND}
+
+
+def test_a_row_has_the_value_now_and_the_wanted_one() -> None:
     made = model()
     made.set("LLAMA_DRAFT_MAX", "12")
-    assert row(made, "LLAMA_DRAFT_MAX") == ("4", True, "12", "3")
+    assert row(made, "LLAMA_DRAFT_MAX") == Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "12")
 
 
 def test_wanting_what_is_there_is_no_change() -> None:
     made = model()
     made.set("LLAMA_DRAFT_MAX", "12")
     made.set("LLAMA_DRAFT_MAX", "4")
-    assert made.count == 0
+    assert made.changes == ()
     made.set("LLAMA_DRAFT_P_MIN", None)
-    assert made.count == 0
+    assert made.changes == ()
 
 
 def test_a_secret_is_masked_now_and_wanted() -> None:
     made = model()
     made.set("LLAMA_API_KEY", "sk-another")
-    assert row(made, "LLAMA_API_KEY") == (MASK, True, MASK, MASK)
-    assert "sk-" not in repr([(one.now, one.wanted, one.last_good) for one in made.rows()])
+    assert row(made, "LLAMA_API_KEY") == Change(Role.BACKEND, "LLAMA_API_KEY", MASK, MASK)
+    assert "sk-" not in repr(made.rows())
 
 
 def test_removing_a_key_is_a_change_of_its_own() -> None:
     made = model()
     made.set("LLAMA_CTX_SIZE", None)
-    assert row(made, "LLAMA_CTX_SIZE")[1:3] == (True, None)
-    assert made.changes.of(Role.BACKEND) == {"LLAMA_CTX_SIZE": None}
+    assert row(made, "LLAMA_CTX_SIZE").pending
+    assert wanted(made) == {"LLAMA_CTX_SIZE": None}
 
 
 def test_a_profile_takes_the_place_of_what_was_pending_and_leaves_out_what_is_so_already() -> None:
     made, console = model(), FakeConsole()
     made.set("LLAMA_CTX_SIZE", "4096")
     made.take(console.profiles()[0])
-    assert made.changes.of(Role.BACKEND) == {"LLAMA_DRAFT_MAX": "12", "LLAMA_DRAFT_MIN": "2"}
+    assert wanted(made) == {"LLAMA_DRAFT_MAX": "12", "LLAMA_DRAFT_MIN": "2"}
     assert made.profile == "agentic-continuity"
     made.set("LLAMA_DRAFT_MAX", "8")
     assert made.profile is None
@@ -68,9 +72,8 @@ def test_what_has_come_true_is_no_longer_pending() -> None:
     made, console = model(), FakeConsole()
     made.set("LLAMA_DRAFT_MAX", "12")
     console.values[Role.BACKEND]["LLAMA_DRAFT_MAX"] = "12"
-    made.services = console.look()
-    made.settle()
-    assert made.count == 0
+    made.looked(console.look())
+    assert made.changes == ()
 
 
 def test_a_value_that_cannot_be_read_is_told_with_its_range() -> None:
@@ -83,12 +86,12 @@ def test_a_value_that_cannot_be_read_is_told_with_its_range() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([*BACKEND_ENV, "LLAMA_DRAFT_MIN"]), st.none() | st.sampled_from("1234"))))
 def test_pending_changes_are_always_exactly_the_difference(steps: list[tuple[str, str | None]]) -> None:
-    made, wanted = model(), dict[str, str | None](BACKEND_ENV)
+    made, after = model(), dict[str, str | None](BACKEND_ENV)
     for key, value in steps:
         made.set(key, value)
-        wanted[key] = value
-    differing = {key: value for key, value in wanted.items() if BACKEND_ENV.get(key) != value}
-    assert made.changes.of(Role.BACKEND) == differing
+        after[key] = value
+    differing = {key: value for key, value in after.items() if BACKEND_ENV.get(key) != value}
+    assert wanted(made) == differing
 
 
 def test_an_armed_dashboard_disarms_itself_when_nobody_is_there() -> None:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 from textual.events import Key
 
 from specdash.core.changes import Role
-from specdash.tui import plot
+from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.apply import ApplyScreen
-from specdash.tui.screens.presets import PresetsScreen
 from specdash.tui.screens.tune import CARD, CHECKS, HELP, KEYS, TuneScreen, arrange
-from tui.drawn import block
+from specdash.tui.widgets.tuner.tune import TuneModel
+from tui.drawn import block, is_open
+from tui.driven import SIZES, cells, edit, ended, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
-from tui.waiting import answered
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-SIZES = [(80, 24), (120, 36), (200, 50)]
-
-
-@pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
+from tui.waiting import answered, until
 
 
 def dashboard(console: FakeConsole | None, *, locked: bool = False, scene: str = "busy") -> Dashboard:
@@ -44,54 +33,6 @@ def dashboard(console: FakeConsole | None, *, locked: bool = False, scene: str =
     )
 
 
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    """Press keys one by one, and wait for what follows from each, threads included."""
-    for key in keys:
-        await pilot.press(key)
-        await answered(pilot.app)
-        await pilot.pause()
-
-
-def opened(app: Dashboard) -> TuneScreen:
-    """The tune screen, which is open."""
-    assert app.tune is not None
-    return app.tune
-
-
-def shown(app: Dashboard) -> str:
-    """Everything that the tune screen shows."""
-    screen = opened(app)
-    parts = [part for part in screen.board.parts if part.size.height]
-    return "\n".join(block(part.lines) for part in (screen.header, *parts, screen.footer))
-
-
-def page(app: Dashboard) -> str:
-    """What the page above it shows."""
-    screen = app.screen
-    assert isinstance(screen, ApplyScreen | PresetsScreen)
-    return block(screen.page.lines)
-
-
-async def edit(pilot: Pilot[None], key: str, value: str) -> None:
-    """Give a setting a value, as a person does."""
-    table = opened(pilot.app).board.keys  # type: ignore[arg-type]
-    table.chosen = key
-    table.redraw()
-    await press(pilot, "enter", *value, "enter")
-
-
-async def ended(pilot: Pilot[None]) -> None:
-    """Wait for the end of the apply that is shown, and for what follows."""
-    screen = pilot.app.screen
-    assert isinstance(screen, ApplyScreen)
-    assert screen.running is not None
-    assert screen.running.join(10)
-    for _ in range(4):
-        await pilot.pause(0.1)
-    await answered(pilot.app)
-    await pilot.pause()
-
-
 async def test_values_now_and_last_good_stand_side_by_side() -> None:
     app = dashboard(FakeConsole())
     async with app.run_test(size=(120, 36)) as pilot:
@@ -101,14 +42,14 @@ async def test_values_now_and_last_good_stand_side_by_side() -> None:
         assert "running" in shown(app)
         assert "sk-very-secret" not in shown(app)
         await press(pilot, "e")
-        assert app.tune is None
+        assert not is_open(app, FooterScreen.TUNE)
 
 
 async def test_without_services_the_screen_does_not_open() -> None:
     app = dashboard(None)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "e")
-        assert app.tune is None
+        assert not is_open(app, FooterScreen.TUNE)
 
 
 async def test_an_edit_is_pending_and_checked_at_once() -> None:
@@ -125,13 +66,90 @@ async def test_an_edit_is_pending_and_checked_at_once() -> None:
         assert "nothing pending" in shown(app)
 
 
-async def test_a_value_out_of_range_never_becomes_pending() -> None:
+def line_of(app: Dashboard, words: str) -> int:
+    """The line of the table that has these words."""
+    return next(y for y, line in enumerate(shown(app).splitlines()) if words in line)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_setting_is_edited_in_its_row_which_says_what_is_there_and_what_is_allowed(
+    size: tuple[int, int],
+) -> None:
     app = dashboard(FakeConsole())
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=size) as pilot:
+        await press(pilot, "e", "j", "enter")
+        assert app.shown.prompt is not None
+        assert app.shown.prompt.region.y == line_of(app, "LLAMA_DRAFT_MAX                4 →")
+        assert app.shown.prompt.region.width > 20
+        assert app.shown.prompt.value == "4"
+        assert "whole number, 1 to 1024 tokens" in shown(app)
+
+
+async def test_a_value_out_of_range_stays_in_the_field_to_be_mended() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "e")
+        await edit(pilot, "LLAMA_DRAFT_MIN", "2")
         await edit(pilot, "LLAMA_DRAFT_MAX", "0")
-        assert app.tune_model.count == 0
-        assert any("1 to 1024" in note.message for note in app._notifications)
+        assert app.shown.prompt is not None
+        assert app.shown.prompt.value == "0"
+        assert line_of(app, "LLAMA_DRAFT_MAX=0: must be from 1 to 1024") == line_of(app, "4 →") + 1
+        await press(pilot, "backspace", "9")
+        assert "must be from" not in shown(app)
+        await press(pilot, "enter")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_DRAFT_MIN": "2", "LLAMA_DRAFT_MAX": "9"}
+
+
+async def test_escape_gives_the_old_value_back_and_loses_nothing_else() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e")
+        await edit(pilot, "LLAMA_DRAFT_MAX", "12")
+        await edit(pilot, "LLAMA_DRAFT_MAX", "many")
+        await press(pilot, "escape")
+        assert app.shown.prompt is None
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "12"}
+        assert app.shown.focused is opened(app, TuneScreen).board.keys
+
+
+async def test_a_chain_of_spec_types_is_put_together_from_a_list_that_typing_filters() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e", "enter")
+        assert "[x] draft-simple  now a small model" in shown(app)
+        assert "[ ] draft-dspark      not in llama-server b9999" in shown(app)
+        await press(pilot, *"table")
+        assert "ngram-mod" in shown(app)
+        assert "ngram-cache" not in shown(app)
+        await press(pilot, "space")
+        assert "enter takes ngram-mod,draft-simple" in shown(app)
+        await press(pilot, "enter")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_SPEC_TYPE": "ngram-mod,draft-simple"}
+
+
+async def test_what_the_engine_has_not_is_refused_with_the_reason() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e", "enter", "pagedown", "enter")
+        assert "LLAMA_SPEC_TYPE=draft-dspark: draft-dspark is not in llama-server b9999" in shown(app)
+        await press(pilot, "up", "up", "enter")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_SPEC_TYPE": "draft-mtp"}
+
+
+async def test_a_switch_is_written_as_the_env_file_writes_it() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e", "b", "enter", "down", "enter")
+        assert app.kept(TuneModel).wanted[Role.PROXY] == {"PROXY_LOOP_BREAKER": "off"}
+
+
+async def test_a_value_is_chosen_by_a_click() -> None:
+    app = dashboard(FakeConsole())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e", "enter")
+        await pilot.click(offset=(10, line_of(app, "[ ] ngram-mod")))
+        await press(pilot, "enter")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_SPEC_TYPE": "ngram-mod"}
 
 
 async def test_nothing_is_applied_while_it_is_read_only() -> None:
@@ -150,7 +168,7 @@ async def test_a_locked_dashboard_cannot_be_armed() -> None:
     app = dashboard(FakeConsole(), locked=True)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "A")
-        assert not app.arming.armed(10_000.0)
+        assert not app.access.armed()
         assert "locked read-only" in block(app.overview.header.lines)
 
 
@@ -204,11 +222,10 @@ async def test_a_running_apply_is_shown_cannot_be_left_and_can_be_cancelled() ->
         await press(pilot, "e", "A")
         await edit(pilot, "LLAMA_DRAFT_MAX", "12")
         await press(pilot, "a", "enter")
-        await pilot.pause(0.2)
-        assert "43 %" in page(app)
+        await until(pilot, lambda: "43 %" in page(app))
         await press(pilot, "escape")
         assert isinstance(app.screen, ApplyScreen)
-        await press(pilot, "c")
+        await press(pilot, "E")
         await ended(pilot)
         assert console.cancelled
         assert "ROLLED BACK" in page(app)
@@ -244,7 +261,7 @@ async def test_with_nothing_applied_a_roll_back_says_so() -> None:
         assert any("nothing was applied yet" in note.message for note in app._notifications)
 
 
-@pytest.mark.parametrize(("key", "said"), [("y", "finish"), ("R", "roll back")])
+@pytest.mark.parametrize(("key", "said"), [("C", "finish"), ("R", "roll back")])
 async def test_an_apply_that_was_cut_short_is_shown_and_can_be_ended_either_way(key: str, said: str) -> None:
     console = FakeConsole(cut_short="apply 6 stopped after write")
     app = dashboard(console)
@@ -282,9 +299,9 @@ async def test_the_other_service_and_every_setting() -> None:
     async with app.run_test(size=(200, 50)) as pilot:
         await press(pilot, "e", "b")
         assert "PROXY_LOOP_BREAKER" in shown(app)
-        before = len(app.tune_model.rows())
+        before = len(app.kept(TuneModel).rows())
         await press(pilot, "v")
-        assert len(app.tune_model.rows()) > before + 20
+        assert len(app.kept(TuneModel).rows()) > before + 20
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -292,14 +309,7 @@ async def test_the_other_service_and_every_setting() -> None:
 def test_the_parts_fill_the_screen_without_overlap(size: tuple[int, int], side: str) -> None:
     width, height = size[0], size[1] - 3
     places = arrange(width, height, side)
-    cells = [
-        (x, y)
-        for place in places.values()
-        for x in range(place.x, place.x + place.width)
-        for y in range(place.y, place.y + place.height)
-    ]
-    assert len(cells) == len(set(cells))
-    assert all(x < width and y < height for x, y in cells)
+    assert cells(places.values(), width, height)
     assert KEYS in places
     assert side in places
     assert places[KEYS].height >= 8
@@ -312,16 +322,49 @@ async def test_keys_typed_right_behind_the_one_that_opens_the_prompt_belong_to_i
         await press(pilot, "e", "j")
         for key, character in (("enter", "\r"), ("9", "9"), ("enter", "\r")):
             app.post_message(Key(key, character))
-        await pilot.pause(0.2)
-        assert app.tune_model.pending[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "9"}
+        await until(pilot, lambda: app.kept(TuneModel).wanted.get(Role.BACKEND) == {"LLAMA_DRAFT_MAX": "9"})
 
 
 async def test_a_dashboard_that_starts_after_an_apply_was_cut_short_says_so_on_every_screen() -> None:
     app = dashboard(FakeConsole(cut_short="apply 6 stopped after write"))
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
-        app.look_for_unfinished()
+        app.access.look_for_unfinished()
         await answered(app)
         await pilot.pause()
         assert "APPLY CUT SHORT" in block(app.overview.header.lines)
         assert any("apply 6 stopped after write" in note.message for note in app._notifications)
+
+
+async def test_v_takes_what_the_verdict_says_is_faster_to_the_tune_screen_and_applies_nothing() -> None:
+    console = FakeConsole()
+    app = dashboard(console, scene="hurting")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "V")
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_SPEC_TYPE": "none"}
+        assert isinstance(app.shown, TuneScreen)
+        assert console.started == []
+        await press(pilot, "V")
+        assert isinstance(app.shown, TuneScreen)
+
+
+async def test_v_says_so_where_no_setting_is_known_to_be_faster() -> None:
+    app = dashboard(FakeConsole(), scene="busy")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "V")
+        assert "no faster setting is known" in said(app)
+
+
+async def test_a_value_written_otherwise_is_known_in_the_list() -> None:
+    console = FakeConsole()
+    console.values[Role.BACKEND] |= {"LLAMA_SPEC_TYPE": "ngram_mod,draft", "LLAMA_FLASH_ATTN": "true"}
+    app = dashboard(console)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await press(pilot, "e", "enter")
+        assert "[x] ngram-mod     now" in shown(app)
+        assert "[x] draft-simple  now" in shown(app)
+        await press(pilot, "enter")
+        assert app.kept(TuneModel).changes == ()
+        opened(app, TuneScreen).board.keys.chosen = "LLAMA_FLASH_ATTN"
+        await press(pilot, "enter")
+        assert "> on   now always" in shown(app)

@@ -13,15 +13,16 @@ import pytest
 from specdash.control.console import Console
 from specdash.tui import plot
 from specdash.tui.app import Dashboard
-from specdash.tune.console import TunerConsole
-from specdash.tune.status import RunState
+from specdash.tui.tuner_model import TunerModel
+from specdash.tune.run.console import TunerConsole
+from specdash.tune.run.status import RunState
 from support.deployment import Rig, running_deployment
+from tui.driven import page, press, said, shown
 from tui.fake_state import FakeState
-from tui.test_tune_screen import press
-from tui.test_tuner_screen import page, said, shown
+from tui.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from textual.pilot import Pilot
 
@@ -32,9 +33,9 @@ SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100",
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     """A service, and no run of the tuner left on it."""
-    with running_deployment("daemon") as one:
-        yield one
-        tuner = TunerConsole(one.env)
+    with running_deployment("daemon") as item:
+        yield item
+        tuner = TunerConsole(item.env)
         run = tuner.look().run
         if run is not None and run.alive:
             tuner.stop(run)
@@ -49,20 +50,12 @@ def dashboard(rig: Rig) -> Dashboard:
     return Dashboard(FakeState("busy"), theme="night", console=console, tuner=TunerConsole(rig.env))
 
 
-async def until(pilot: Pilot[None], true: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait for it while the dashboard goes on."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, shown(pilot.app)  # type: ignore[arg-type]
-        await pilot.pause(0.2)
-
-
 async def stop(app: Dashboard, pilot: Pilot[None]) -> None:
     """With the keys that stop it."""
-    await press(pilot, "A", "x")
+    await press(pilot, "A", "E")
     assert "specdash-backend" in page(app)
     await press(pilot, "enter")
-    await until(pilot, lambda: app.tuner_model.state is RunState.STOPPED)
+    await until(pilot, lambda: app.kept(TunerModel).state is RunState.STOPPED)
 
 
 async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig) -> None:
@@ -72,13 +65,13 @@ async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig
     app = dashboard(rig)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        await until(pilot, lambda: app.tuner_model.run is not None and len(app.tuner_model.run.boots) >= 2)
+        await until(pilot, lambda: (run := app.kept(TunerModel).run) is not None and len(run.boots) >= 2)
         seen = shown(app)
         assert "TUNING boot" in seen
         assert "the start itself" in seen
         assert f"pid {process.pid}" in seen
         await stop(app, pilot)
-        assert "the service is as it was" in shown(app)
+        assert "your settings are back" in shown(app)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=60)
     assert process.returncode == 130
@@ -91,13 +84,13 @@ async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_on
     app = dashboard(rig)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        await until(pilot, lambda: app.tuner_model.plan is not None)
+        await until(pilot, lambda: app.kept(TunerModel).plan is not None)
         assert "READY" in shown(app)
         assert "LLAMA_DRAFT_MAX" in shown(app)
         await press(pilot, "A", "r")
         assert "with 12 restarts?" in page(app)
         await press(pilot, "enter")
-        await until(pilot, lambda: app.tuner_model.under_way)
+        await until(pilot, lambda: app.kept(TunerModel).under_way)
         assert said(app).count("did not begin") == 0
     run = TunerConsole(rig.env).look().run
     assert run is not None
@@ -105,7 +98,7 @@ async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_on
     other = dashboard(rig)
     async with other.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        await until(pilot, lambda: other.tuner_model.under_way)
+        await until(pilot, lambda: other.kept(TunerModel).under_way)
         await stop(other, pilot)
         await until(pilot, lambda: not TunerConsole.alive(run), 30)
     rig.assert_settled(version=before)

@@ -10,39 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.changes import Role
-from specdash.tui import plot
-from specdash.tui.actions import Place
+from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
-from specdash.tui.screens.confirm import ConfirmScreen
+from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
 from specdash.tui.spans import UNICODE
-from specdash.tui.tuner_actions import LOOK_S
-from specdash.tui.tuner_model import Scene, TunerModel
+from specdash.tui.tuner_model import TunerModel, TunerSituation
 from specdash.tui.view import View
-from specdash.tui.widgets.tuner_bar import BAR, bar_lines, gain_words
-from specdash.tui.widgets.tuner_boots import BOOTS, DETAIL, BootsTable, boot_rows
-from specdash.tui.widgets.tuner_chart import CHART, chart_lines, dots_of
-from specdash.tui.widgets.tuner_plan import CARD, PLAN
-from specdash.tune.console import Look
-from specdash.tune.gains import Gain
-from specdash.tune.problem import Budget
-from specdash.tune.status import Step
-from tui.drawn import block, text
+from specdash.tui.widgets.tuner.tune import TuneModel
+from specdash.tui.widgets.tuner.tuner_boots import BOOTS, CHART, DETAIL, BootsTable, boot_rows, chart_lines, dots_of
+from specdash.tui.widgets.tuner.tuner_plan import BAR, CARD, PLAN, bar_lines
+from specdash.tune.model.gains import Gain
+from specdash.tune.model.problem import Budget
+from specdash.tune.run.console import NewestRun
+from specdash.tune.run.status import TuneStep
+from tui.drawn import block, is_open, text
+from tui.driven import SIZES, WALL, cells, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.fake_tuner import BOOTS as RAN
-from tui.fake_tuner import GATED, NOW, SCENES, WALL, FakeTuner, run
-from tui.test_tune_screen import press
-from tui.waiting import answered
-
-SIZES = [(80, 24), (120, 36), (200, 50)]
-
-
-@pytest.fixture(autouse=True)
-def charts() -> None:
-    """Charts are drawn from the first paint on."""
-    plot.load()
+from tui.fake_tuner import GATED, NOW, SCENES, FakeTuner, run
+from tui.waiting import answered, until
 
 
 def dashboard(
@@ -66,57 +55,34 @@ def dashboard(
     )
 
 
-def opened(app: Dashboard) -> TunerScreen:
-    """The screen, which is open."""
-    assert app.tuner is not None
-    return app.tuner
-
-
-def shown(app: Dashboard) -> str:
-    """Everything that it shows."""
-    screen = opened(app)
-    parts = [part for part in screen.board.parts if part.display and part.size.height]
-    return "\n".join(block(part.lines) for part in (screen.header, *parts, screen.footer))
-
-
-def page(app: Dashboard) -> str:
-    """What the page above it asks."""
-    screen = app.screen
-    assert isinstance(screen, ConfirmScreen)
-    return block(screen.page.lines)
-
-
-def said(app: Dashboard) -> str:
-    """Everything that was notified."""
-    return "\n".join(note.message for note in app._notifications)
-
-
-async def test_looks_that_take_longer_than_the_time_between_two_are_shown_all_the_same() -> None:
+async def test_looks_that_take_longer_than_the_time_between_two_are_shown_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specdash.tui.screens.tuner.LOOK_S", 0.1)
     tuner = FakeTuner("running")
     at_once = tuner.look
 
-    def slowly() -> Look:
-        time.sleep(1.5 * LOOK_S)
+    def slowly() -> NewestRun:
+        time.sleep(0.15)
         return at_once()
 
     tuner.look = slowly  # type: ignore[method-assign]
     app = dashboard(tuner)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("T")
-        await pilot.pause(2.5 * LOOK_S)
-        assert app.tuner_model.run is not None
+        await until(pilot, lambda: app.kept(TunerModel).run is not None)
 
 
 @pytest.mark.parametrize("scene", ["ready", "running", "nothing"])
 async def test_a_look_that_comes_before_the_panels_are_there_leaves_them_the_focus(scene: str) -> None:
     app = dashboard(FakeTuner(scene))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.action_toggle_tuner()
+        app.action_toggle_screen("tuner")
         app.show_now()
         await answered(app)
         await pilot.pause()
-        board = opened(app).board
-        assert opened(app).focused is board.present()[0]
+        board = opened(app, TunerScreen).board
+        assert opened(app, TunerScreen).focused is board.present()[0]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -131,7 +97,7 @@ async def test_before_a_run_it_says_what_would_be_tuned_for_how_long_and_at_what
         ):  # fmt: skip
             assert part in page, part
         await press(pilot, "T")
-        assert app.tuner is None
+        assert not is_open(app, FooterScreen.TUNER)
 
 
 async def test_nothing_starts_while_it_is_not_armed_and_it_says_so() -> None:
@@ -139,18 +105,18 @@ async def test_nothing_starts_while_it_is_not_armed_and_it_says_so() -> None:
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", "r")
-        assert app.screen is app.tuner
+        assert isinstance(app.screen, TunerScreen)
         assert "press A to arm" in said(app)
-    assert all(one[0] == "plan" for one in tuner.asked if isinstance(one, tuple))
+    assert all(item[0] == "plan" for item in tuner.asked if isinstance(item, tuple))
 
 
 async def test_a_locked_dashboard_watches_and_never_starts() -> None:
     tuner = FakeTuner("running")
     app = dashboard(tuner, locked=True)
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "A", "x")
+        await press(pilot, "T", "A", "E")
         assert "TUNING boot 9 of 12" in shown(app)
-        assert app.screen is app.tuner
+        assert isinstance(app.screen, TunerScreen)
     assert tuner.asked == []
 
 
@@ -173,9 +139,9 @@ async def test_an_arming_that_ran_out_meanwhile_counts() -> None:
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", "A", "r")
-        app.arming.until = None
+        app.access.arming.until = None
         await press(pilot, "enter")
-        assert not any(one[0] == "start" for one in tuner.asked if isinstance(one, tuple))
+        assert not any(item[0] == "start" for item in tuner.asked if isinstance(item, tuple))
         assert "press A to arm" in said(app)
 
 
@@ -194,20 +160,20 @@ async def test_where_there_is_nothing_to_tune_it_says_why_and_never_starts(probl
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", "A", "r")
         assert f"NOTHING TO TUNE: {problem.removeprefix('error:')}" in shown(app)
-        assert app.screen is app.tuner
-    assert all(one[0] == "plan" for one in tuner.asked if isinstance(one, tuple))
+        assert isinstance(app.screen, TunerScreen)
+    assert all(item[0] == "plan" for item in tuner.asked if isinstance(item, tuple))
 
 
 async def test_the_budget_is_changed_and_what_is_no_budget_is_refused_with_its_range() -> None:
     tuner = FakeTuner()
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "b", *["backspace"] * 4, *"8 30", "enter")
+        await press(pilot, "T", "dollar_sign", *["backspace"] * 4, *"8 30", "enter")
         assert ("plan", Budget(8, 30.0)) in tuner.asked
         assert "8 restarts, at most 30 minutes" in shown(app)
-        await press(pilot, "b", *["backspace"] * 5, *"many", "enter")
-        assert "wants a count of restarts" in said(app)
-        assert app.tuner_model.budget == Budget(8, 30.0)
+        await press(pilot, "dollar_sign", *["backspace"] * 5, *"many", "enter")
+        assert "wants a number of restarts" in said(app)
+        assert app.kept(TunerModel).budget == Budget(8, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -239,21 +205,21 @@ async def test_a_failed_boot_is_a_row_with_its_reason_and_the_reason_in_full_is_
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "T")
         assert "2 failed" in shown(app)
-        assert "failed: the engine" in shown(app)
+        assert "the engine" in shown(app)
         await press(pilot, "j", "j", "j", "enter")
         assert "out of memory" in " ".join(shown(app).split())
         await press(pilot, "escape")
         assert "2 failed" in shown(app)
-        assert app.tuner is not None
+        assert isinstance(app.shown, TunerScreen)
 
 
 async def test_who_waits_is_what_this_dashboard_sees_where_the_run_does_not_tell() -> None:
     console = FakeTuner("running")
-    one = SCENES["running"]()
-    assert one is not None
-    assert one.now is not None
-    silent = replace(one, now=replace(one.now, held=None, queued=None))
-    console.look = lambda: Look(silent, {})  # type: ignore[method-assign]
+    tune_run = SCENES["running"]()
+    assert tune_run is not None
+    assert tune_run.now is not None
+    silent = replace(tune_run, now=replace(tune_run.now, held=None, queued=None))
+    console.look = lambda: NewestRun(silent, {})  # type: ignore[method-assign]
     app = dashboard(console)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
@@ -265,13 +231,14 @@ async def test_that_the_server_is_away_is_no_alarm_while_a_run_restarts_it() -> 
     tuner = FakeTuner("running")
     app = dashboard(tuner, scene="down")
     async with app.run_test(size=(120, 36)) as pilot:
-        alarm = block(app.overview.header.lines[2:])
+        *alarm_lines, _ = app.overview.header.lines[2:]
+        alarm = block(alarm_lines)
         assert alarm
         await press(pilot, "T")
         assert alarm not in shown(app)
         assert "DOWN" in shown(app)
         tuner.scene = "nothing"
-        app.look_at_tuner()
+        opened(app, TunerScreen).look()
         await press(pilot, "tab")
         assert alarm in shown(app)
 
@@ -287,18 +254,18 @@ async def test_a_run_of_another_terminal_is_stopped_only_when_armed_and_says_tha
     tuner = FakeTuner("resumed")
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "x")
+        await press(pilot, "T", "E")
         assert "press A to arm" in said(app)
         assert "taken up again, specdash tune --resume, pid 4242" in shown(app)
-        await press(pilot, "A", "x")
+        await press(pilot, "A", "E")
         assert "Stop the tuner on specdash-backend.service" in page(app)
         assert "original settings are put back" in " ".join(page(app).split())
         await press(pilot, "enter")
         assert ("stop", 4242) in tuner.asked
-        app.look_at_tuner()
+        opened(app, TunerScreen).look()
         await press(pilot, "tab")
         assert "STOPPED" in shown(app)
-        assert "the service is as it was" in shown(app)
+        assert "your settings are back" in shown(app)
 
 
 async def test_better_settings_go_to_the_tune_screen_as_pending_changes_and_are_not_applied() -> None:
@@ -308,10 +275,10 @@ async def test_better_settings_go_to_the_tune_screen_as_pending_changes_and_are_
         await press(pilot, "T")
         for part in ("IMPROVED +11.4 % [+8.1, +14.9]", "LLAMA_DRAFT_MAX=8", "was 4", "LLAMA_DRAFT_P_MIN=0.5"):
             assert part in shown(app), part
-        await press(pilot, "a")
-        assert app.tuner is None
-        assert app.tune is not None
-        assert app.tune_model.pending[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "8", "LLAMA_DRAFT_P_MIN": "0.5"}
+        await press(pilot, "V")
+        assert not is_open(app, FooterScreen.TUNER)
+        assert isinstance(app.shown, TuneScreen)
+        assert app.kept(TuneModel).wanted[Role.BACKEND] == {"LLAMA_DRAFT_MAX": "8", "LLAMA_DRAFT_P_MIN": "0.5"}
         assert console.started == []
         assert tuner.asked == []
         assert "pending, not applied" in said(app)
@@ -321,10 +288,10 @@ async def test_better_settings_go_to_the_tune_screen_as_pending_changes_and_are_
 async def test_where_nothing_better_was_found_there_is_nothing_to_take(scene: str) -> None:
     app = dashboard(FakeTuner(scene))
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "a")
-        assert app.tuner is not None
-        assert "there is nothing to take" in said(app)
-        assert app.tune_model.count == 0
+        await press(pilot, "T", "V")
+        assert isinstance(app.shown, TunerScreen)
+        assert "no run has found better settings" in said(app)
+        assert app.kept(TuneModel).changes == ()
 
 
 async def test_no_improvement_comes_with_the_evidence() -> None:
@@ -346,9 +313,9 @@ async def test_a_run_that_was_cut_short_says_what_to_do_and_is_taken_up_armed_on
         await press(pilot, "T")
         assert "CUT SHORT after 5 restarts" in shown(app)
         assert "the service may run what it tried" in shown(app)
-        await press(pilot, "y")
+        await press(pilot, "C")
         assert "resume" not in tuner.asked
-        await press(pilot, "A", "y")
+        await press(pilot, "A", "C")
         assert "7 restarts left" in page(app)
         await press(pilot, "enter")
         assert "resume" in tuner.asked
@@ -358,9 +325,9 @@ async def test_a_run_that_was_cut_short_is_ended_and_the_service_put_back_armed_
     tuner = FakeTuner("cut_short")
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "x")
+        await press(pilot, "T", "E")
         assert "abort" not in tuner.asked
-        await press(pilot, "A", "x")
+        await press(pilot, "A", "E")
         assert "settings from before are put back" in page(app)
         await press(pilot, "enter")
         assert "abort" in tuner.asked
@@ -372,7 +339,7 @@ async def test_a_run_that_was_cut_short_after_a_recovery_is_no_alarm() -> None:
     app = dashboard(FakeTuner("cut_short", on_trial=False))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        assert "the service is as it was" in shown(app)
+        assert "your settings are back" in shown(app)
         assert "may run" not in shown(app)
 
 
@@ -380,7 +347,7 @@ async def test_a_service_that_is_not_known_to_be_as_it_was_is_said_loudly() -> N
     app = dashboard(FakeTuner("failed"))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        assert "NOT KNOWN TO BE AS IT WAS" in shown(app)
+        assert "MAY STILL RUN WHAT WAS TRIED" in shown(app)
         assert "the engine does not come up again" in shown(app)
 
 
@@ -389,11 +356,11 @@ async def test_after_an_outcome_a_new_run_is_looked_at_before_it_starts() -> Non
     app = dashboard(tuner)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", "A", "r")
-        assert app.screen is app.tuner
+        assert isinstance(app.screen, TunerScreen)
         assert "READY" in shown(app)
-        await press(pilot, "n")
+        await press(pilot, "d")
         assert "NO IMPROVEMENT" in shown(app)
-        await press(pilot, "n", "r", "enter")
+        await press(pilot, "d", "r", "enter")
         assert ("start", Budget(12)) in tuner.asked
 
 
@@ -401,36 +368,37 @@ async def test_without_a_tuner_the_screen_does_not_open() -> None:
     app = dashboard(None)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
-        assert app.tuner is None
+        assert not is_open(app, FooterScreen.TUNER)
         assert "no tuner" in said(app)
 
 
-@pytest.mark.parametrize(("key", "place"), [("e", Place.TUNE), ("i", Place.INCIDENTS), ("m", Place.SPECULATION),
-                                            ("p", Place.PROXY), ("escape", Place.OVERVIEW)])  # fmt: skip
-async def test_other_screens_take_its_place_and_it_comes_back(key: str, place: Place) -> None:
+@pytest.mark.parametrize(("key", "place"), [("e", FooterScreen.TUNE), ("i", FooterScreen.INCIDENTS), ("m",
+FooterScreen.SPECULATION),
+                                            ("p", FooterScreen.PROXY), ("escape", FooterScreen.OVERVIEW)])  # fmt: skip
+async def test_other_screens_take_its_place_and_it_comes_back(key: str, place: FooterScreen) -> None:
     app = dashboard(FakeTuner("running"))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", key)
         assert app.shown.place is place
-        assert app.tuner is None
+        assert not is_open(app, FooterScreen.TUNER)
         assert app.screen is app.shown
         await press(pilot, "T")
-        assert app.shown.place is Place.TUNER
+        assert app.shown.place is FooterScreen.TUNER
         await press(pilot, "T")
-        assert app.tuner is None
+        assert not is_open(app, FooterScreen.TUNER)
         assert app.screen is app.shown
 
 
 async def test_it_opens_above_other_screens_and_leaves_them_as_they_were() -> None:
     app = dashboard(FakeTuner("running"))
     async with app.run_test(size=(120, 36)) as pilot:
-        for key, place in (("i", Place.INCIDENTS), ("m", Place.SPECULATION)):
+        for key, place in (("i", FooterScreen.INCIDENTS), ("m", FooterScreen.SPECULATION)):
             await press(pilot, key, "T")
-            assert app.shown.place is Place.TUNER
+            assert app.shown.place is FooterScreen.TUNER
             await press(pilot, key)
             assert app.shown.place is place
             await press(pilot, key)
-        assert app.shown.place is Place.OVERVIEW
+        assert app.shown.place is FooterScreen.OVERVIEW
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -450,47 +418,40 @@ async def go_round(scene: str, size: tuple[int, int]) -> None:
     app = dashboard(FakeTuner(scene), ascii_only=size == (80, 50))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "T")
-        board = opened(app).board
+        board = opened(app, TunerScreen).board
         seen = set()
-        for _ in PANELS[app.tuner_model.scene]:
-            assert opened(app).panel.display
-            seen.add(opened(app).panel.id)
+        for _ in PANELS[app.kept(TunerModel).scene]:
+            assert opened(app, TunerScreen).panel.display
+            seen.add(opened(app, TunerScreen).panel.id)
             await press(pilot, "tab")
-        assert seen == set(PANELS[app.tuner_model.scene])
+        assert seen == set(PANELS[app.kept(TunerModel).scene])
         await press(pilot, "z")
-        assert [one.id for one in board.panels if one.display] == [opened(app).panel.id]
+        assert [panel.id for panel in board.panels if panel.display] == [opened(app, TunerScreen).panel.id]
         await press(pilot, "escape")
-        assert app.tuner is not None
+        assert isinstance(app.shown, TunerScreen)
 
 
 @given(
-    st.integers(80, 260), st.integers(12, 80), st.sampled_from(list(Scene)), st.integers(1, 8), st.integers(0, 40),
+    st.integers(80, 260), st.integers(12, 80), st.sampled_from(list(TunerSituation)), st.integers(1, 8),
+    st.integers(0, 40),
     st.integers(1, 30), st.integers(1, 30), st.sampled_from([None, BOOTS, CHART, DETAIL, PLAN, CARD]),
 )  # fmt: skip
 def test_no_part_lies_over_another_or_outside(
-    width: int, height: int, scene: Scene, bar: int, rows: int, card: int, detail: int, side: str | None
+    width: int, height: int, scene: TunerSituation, bar: int, rows: int, card: int, detail: int, side: str | None
 ) -> None:
     side = side if side in PANELS[scene] else None
     places = arrange(width, height, scene, bar, rows, {CARD: card, DETAIL: detail, PLAN: 16}, side)
-    taken: set[tuple[int, int]] = set()
-    for place in places.values():
-        assert place.x >= 0
-        assert place.y >= 0
-        assert place.x + place.width <= width
-        assert place.y + place.height <= height
-        cells = {(x, y) for x in range(place.x, place.x + place.width) for y in range(place.y, place.y + place.height)}
-        assert not cells & taken
-        taken |= cells
+    cells(places.values(), width, height)
     assert BAR in places
-    if height - bar >= 12 and scene is not Scene.PLAN:
+    if height - bar >= 12 and scene is not TunerSituation.PLAN:
         assert (side or FIRST_SIDE[scene]) in places
 
 
 def test_the_chart_has_every_boot_the_start_as_a_line_and_failures_at_its_bottom() -> None:
-    one = SCENES["failing"]()
-    assert one is not None
+    tune_run = SCENES["failing"]()
+    assert tune_run is not None
     gains = FakeTuner("failing").look().gains
-    lines = block(chart_lines(one, gains, 60, 10, ascii_only=True)).splitlines()
+    lines = block(chart_lines(tune_run, gains, 60, 10, ascii_only=True)).splitlines()
     assert len(lines) == 10
     assert lines[-1].split() == ["1", "2", "3", "4", "5"]
     assert lines[-2].count("x") == 2
@@ -501,36 +462,31 @@ def test_the_chart_has_every_boot_the_start_as_a_line_and_failures_at_its_bottom
 
 
 def test_a_chart_of_failures_only_says_so() -> None:
-    one = SCENES["failing"]()
-    assert one is not None
-    only = replace(one, boots=one.boots[2:3])
+    tune_run = SCENES["failing"]()
+    assert tune_run is not None
+    only = replace(tune_run, boots=tune_run.boots[2:3])
     assert "1 failed" in block(chart_lines(only, {}, 60, 10, ascii_only=False))
-
-
-def test_gains_are_written_with_their_sign_and_unknown_ones_are_not() -> None:
-    assert gain_words(0.118, 0.06, 0.179) == "+11.8 % [+6.0, +17.9]"
-    assert gain_words(-0.05, None, None) == "-5.0 %"
-    assert gain_words(None, None, None) == "--"
 
 
 def test_the_screen_is_not_imported_before_it_is_opened() -> None:
     import subprocess
     import sys
 
-    code = "import sys, specdash.tui.app; print([m for m in sys.modules if 'tuner' in m or 'numpy' in m])"
+    late = {"specdash.tui.screens.tuner", "specdash.tui.widgets.tuner.tuner_boots", "numpy"}
+    code = f"import sys, specdash.tui.app; print(sorted(set(sys.modules) & {late}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['specdash.tui.tuner_actions']"
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (Step.VERIFY, "COMPARING THE TEXTS of the choice"),
-        (Step.RESTORE, "PUTTING THE ORIGINAL BACK after 8 of 12 boots"),
-        (Step.COMMIT, "APPLYING THE CHOICE after 8 of 12 boots"),
+        (TuneStep.VERIFY, "COMPARING THE TEXTS of the choice"),
+        (TuneStep.RESTORE, "PUTTING THE ORIGINAL BACK after 8 of 12 boots"),
+        (TuneStep.COMMIT, "APPLYING THE CHOICE after 8 of 12 boots"),
     ],
 )
-def test_what_comes_after_the_last_boot_is_told_from_a_boot(step: Step, words: str) -> None:
+def test_what_comes_after_the_last_boot_is_told_from_a_boot(step: TuneStep, words: str) -> None:
     model = TunerModel(run=run(RAN, replace(NOW, step=step)), looked=True)
     view = View(FakeState("busy").picture(10_000.0, WALL, 300.0), FakeState("busy"), UNICODE)
     assert words in block(bar_lines(model, view, 80, tall=False))
@@ -541,18 +497,18 @@ def test_the_boots_of_the_choice_are_marked_in_table_and_chart() -> None:
     assert model.run is not None
     table = BootsTable(model)
     marked = {row.number for row in boot_rows(model.run) if table.mark(row) == "*"}
-    chosen = {one.number for one in model.run.boots if one.result.point == GATED}
+    chosen = {boot.number for boot in model.run.boots if boot.result.point == GATED}
     assert marked == chosen != set()
     assert {dot.number for dot in dots_of(model.run, {}) if dot.is_chosen} == chosen
 
 
 def test_a_wide_interval_does_not_press_the_speeds_together() -> None:
-    one = run(RAN[:4])
+    tune_run = run(RAN[:4])
     wide = {4: Gain(0.12, -0.9, 40.0)}
     narrow = {4: Gain(0.12, 0.1, 0.14)}
 
     def places(gains: dict[int, Gain]) -> set[int]:
-        lines = [text(line) for line in chart_lines(one, gains, 60, 16, ascii_only=False)]
+        lines = [text(line) for line in chart_lines(tune_run, gains, 60, 16, ascii_only=False)]
         return {y for y, line in enumerate(lines) if "●" in line or "◇" in line}
 
     assert max(places(wide)) - min(places(wide)) >= (max(places(narrow)) - min(places(narrow))) / 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdash.tune.acceptance import Counters, Design, Parameters, expected, fit
-from specdash.tune.problem import BootResult, Point, PromptResult
-from specdash.tune.tally import Tally
+from specdash.tune.model.acceptance import AcceptanceCounts, BootTally, Design, Parameters, expected, fit
+from specdash.tune.model.problem import BootResult, Point, PromptResult
 
 GSM8K = (0.762, 0.616, 0.513, 0.424, 0.364, 0.309, 0.272, 0.237)
 """vLLM#48892: accepted per position with drafts of 8; with drafts of 1 it is .834."""
@@ -16,8 +15,8 @@ GSM8K = (0.762, 0.616, 0.513, 0.424, 0.364, 0.309, 0.272, 0.237)
 def boot(point: Point, rates: tuple[float, ...], steps: int = 2000) -> BootResult:
     at = tuple(round(rate * steps) for rate in rates)
     drafted = steps * (point.n_max or 0)
-    one = PromptResult("a", "coding", steps + sum(at), 40.0, drafted, sum(at), steps, at)
-    return BootResult(point, (one,))
+    prompt_result = PromptResult("a", "coding", steps + sum(at), 40.0, drafted, sum(at), steps, at)
+    return BootResult(point, (prompt_result,))
 
 
 def mtp(length: int, gate: float = 0.0) -> Point:
@@ -25,7 +24,9 @@ def mtp(length: int, gate: float = 0.0) -> Point:
 
 
 def learned(*boots: BootResult) -> Parameters:
-    return fit(Counters([Tally(one, ("coding",)) for one in boots], 1), Parameters.prior(1), 30)
+    return fit(
+        AcceptanceCounts([BootTally(boot_result, ("coding",)) for boot_result in boots], 1), Parameters.prior(1), 30
+    )
 
 
 def tokens_of_a_step(parameters: Parameters, point: Point) -> float:

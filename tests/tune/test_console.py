@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.core.errors import ConflictError, SpecdashError
 from specdash.core.paths import tune_runs_dir
-from specdash.tune.console import TunerConsole
-from specdash.tune.problem import Budget
-from specdash.tune.status import RunState
+from specdash.tune.model.problem import Budget
+from specdash.tune.run.console import TunerConsole
+from specdash.tune.run.status import RunState
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ arguments = sys.argv[1:]
 (state.parent / "arguments").parent.mkdir(parents=True, exist_ok=True)
 (state.parent / "arguments").write_text(" ".join(arguments))
 if os.environ.get("SAYS"):
-    print("progress")
+    print("progress", flush=True)
     sys.exit("specdash: " + os.environ["SAYS"])
 restarts = int(arguments[2]) if "--restarts" in arguments else 12
 plan = {"service": "backend", "points": 46, "budget": {"restarts": restarts}}
@@ -66,20 +66,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def console(environment: dict[str, str]) -> Iterator[TunerConsole]:
     """Its run is ended whatever happens."""
-    one = TunerConsole(environment)
-    yield one
-    run = one.look().run
+    tuner_console = TunerConsole(environment)
+    yield tuner_console
+    run = tuner_console.look().run
     if run is not None and run.alive:
-        one.stop(run)
-    until(lambda: (run := one.look().run) is None or not one.alive(run))
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for it, a while."""
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        tuner_console.stop(run)
+    until(lambda: (run := tuner_console.look().run) is None or not tuner_console.alive(run))
 
 
 def test_a_plan_is_asked_for_and_touches_nothing(console: TunerConsole, environment: dict[str, str]) -> None:
@@ -90,7 +82,7 @@ def test_a_plan_is_asked_for_and_touches_nothing(console: TunerConsole, environm
     assert said == "tune --restarts 8 --minutes 30 --dry-run --json"
 
 
-@pytest.mark.parametrize("does", [lambda one: one.plan(Budget()), lambda one: one.start(Budget())])
+@pytest.mark.parametrize("does", [lambda item: item.plan(Budget()), lambda item: item.start(Budget())])
 def test_why_it_cannot_be_is_the_last_thing_it_said(
     environment: dict[str, str], does: Callable[[TunerConsole], object]
 ) -> None:
@@ -106,7 +98,7 @@ def test_a_run_is_begun_in_a_session_of_its_own_and_stopped_as_ctrl_c_does(conso
     with pytest.raises(ConflictError, match="goes on already"):
         console.start(Budget(8))
     console.stop(run)
-    until(lambda: (one := console.look().run) is not None and one.state is RunState.STOPPED)
+    until(lambda: (run := console.look().run) is not None and run.state is RunState.STOPPED)
     ended = console.look().run
     assert ended is not None
     until(lambda: not TunerConsole.alive(ended))

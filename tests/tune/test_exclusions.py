@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from specdash.cli.tune_view import boot_line
-from specdash.export.rows_svg import Row, Rows, draw_rows
-from specdash.tui.widgets.tuner_chart import chart_lines, dots_of
-from specdash.tune.problem import BootResult, Point, Stage, Workload
-from specdash.tune.run_report import plot
-from specdash.tune.status import Boot, Run, RunHead, RunPlan, excluded_points, exclusion_words
+from specdash.cli.tune.tune import boot_line
+from specdash.export.charts_svg import FigureRow, Rows, draw_rows
+from specdash.tui.widgets.tuner.tuner_boots import chart_lines, dots_of
+from specdash.tune.model.problem import BootResult, Point, Stage, WorkloadShares
+from specdash.tune.run.run_report import plot
+from specdash.tune.run.status import Boot, RunHead, RunPlan, TuneRun, excluded_points, exclusion_words
 
 FAST, START = Point(("draft-simple",), n_max=6), Point(("draft-simple",), n_max=3)
 LIMIT = "time to first token 0.62 s, at most 0.30 s are allowed (in 2 of 2 boots a limit was broken)"
-MIX = Workload((("prose", 1.0),))
+MIX = WorkloadShares((("prose", 1.0),))
 
 
 def boot(number: int, point: Point, speed: float, *, broke: str = "", excluded: str = "") -> Boot:
@@ -26,7 +26,7 @@ BOOTS = (
     boot(4, FAST, 90.0),
 )
 PLAN = RunPlan("the test", start=START, workload=MIX)
-RUN = Run("/nowhere", RunHead(PLAN, 0.0, 1, 0.0), boots=BOOTS)
+RUN = TuneRun("/nowhere", RunHead(PLAN, 0.0, 1, 0.0), boots=BOOTS)
 
 
 def test_the_verdict_names_them_with_their_speed_and_the_limit() -> None:
@@ -45,13 +45,13 @@ def test_a_line_of_a_boot_keeps_its_speed_and_says_that_a_limit_put_it_out() -> 
 def test_the_plot_of_the_report_draws_them_hollow() -> None:
     rows = {row.label: row for row in plot(RUN).rows}
     assert [name for name, row in rows.items() if row.note] == ["none"]
-    text = draw_rows(Rows("t", "tok/s", (Row("a", 1.0), Row("b", 2.0, note="out by a limit"))))
+    text = draw_rows(Rows("t", "tok/s", (FigureRow("a", 1.0), FigureRow("b", 2.0, note="out by a limit"))))
     assert text.count('class="dot hollow"') == 1
     assert "2, out by a limit" in text
 
 
 def test_the_chart_on_the_screen_has_a_sign_of_its_own_for_them() -> None:
-    assert [(one.is_out, one.speed) for one in dots_of(RUN, {})] == [
+    assert [(boot_dot.is_out, boot_dot.speed) for boot_dot in dots_of(RUN, {})] == [
         (False, 108.0),
         (True, 216.0),
         (True, 214.0),

@@ -9,12 +9,10 @@ import pytest
 
 from specdash.backend import demo
 from specdash.backend.launch import free_port
-from specdash.bench.samples import Place, Prompt
-from specdash.bench.schedule import Job, Options, body_of
-from specdash.bench.verify_server import Server
+from specdash.bench.load.samples import EngineAddress, Job, MeasureOptions, WorkloadPrompt, body_of
+from specdash.bench.verify.verify_run import VerifyServer
 from specdash.core.errors import UsageError
-from specdash.tune.fitting import fitting
-from specdash.tune.planning import TuneOptions, prepare
+from specdash.tune.run.planning import TuneOptions, fitting, prepare
 from support.small_server import small_server
 
 if TYPE_CHECKING:
@@ -25,8 +23,8 @@ VALUES = {"LLAMA_MODEL": TARGET, "LLAMA_DRAFT_MODEL": DRAFT, "LLAMA_SPEC_TYPE": 
 NOWHERE = {"HOME": "/none"}
 
 
-def prompt(name: str, words: int, kind: str = "coding") -> Prompt:
-    return Prompt(name, kind, ({"role": "user", "content": "word " * words},))
+def prompt(name: str, words: int, kind: str = "coding") -> WorkloadPrompt:
+    return WorkloadPrompt(name, kind, ({"role": "user", "content": "word " * words},))
 
 
 def test_without_a_server_the_settings_tell_and_a_class_that_is_lost_ends_it() -> None:
@@ -40,17 +38,17 @@ def test_without_a_server_the_settings_tell_and_a_class_that_is_lost_ends_it() -
 def test_a_prompt_that_does_not_fit_is_left_out_and_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{count}", "kind": "coding", "prompt": "word " * count} for count in (10, 4000)]
-    path.write_text("\n".join(json.dumps(one) for one in rows), encoding="utf-8")
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     options = TuneOptions(prompts=str(path), tokens=32)
     found = prepare(options, {**VALUES, "LLAMA_CTX_SIZE": "1024", "LLAMA_PARALLEL": "1"}, "t", None, None, NOWHERE)
-    assert [one.id for one in found.prompts] == ["p10"]
+    assert [workload_prompt.id for workload_prompt in found.prompts] == ["p10"]
     assert any("p4000" in note and "slot of 1024 tokens" in note for note in found.plan.notes)
 
 
 def test_where_nobody_tells_the_context_nothing_is_left_out() -> None:
     prompts = (prompt("a", 10), prompt("b", 100_000))
-    assert fitting(prompts, Options(), None, None) == (prompts, ())
-    assert fitting(prompts, Options(), Place("http://127.0.0.1:9"), None) == (prompts, ())
+    assert fitting(prompts, MeasureOptions(), None, None) == (prompts, ())
+    assert fitting(prompts, MeasureOptions(), EngineAddress("http://127.0.0.1:9"), None) == (prompts, ())
 
 
 @pytest.mark.engine
@@ -58,20 +56,24 @@ def test_where_nobody_tells_the_context_nothing_is_left_out() -> None:
 @pytest.mark.timeout(60)
 def test_the_server_itself_counts_with_its_template_and_its_slots(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
-    options = Options(max_tokens=40)
+    options = MeasureOptions(max_tokens=40)
     prompts = tuple(prompt(f"p{count}", count) for count in (1, 20, 60, 100, 120, 160, 200, 240))
     with small_server(port, tmp_path / "log", n_ctx=512, n_parallel=2):
-        place = Place(f"http://127.0.0.1:{port}")
-        with Server(place.url) as server:
+        place = EngineAddress(f"http://127.0.0.1:{port}")
+        with VerifyServer(place.url) as server:
             room = server.slot_context
             assert room is not None
             assert room <= 512
             counted = {
-                one.id: len(server.tokenised(server.templated(body_of(Job(0, one, 0), options, place)["messages"])))
-                for one in prompts
+                workload_prompt.id: len(
+                    server.tokenised(server.templated(body_of(Job(0, workload_prompt, 0), options, place)["messages"]))
+                )
+                for workload_prompt in prompts
             }
         # What the settings would say is not asked for: 100,000 tokens.
         kept, (note,) = fitting(prompts, options, place, 100_000)
-    assert [one.id for one in kept] == [name for name, tokens in counted.items() if tokens + 40 <= room]
+    assert [workload_prompt.id for workload_prompt in kept] == [
+        name for name, tokens in counted.items() if tokens + 40 <= room
+    ]
     assert 0 < len(kept) < len(prompts)
     assert f"{prompts[len(kept)].id} ({counted[prompts[len(kept)].id]} tokens and 40 of answer)" in note

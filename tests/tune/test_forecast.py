@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import demo
-from specdash.tune.forecast import Pace, before, boot_seconds, busy_share, left_s, total_s
-from specdash.tune.pace import earlier_pace, known_pace, start_seconds
-from specdash.tune.planning import TuneOptions, prepare
-from specdash.tune.problem import BootResult, Budget, Point, PromptResult, Stage
-from specdash.tune.run_setup import RunRecord, Setup
-from specdash.tune.status import Boot, Forecast, RunHead, RunPlan
+from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Stage
+from specdash.tune.run.measuring import MachinePace, before, boot_seconds, busy_share, left_s, total_s
+from specdash.tune.run.planning import TuneOptions, earlier_pace, known_pace, prepare, start_seconds
+from specdash.tune.run.status import Boot, Forecast, RunHead, RunPlan, Setup, TuneRunRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PACE = Pace(start_s=2.0, decode=100.0, prefill=1000.0)
+PACE = MachinePace(start_s=2.0, decode=100.0, prefill=1000.0)
 PRINT = {"model": "a, 10 bytes", "engine": "llama-server 1", "cores": "2"}
 
 
@@ -53,14 +51,14 @@ def test_a_machine_that_others_use_is_waited_for_and_boots_are_made_again() -> N
 
 @given(st.floats(0, 64), st.floats(0, 64), st.integers(0, 3))
 def test_the_busier_the_machine_the_longer_it_takes_and_never_beyond_all_waits(
-    one: float, other: float, repeats: int
+    value: float, other: float, repeats: int
 ) -> None:
     less, more = (
-        before(PACE, 5, 500, 0, load=load, repeats=repeats, checks=False).wait_s for load in sorted((one, other))
+        before(PACE, 5, 500, 0, load=load, repeats=repeats, checks=False).wait_s for load in sorted((value, other))
     )
     assert less <= more + 1e-9
     assert more <= (repeats + 1) * 121.0 + repeats * (2.0 + 5.32 + 0.1) + 1e-6
-    assert 0 <= busy_share(one) <= 1
+    assert 0 <= busy_share(value) <= 1
 
 
 def test_boots_say_more_than_the_forecast_and_one_that_hung_does_not_count() -> None:
@@ -91,7 +89,7 @@ def test_what_is_left_is_the_boots_to_come_the_texts_and_putting_back() -> None:
 
 def kept_run(home: Path, **options: object) -> dict[str, str]:
     env = {"HOME": str(home), "XDG_STATE_HOME": str(home)}
-    record = RunRecord(home / "specdash" / "tune" / "20260101T000000Z")
+    record = TuneRunRecord(home / "specdash" / "tune" / "20260101T000000Z")
     record.write_setup(Setup({"objective": "decode", "while_serving": False, **options}, PRINT))
     record.add(RunHead(RunPlan("the test", budget=Budget(3)), 0.0, 1, 0.0))
     record.add(boot(1, 12.0))
@@ -112,13 +110,15 @@ def test_an_earlier_run_of_the_same_model_on_the_same_machine_tells_the_pace(tmp
 
 def test_of_several_runs_the_one_with_answers_of_the_nearest_length_tells(tmp_path: Path) -> None:
     env = kept_run(tmp_path)
-    record = RunRecord(tmp_path / "specdash" / "tune" / "20260102T000000Z")
+    record = TuneRunRecord(tmp_path / "specdash" / "tune" / "20260102T000000Z")
     record.write_setup(Setup({"objective": "decode"}, PRINT))
     record.add(RunHead(RunPlan("the test", budget=Budget(3)), 0.0, 1, 0.0))
     short = tuple(PromptResult(f"p{place}", "prose", 20, 0.1) for place in range(4))
     record.add(replace(boot(1), result=BootResult(Point(), short)))
     found = [earlier_pace(PRINT, env, tokens) for tokens in (None, 16, 500)]
-    assert [one.decode for one in found if one is not None] == pytest.approx([200.0, 200.0, 100.0])
+    assert [machine_pace.decode for machine_pace in found if machine_pace is not None] == pytest.approx(
+        [200.0, 200.0, 100.0]
+    )
 
 
 def test_times_that_are_no_decode_times_tell_no_pace(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_plan_foretells_by_the_run_before_it(tmp_path: Path) -> None:
     first = prepare(options, values, "the test", None, None, env)
     assert (first.plan.eta_s, first.plan.forecast) == (None, None)
     assert "known after the first boot" in first.plan.notes[0]
-    record = RunRecord(tmp_path / "specdash" / "tune" / "20260101T000000Z")
+    record = TuneRunRecord(tmp_path / "specdash" / "tune" / "20260101T000000Z")
     record.write_setup(Setup({"objective": "decode"}, first.fingerprint))
     record.add(RunHead(first.plan, 0.0, 1, 0.0))
     record.add(boot(1, 12.0))

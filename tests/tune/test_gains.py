@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.tune.gains import boot_noise, gains
-from specdash.tune.problem import BootResult, Point, PromptResult, Workload
+from specdash.tune.model.gains import boot_noise, gains
+from specdash.tune.model.problem import BootResult, Point, PromptResult, TuneOutcome, WorkloadShares
 
 START, OTHER = Point(("draft-simple",), n_max=4), Point(("draft-simple",), n_max=8)
-WORKLOAD = Workload((("coding", 0.5), ("prose", 0.5)))
+WORKLOAD = WorkloadShares((("coding", 0.5), ("prose", 0.5)))
 
 
 def boot(point: Point, factor: float = 1.0, spread: float = 0.0, failure: str = "") -> BootResult:
@@ -59,8 +59,18 @@ def test_what_cannot_be_compared_has_no_gain() -> None:
 
 
 def test_a_class_with_one_prompt_has_a_gain_without_an_interval() -> None:
-    few = [BootResult(one.point, (*one.prompts[:3], one.prompts[5])) for one in (boot(START), boot(OTHER, 1.2))]
+    few = [
+        BootResult(boot_result.point, (*boot_result.prompts[:3], boot_result.prompts[5]))
+        for boot_result in (boot(START), boot(OTHER, 1.2))
+    ]
     found = gains(few, START, WORKLOAD)[1]
     assert found is not None
     assert found.gain == pytest.approx(0.2)
     assert found.low is None
+
+
+def test_noise_at_the_top_of_what_is_looked_for_is_more_than_that() -> None:
+    outcome = TuneOutcome(Point(), False, noise=0.23, noise_is_more=True)
+    assert outcome.noise_words == "more than 23 %"
+    assert TuneOutcome(Point(), False, noise=0.0123).noise_words == "1.2 %"
+    assert TuneOutcome(Point(), False).noise_words == "--"

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.errors import UsageError
-from specdash.tune.heuristic import Knobs, Profile, Trace, acceptances, fixed, half_up, simulate, speed, tune
+from specdash.tune.model.heuristic import (
+    FormulaProfile,
+    FormulaTrace,
+    Knobs,
+    acceptances,
+    fixed,
+    half_up,
+    simulate,
+    speed,
+    tune,
+)
 
 GOLDEN = {
     (0.70, 0.15): ("19/5/0.76", "17/4/0.78", "18/5/0.77"),
@@ -23,24 +33,44 @@ GOLDEN = {
     (0.449, 0.35): ("14/4/0.84", "12/3/0.86", "13/4/0.85"),
     (0.45, 0.351): ("14/4/0.84", "12/3/0.86", "13/4/0.85"),
 }
-PROFILES = (Profile.THROUGHPUT, Profile.LATENCY, Profile.STABLE)
+PROFILES = (FormulaProfile.THROUGHPUT, FormulaProfile.LATENCY, FormulaProfile.STABLE)
 RUNS = {
-    (120, 42, Trace.MIXED): (102.66, (124.95, 114.28, 122.57), (21.71, 11.32, 19.39), "21/6/0.73 18/4/0.76 19/5/0.74"),
-    (120, 42, Trace.STABLE): (101.48, (132.60, 119.47, 129.66), (30.67, 17.73, 27.77), "21/6/0.72 18/4/0.76 19/5/0.74"),
-    (120, 42, Trace.VOLATILE): (
+    (120, 42, FormulaTrace.MIXED): (
+        102.66,
+        (124.95, 114.28, 122.57),
+        (21.71, 11.32, 19.39),
+        "21/6/0.73 18/4/0.76 19/5/0.74",
+    ),
+    (120, 42, FormulaTrace.STABLE): (
+        101.48,
+        (132.60, 119.47, 129.66),
+        (30.67, 17.73, 27.77),
+        "21/6/0.72 18/4/0.76 19/5/0.74",
+    ),
+    (120, 42, FormulaTrace.VOLATILE): (
         103.10,
         (115.76, 104.89, 113.13),
         (12.28, 1.74, 9.73),
         "20/6/0.73 17/4/0.77 19/5/0.75",
     ),
-    (180, 42, Trace.STABLE): (101.45, (132.52, 119.72, 131.08), (30.63, 18.01, 29.21), "21/6/0.72 18/4/0.76 20/5/0.74"),
-    (180, 42, Trace.VOLATILE): (
+    (180, 42, FormulaTrace.STABLE): (
+        101.45,
+        (132.52, 119.72, 131.08),
+        (30.63, 18.01, 29.21),
+        "21/6/0.72 18/4/0.76 20/5/0.74",
+    ),
+    (180, 42, FormulaTrace.VOLATILE): (
         102.64,
         (116.77, 106.07, 113.47),
         (13.77, 3.34, 10.55),
         "20/6/0.73 17/4/0.77 19/5/0.75",
     ),
-    (180, 42, Trace.MIXED): (102.62, (126.13, 115.33, 124.09), (22.91, 12.39, 20.92), "21/6/0.73 18/4/0.77 19/5/0.75"),
+    (180, 42, FormulaTrace.MIXED): (
+        102.62,
+        (126.13, 115.33, 124.09),
+        (22.91, 12.39, 20.92),
+        "21/6/0.73 18/4/0.77 19/5/0.75",
+    ),
 }
 
 
@@ -51,18 +81,18 @@ def test_the_formula_gives_the_golden_knobs(rates: tuple[float, float], expected
 
 @pytest.mark.parametrize(("run", "expected"), RUNS.items())
 def test_the_simulation_gives_the_golden_figures(
-    run: tuple[int, int, Trace], expected: tuple[float, tuple[float, ...], tuple[float, ...], str]
+    run: tuple[int, int, FormulaTrace], expected: tuple[float, tuple[float, ...], tuple[float, ...], str]
 ) -> None:
     found = [simulate(*run, profile) for profile in PROFILES]
     static, adaptive, improvement, final = expected
-    assert [one.static for one in found] == [static] * 3
-    assert [one.adaptive for one in found] == list(adaptive)
-    assert [one.improvement_percent for one in found] == list(improvement)
-    assert " ".join(str(one.final) for one in found) == final
+    assert [simulation.static for simulation in found] == [static] * 3
+    assert [simulation.adaptive for simulation in found] == list(adaptive)
+    assert [simulation.improvement_percent for simulation in found] == list(improvement)
+    assert " ".join(str(simulation.final) for simulation in found) == final
 
 
 def test_another_seed_and_length() -> None:
-    found = simulate(240, 7, Trace.MIXED)
+    found = simulate(240, 7, FormulaTrace.MIXED)
     assert (found.static, found.adaptive, found.improvement_percent) == (102.61, 125.89, 22.69)
     assert str(found.final) == "21/6/0.73"
 
@@ -70,12 +100,12 @@ def test_another_seed_and_length() -> None:
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
-        (Trace.STABLE, [0.720188, 0.707050, 0.746182, 0.717804, 0.730053]),
-        (Trace.MIXED, [0.755235, 0.738813, 0.597002, 0.686707, 0.705079]),
-        (Trace.VOLATILE, [0.560563, 0.415084, 0.788547, 0.447347, 0.590158]),
+        (FormulaTrace.STABLE, [0.720188, 0.707050, 0.746182, 0.717804, 0.730053]),
+        (FormulaTrace.MIXED, [0.755235, 0.738813, 0.597002, 0.686707, 0.705079]),
+        (FormulaTrace.VOLATILE, [0.560563, 0.415084, 0.788547, 0.447347, 0.590158]),
     ],
 )
-def test_the_made_up_traces(trace: Trace, expected: list[float]) -> None:
+def test_the_made_up_traces(trace: FormulaTrace, expected: list[float]) -> None:
     assert acceptances(5, 42, trace) == pytest.approx(expected, abs=5e-7)
 
 
@@ -86,7 +116,9 @@ def test_the_circular_speed() -> None:
 
 
 @given(st.floats(-1, 2), st.floats(-1, 2), st.sampled_from(PROFILES), st.integers(1, 64), st.floats(0, 1))
-def test_whatever_the_rates_the_knobs_are_usable(a: float, r: float, profile: Profile, base: int, p_min: float) -> None:
+def test_whatever_the_rates_the_knobs_are_usable(
+    a: float, r: float, profile: FormulaProfile, base: int, p_min: float
+) -> None:
     found = tune(a, r, profile, Knobs(base, 3, p_min))
     assert 4 <= found.draft_max <= 32
     assert 1 <= found.draft_min <= min(8, found.draft_max)

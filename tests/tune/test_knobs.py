@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from specdash.backend import demo
 from specdash.backend.settings import settings_from_env
-from specdash.bench.beds import laid_over
+from specdash.bench.compare.beds import laid_over
 from specdash.core.errors import InputError, UsageError
 from specdash.core.speculation import SPEC_TYPES
-from specdash.tune.knobs import Choice, allowed_chains, configuration, point_of, settings_in_force, untunable
-from specdash.tune.problem import Point
-from specdash.tune.space import points_of
+from specdash.tune.model.problem import Point, points_of
+from specdash.tune.run.knobs import ChainChoice, allowed_chains, configuration, point_of, settings_in_force, untunable
 
 TARGET, DRAFT = (str(demo.bundled_model(name)) for name in (demo.TARGET_MODEL, demo.DRAFT_MODEL))
 VALUES = {"LLAMA_MODEL": TARGET, "LLAMA_DRAFT_MODEL": DRAFT}
@@ -69,7 +68,7 @@ def test_the_point_in_force_changes_nothing(start: dict[str, str]) -> None:
 def test_every_point_is_read_without_a_warning_but_for_the_draft_that_is_not_loaded(point: Point) -> None:
     values = {**VALUES, "LLAMA_SPEC_TYPE": "ngram-map-k4v"}
     told = settings_from_env(laid_over(values, configuration(point, values, {}))).warnings
-    assert [one for one in told if "is not loaded" not in one and "lowered from its default" not in one] == []
+    assert [name for name in told if "is not loaded" not in name and "lowered from its default" not in name] == []
 
 
 def test_the_start_is_the_first_point_and_no_point_comes_twice() -> None:
@@ -89,15 +88,15 @@ def test_a_chain_without_a_knob_says_so(types: tuple[str, ...], said: str) -> No
     assert said in (untunable(types) or "")
 
 
-@pytest.mark.parametrize("one", [one.name for one in SPEC_TYPES if one.max_parameter is not None])
-def test_a_chain_with_a_knob_can_be_tuned(one: str) -> None:
-    assert untunable((one,)) is None
+@pytest.mark.parametrize("name", [spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.max_parameter is not None])
+def test_a_chain_with_a_knob_can_be_tuned(name: str) -> None:
+    assert untunable((name,)) is None
 
 
 KNOWN = (
-    Choice((), True, ""),
-    Choice(("ngram-mod",), True, "it fits"),
-    Choice(("draft-mtp",), False, "there are no such layers"),
+    ChainChoice((), True, ""),
+    ChainChoice(("ngram-mod",), True, "it fits"),
+    ChainChoice(("draft-mtp",), False, "there are no such layers"),
 )
 
 
@@ -157,7 +156,7 @@ STARTING_POINTS = st.builds(
 ).map(
     lambda point: Point(
         point.types,
-        *((point.n_max, point.n_min, point.p_min) if any("draft" in one for one in point.types) else (None,) * 3),
+        *((point.n_max, point.n_min, point.p_min) if any("draft" in kind for kind in point.types) else (None,) * 3),
         *((point.ngram_max, point.ngram_min, point.ngram_size) if "ngram" in str(point.types) else (None,) * 3),
     )
 )
@@ -165,7 +164,7 @@ STARTING_POINTS = st.builds(
 
 @given(STARTING_POINTS)
 def test_no_two_points_of_a_search_have_one_name(start: Point) -> None:
-    points = points_of(((one.name,) for one in SPEC_TYPES), start) + points_of(CHAINS, start)[1:]
+    points = points_of(((spec_kind.name,) for spec_kind in SPEC_TYPES), start) + points_of(CHAINS, start)[1:]
     by_name: dict[str, set[Point]] = {}
     for point in points:
         # No shortest draft and one of 0 are the same setting.

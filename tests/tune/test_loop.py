@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.drive import Interrupted, Run
+from specdash.bench.load.drive import Interrupted, MeasuredRun
 from specdash.core.errors import (
     ConflictError,
     InputError,
@@ -22,14 +22,22 @@ from specdash.core.errors import (
     UnreachableError,
 )
 from specdash.core.flag import Flag
-from specdash.tune.limits import Conduct, Limits, Norm
-from specdash.tune.loop import AllFailedError, StartFailedError, Texts
-from specdash.tune.measuring import Measured
-from specdash.tune.objective import TAIL, Objective
-from specdash.tune.problem import Ask, BootResult, Budget, Outcome, Point, PromptResult, Stage, Task, Workload
-from specdash.tune.serving import Load
-from specdash.tune.status import Boot, Ending, RunEnd, RunHead, Step
-from specdash.tune.surroundings import Surroundings
+from specdash.tune.model.problem import (
+    TAIL,
+    BootResult,
+    Budget,
+    NextBoot,
+    Objective,
+    Point,
+    PromptResult,
+    Stage,
+    Task,
+    TuneOutcome,
+    WorkloadShares,
+)
+from specdash.tune.run.loop import AllFailedError, StartFailedError, Texts
+from specdash.tune.run.measuring import EngineLoad, LimitBreaches, Limits, MeasuredBoot, StartFigures, Surroundings
+from specdash.tune.run.status import Boot, Ending, RunEnd, RunHead, TuneStep
 from support.tuning import (
     FAST,
     KINDS,
@@ -48,14 +56,14 @@ from support.tuning import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.tune.loop import Loop
+    from specdash.tune.run.loop import Loop
 
 
 BOOTED = (PromptResult("coding-0", "coding", 100, 2.0),)
 
 
 def boots_of(scene: Scene) -> dict[int, Boot]:
-    return {one.number: one for one in scene.record.events if isinstance(one, Boot)}
+    return {event.number: event for event in scene.record.events if isinstance(event, Boot)}
 
 
 def end_of(scene: Scene) -> RunEnd:
@@ -74,8 +82,8 @@ def test_the_best_point_is_found_and_the_bed_is_left_as_it_was() -> None:
     assert end.restored is True
     assert scene.bed.restored == 1
     assert isinstance(scene.record.events[0], RunHead)
-    assert [one.result.point for one in boots_of(scene).values()] == list(POINTS)
-    assert [one.speed for one in boots_of(scene).values()] == pytest.approx([50.0, 70.0, 30.0, 40.0])
+    assert [boot.result.point for boot in boots_of(scene).values()] == list(POINTS)
+    assert [boot.speed for boot in boots_of(scene).values()] == pytest.approx([50.0, 70.0, 30.0, 40.0])
 
 
 def test_a_key_among_the_engines_arguments_is_not_written_down() -> None:
@@ -102,7 +110,7 @@ def test_a_point_that_does_not_come_up_is_a_result_with_its_reason() -> None:
 def test_an_engine_that_dies_while_it_is_measured_is_a_result_too(error: SpecdashError) -> None:
     scene = Scene()
 
-    def die() -> Measured:
+    def die() -> MeasuredBoot:
         raise error
 
     scene.measured = {2: die}
@@ -113,7 +121,7 @@ def test_an_engine_that_dies_while_it_is_measured_is_a_result_too(error: Specdas
 
 def test_requests_that_fail_make_the_boot_a_failure_and_are_kept() -> None:
     scene = Scene()
-    scene.measured = {2: lambda: Measured(samples(70.0)[:1], problem="3 of 4 requests failed: broke off")}
+    scene.measured = {2: lambda: MeasuredBoot(samples(70.0)[:1], problem="3 of 4 requests failed: broke off")}
     end = scene.loop().run()
     assert "3 of 4 requests failed" in boots_of(scene)[2].result.failure
     assert end.outcome is not None
@@ -121,7 +129,7 @@ def test_requests_that_fail_make_the_boot_a_failure_and_are_kept() -> None:
     assert [number for number, _, _ in scene.record.samples] == [1, 2, 3, 4]
 
 
-def raising(error: BaseException) -> Measured:
+def raising(error: BaseException) -> MeasuredBoot:
     raise error
 
 
@@ -154,7 +162,7 @@ def test_whatever_the_bed_raises_it_is_restored_and_written_down(error: BaseExce
 @pytest.mark.parametrize("at", [1, 3])
 def test_an_interrupt_while_measuring_ends_the_run_without_a_recommendation(at: int) -> None:
     scene = Scene()
-    run = Run((), 4, 0.0, 1.0)
+    run = MeasuredRun((), 4, 0.0, 1.0)
     scene.measured = {at: lambda: raising(Interrupted(run))}
     end = scene.loop().run()
     assert end.ending is Ending.STOPPED
@@ -240,20 +248,24 @@ def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        (Measured(samples(90.0, ttft_s=0.3)), "time to first token 0.30 s, at most 0.16 s are allowed"),
-        (Measured(samples(90.0), warnings=frozenset({"old", "something_new"})), "new in the log: something_new"),
-        (Measured(samples(90.0, drafted=0)), "draft-simple drafted nothing"),
-        (Measured(samples(90.0), seen=Surroundings(memory_free_bytes=9 << 20)), "only 9 MiB of GPU memory are free"),
+        (MeasuredBoot(samples(90.0, ttft_s=0.3)), "time to first token 0.30 s, at most 0.16 s are allowed"),
+        (MeasuredBoot(samples(90.0), warnings=frozenset({"old", "something_new"})), "new in the log: something_new"),
+        (MeasuredBoot(samples(90.0, drafted=0)), "draft-simple drafted nothing"),
+        (
+            MeasuredBoot(samples(90.0), seen=Surroundings(memory_free_bytes=9 << 20)),
+            "only 9.0 MiB of GPU memory are free",
+        ),
     ],
 )
-def test_a_point_that_breaks_a_limit_is_not_chosen(measured: Measured, said: str) -> None:
-    first = Measured(samples(50.0), warnings=frozenset({"old"}))
+def test_a_point_that_breaks_a_limit_is_not_chosen(measured: MeasuredBoot, said: str) -> None:
+    first = MeasuredBoot(samples(50.0), warnings=frozenset({"old"}))
     scene = Scene(measured={1: lambda: first, 2: lambda: measured, 5: lambda: measured})
     end = scene.loop().run()
-    out = next(one for one in boots_of(scene).values() if one.excluded)
+    out = next(boot for boot in boots_of(scene).values() if boot.excluded)
     assert out.result.point == FAST
     assert said in out.excluded
     assert out.result.failure == out.excluded
+    assert out.result.out_of_memory is ("memory are free" in out.excluded)
     assert out.result.prompts
     assert end.outcome is not None
     assert not end.outcome.improved
@@ -261,11 +273,11 @@ def test_a_point_that_breaks_a_limit_is_not_chosen(measured: Measured, said: str
 
 
 def test_a_point_that_broke_a_limit_in_its_only_boot_is_booted_again_and_may_be_chosen() -> None:
-    busy = Measured(samples(70.0, ttft_s=0.3))
+    busy = MeasuredBoot(samples(70.0, ttft_s=0.3))
     scene = Scene(measured={2: lambda: busy})
     end = scene.loop().run()
     told = boots_of(scene)
-    assert [one.result.failure for one in told.values()] == [""] * 6
+    assert [boot.result.failure for boot in told.values()] == [""] * 6
     assert [told[number].result.point for number in (5, 6)] == [FAST, FAST]
     assert end.outcome is not None
     assert end.outcome.chosen == FAST
@@ -278,10 +290,10 @@ def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> 
     scene = Scene(budget=Budget(8))
     scene.tuner = Again(Task(POINTS, START, WORKLOAD, scene.budget), 8)
     scene.measured = {
-        number: lambda: Measured(samples(SPEEDS[scene.bed.point], ttft_s=next(times))) for number in range(1, 9)
+        number: lambda: MeasuredBoot(samples(SPEEDS[scene.bed.point], ttft_s=next(times))) for number in range(1, 9)
     }
     end = scene.loop().run()
-    assert not any(one.excluded for one in boots_of(scene).values())
+    assert not any(boot.excluded for boot in boots_of(scene).values())
     assert end.outcome is not None
     assert end.outcome.chosen == FAST
 
@@ -293,14 +305,14 @@ def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> 
 def test_no_point_is_ruled_out_by_one_boot_and_more_noise_never_makes_a_limit_tighter(
     start: list[float], other: list[float]
 ) -> None:
-    norm, conduct, limits = Norm(), Conduct(), Limits()
+    norm, conduct, limits = StartFigures(), LimitBreaches(), Limits()
     for ttft_s in start:
         norm.learn(BootResult(START, BOOTED, ttft_s=ttft_s), START)
     allowed = norm.longest(0.05, 0.05)
     assert allowed >= median(start) * 1.05 + 0.05 - 1e-9
     for number, ttft_s in enumerate(other):
         result = BootResult(FAST, BOOTED, ttft_s=ttft_s)
-        out = conduct.add(FAST, limits.soft(result, Measured(()), norm))
+        out = conduct.add(FAST, limits.soft(result, MeasuredBoot(()), norm))
         assert number > 0 or not out
         norm.learn(result, START)
 
@@ -312,17 +324,17 @@ class Again(InTurn):
         super().__init__(task, ())
         self.order = [START, *[FAST, START] * boots][:boots]
 
-    def ask(self) -> Ask | None:
-        failed = {one.point for one in self.results if one.failure}
+    def ask(self) -> NextBoot | None:
+        failed = {result.point for result in self.results if result.failure}
         left = [point for point in self.order[len(self.results) :] if point not in failed]
-        return Ask(left[0], Stage.RACE, "in turn") if left else None
+        return NextBoot(left[0], Stage.RACE, "in turn") if left else None
 
     def tell(self, result: BootResult) -> None:
         self.results.append(result)
 
-    def outcome(self) -> Outcome:
-        failed = {one.point for one in self.results if one.failure}
-        every, self.results = self.results, [one for one in self.results if one.point not in failed]
+    def outcome(self) -> TuneOutcome:
+        failed = {result.point for result in self.results if result.failure}
+        every, self.results = self.results, [result for result in self.results if result.point not in failed]
         found = super().outcome()
         self.results = every
         return found
@@ -332,7 +344,7 @@ def raced(boots: int, slow: Sequence[int], *, budget: int = 4, **more: Any) -> t
     """A race of the start and the fastest point, in which these measurements met a busy moment."""
     scene = Scene(budget=Budget(budget), **more)
     scene.tuner = Again(Task(POINTS, START, WORKLOAD, scene.budget), boots)
-    busy = Measured(samples(90.0, ttft_s=0.3))
+    busy = MeasuredBoot(samples(90.0, ttft_s=0.3))
     scene.measured = {number: (lambda: busy) for number in slow}
     return scene, scene.loop()
 
@@ -341,7 +353,7 @@ def test_one_busy_moment_does_not_rule_a_point_out_that_kept_the_limits_before()
     scene, loop = raced(4, slow=[4])
     end = loop.run()
     told = boots_of(scene)
-    assert [one.result.failure for one in told.values()] == [""] * 5
+    assert [boot.result.failure for boot in told.values()] == [""] * 5
     assert "time to first token 0.30 s" in told[4].broke
     assert told[5].result.point == FAST
     assert "half of its boots or more broke a limit" in told[5].why
@@ -379,9 +391,9 @@ def test_what_no_boot_could_decide_any_more_is_not_recommended() -> None:
     scene, loop = raced(4, slow=[4])
     loop.task = replace(loop.task, budget=Budget(4, minutes=60.0))
 
-    def out_of_time() -> Measured:
+    def out_of_time() -> MeasuredBoot:
         loop._began -= 3600.0
-        return Measured(samples(90.0, ttft_s=0.3))
+        return MeasuredBoot(samples(90.0, ttft_s=0.3))
 
     scene.measured[4] = out_of_time
     end = loop.run()
@@ -399,46 +411,46 @@ def test_a_run_that_has_to_decide_asks_the_same_when_it_is_taken_up_again(cut: i
     scene, loop = raced(4, slow=[4 - cut] if cut < 4 else [])
     loop.earlier = told[:cut]
     assert loop.run().outcome == wanted
-    again = [one.result.point for one in boots_of(scene).values()]
-    assert [*(one.result.point for one in told[:cut]), *again] == [one.result.point for one in told]
+    again = [boot.result.point for boot in boots_of(scene).values()]
+    assert [*(boot.result.point for boot in told[:cut]), *again] == [boot.result.point for boot in told]
 
 
 def test_who_waits_is_told_whenever_that_changes_and_not_otherwise() -> None:
-    looks = iter([Load(waiting=0), Load(waiting=3), Load(waiting=3), Load(waiting=1, queued=2)])
-    last = Load(waiting=1, queued=2)
+    looks = iter([EngineLoad(waiting=0), EngineLoad(waiting=3), EngineLoad(waiting=3), EngineLoad(waiting=1, queued=2)])
+    last = EngineLoad(waiting=1, queued=2)
     scene = Scene(gear={"users": lambda: next(looks, last)})
     loop = scene.loop()
     for _ in range(5):
         loop._beat()
-    assert [(one.held, one.queued) for one in scene.record.nows] == [(0, None), (3, None), (1, 2)]
-    loop._tell(Step.RESTART)
+    assert [(now.held, now.queued) for now in scene.record.nows] == [(0, None), (3, None), (1, 2)]
+    loop._tell(TuneStep.RESTART)
     assert (scene.record.nows[-1].held, scene.record.nows[-1].queued) == (1, 2)
 
 
 def test_a_disk_that_is_full_when_it_is_told_who_waits_ends_nothing() -> None:
-    scene = Scene(gear={"users": lambda: Load(waiting=1)})
+    scene = Scene(gear={"users": lambda: EngineLoad(waiting=1)})
     scene.record.fails = {1: NotWrittenError("no space left")}
     scene.loop()._beat()
     assert scene.record.nows == []
 
 
 def test_a_long_boot_tells_who_waits_while_it_is_under_way() -> None:
-    scene = Scene(points=(FAST,), gear={"users": lambda: Load(waiting=2)})
+    scene = Scene(points=(FAST,), gear={"users": lambda: EngineLoad(waiting=2)})
 
-    def slow() -> Measured:
+    def slow() -> MeasuredBoot:
         deadline = time.monotonic() + 10
-        while not any(one.held == 2 for one in scene.record.nows) and time.monotonic() < deadline:
+        while not any(now.held == 2 for now in scene.record.nows) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return Measured(samples(50.0))
+        return MeasuredBoot(samples(50.0))
 
     scene.measured = {1: slow}
     scene.loop().run()
-    first = next(one for one in scene.record.nows if one.held == 2)
-    assert (first.step, first.number) == (Step.MEASURE, 1)
+    first = next(now for now in scene.record.nows if now.held == 2)
+    assert (first.step, first.number) == (TuneStep.MEASURE, 1)
 
 
 def test_limits_can_be_lifted() -> None:
-    slow = Measured(samples(90.0, ttft_s=0.3), warnings=frozenset({"new"}))
+    slow = MeasuredBoot(samples(90.0, ttft_s=0.3), warnings=frozenset({"new"}))
     limits = Limits(ttft=None, free_mib=None, warnings=False)
     scene = Scene(measured={2: lambda: slow}, gear={"limits": limits})
     end = scene.loop().run()
@@ -468,7 +480,12 @@ def test_a_run_goes_on_where_it_was_cut_short() -> None:
     scene = Scene()
     end = scene.loop(earlier=measured).run()
     assert scene.bed.boots == len(POINTS) - 2
-    assert [(one.number, again) for one, again in scene.watcher.boots] == [(1, True), (2, True), (3, False), (4, False)]
+    assert [(boot.number, again) for boot, again in scene.watcher.boots] == [
+        (1, True),
+        (2, True),
+        (3, False),
+        (4, False),
+    ]
     assert end.outcome == Scene().loop().run().outcome
     head = scene.record.events[0]
     assert isinstance(head, RunHead)
@@ -478,8 +495,8 @@ def test_a_run_goes_on_where_it_was_cut_short() -> None:
 def test_what_another_tuner_measured_is_not_gone_on_with() -> None:
     first = Scene()
     first.loop().run()
-    one = boots_of(first)[1]
-    other = replace(one, result=replace(one.result, point=SLOW))
+    boot = boots_of(first)[1]
+    other = replace(boot, result=replace(boot.result, point=SLOW))
     scene = Scene()
     with pytest.raises(InputError, match="begin anew"):
         scene.loop(earlier=(other,)).run()
@@ -490,9 +507,9 @@ def test_a_stop_that_is_asked_for_ends_it_before_the_next_boot() -> None:
     stop = Flag()
     scene = Scene()
 
-    def then_stop() -> Measured:
+    def then_stop() -> MeasuredBoot:
         stop.set()
-        return Measured(samples(50.0))
+        return MeasuredBoot(samples(50.0))
 
     scene.measured = {2: then_stop}
     assert scene.loop(stop=stop).run().ending is Ending.STOPPED
@@ -501,7 +518,7 @@ def test_a_stop_that_is_asked_for_ends_it_before_the_next_boot() -> None:
 
 
 def test_latencies_are_judged_by_the_slowest_prompts_of_each_boot() -> None:
-    workload = Objective.LATENCY.workload(Workload(tuple((kind, 0.5) for kind in KINDS)))
+    workload = Objective.LATENCY.workload(WorkloadShares(tuple((kind, 0.5) for kind in KINDS)))
     assert workload.shares[0] == (TAIL, 1.0)
     scene = Scene(gear={"objective": Objective.LATENCY})
     loop = scene.loop()
@@ -509,15 +526,17 @@ def test_latencies_are_judged_by_the_slowest_prompts_of_each_boot() -> None:
     scene.tuner = None
     loop.gear.tuner.task = loop.task  # type: ignore[attr-defined]
     loop.run()
-    told = [{one.prompt for one in boot.result.prompts if one.kind == TAIL} for boot in boots_of(scene).values()]
-    assert [len(one) for one in told] == [3] * len(POINTS)
+    told = [
+        {prompt.prompt for prompt in boot.result.prompts if prompt.kind == TAIL} for boot in boots_of(scene).values()
+    ]
+    assert [len(group) for group in told] == [3] * len(POINTS)
     seconds = boots_of(scene)[1].result.prompts[0].seconds
     assert seconds == pytest.approx(2.1)
 
 
 def test_per_watt_wants_a_driver_that_tells_what_is_drawn() -> None:
     scene = Scene(gear={"objective": Objective.PER_WATT})
-    scene.measured = {1: lambda: Measured(samples(50.0), seen=Surroundings(watts=200.0))}
+    scene.measured = {1: lambda: MeasuredBoot(samples(50.0), seen=Surroundings(watts=200.0))}
     scene.points = (FAST,)
     scene.loop().run()
     assert boots_of(scene)[1].speed == pytest.approx(50 / 200)
@@ -526,7 +545,7 @@ def test_per_watt_wants_a_driver_that_tells_what_is_drawn() -> None:
 
 def test_where_nothing_drafts_no_text_needs_to_be_compared() -> None:
     scene = Scene(points=(Point(),))
-    scene.measured = {2: lambda: Measured(samples(90.0, drafted=0))}
+    scene.measured = {2: lambda: MeasuredBoot(samples(90.0, drafted=0))}
     scene.verify = lambda *_: pytest.fail("compared")
     end = scene.loop().run()
     assert end.outcome is not None

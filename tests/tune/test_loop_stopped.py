@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli import signals
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
-from specdash.control.apply_steps import CancelledApplyError, Steps
-from specdash.core.applies import Step as ApplyStep
-from specdash.tune import loop as loop_module
-from specdash.tune.loop import Texts
-from specdash.tune.status import Ending
+from specdash.control.apply.steps import CancelledApplyError, Steps
+from specdash.core.changes import ApplyStep
+from specdash.tune.run import loop as loop_module
+from specdash.tune.run.loop import Texts
+from specdash.tune.run.status import Ending
 from support.tuning import FAST, START, Scene, ScriptedBed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-    from specdash.bench.samples import Place
-    from specdash.tune.problem import Point
-    from specdash.tune.status import RunEnd
+    from specdash.bench.load.samples import EngineAddress
+    from specdash.tune.model.problem import Point
+    from specdash.tune.run.status import RunEnd
 
 FILES = (loop_module.__file__, signals.__file__, __file__)
 
@@ -67,7 +67,7 @@ class GuardedBed(ScriptedBed):
     """Boots and restores as the bed on the service does: applies that answer signals themselves."""
 
     @contextmanager
-    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         apply: Any = ScriptedApply()
         self.boots += 1
         self.restored = 0

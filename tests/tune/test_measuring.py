@@ -16,14 +16,12 @@ import pynvml
 import pytest
 
 from specdash.backend import demo
-from specdash.bench.samples import Place, Prompt
-from specdash.bench.schedule import Options
-from specdash.collect.gpu_looks import GpuLooks
+from specdash.bench.load.samples import EngineAddress, MeasureOptions, WorkloadPrompt
+from specdash.collect.gpu import GpuLooks
 from specdash.core.errors import InputError, UsageError
-from specdash.tune.measuring import Measurer, UnmeasuredError, warning_classes
-from specdash.tune.objective import conserved, plain_results
-from specdash.tune.planning import TuneOptions, prepare
-from specdash.tune.surroundings import Surroundings, Watch
+from specdash.tune.model.problem import conserved, plain_results
+from specdash.tune.run.measuring import Measurer, Surroundings, UnmeasuredError, Watch, warning_classes
+from specdash.tune.run.planning import TuneOptions, prepare
 from support.chat_server import Answer, ChatServer
 from support.faulty_nvml import FaultyNvml
 from support.scripted_llama import Behaviour, ScriptedLlama
@@ -33,7 +31,9 @@ from support.tuning import samples
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROMPTS = tuple(Prompt(f"p{number}", "prose", ({"role": "user", "content": f"tell {number}"},)) for number in range(3))
+PROMPTS = tuple(
+    WorkloadPrompt(f"p{number}", "prose", ({"role": "user", "content": f"tell {number}"},)) for number in range(3)
+)
 MODEL = str(demo.bundled_model(demo.TARGET_MODEL))
 VALUES = {"LLAMA_MODEL": MODEL, "LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_CTX_SIZE": "4096", "LLAMA_PARALLEL": "2"}
 
@@ -41,12 +41,12 @@ VALUES = {"LLAMA_MODEL": MODEL, "LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_CTX_SIZE"
 def test_every_prompt_is_asked_once_uncached_and_at_full_length() -> None:
     with ChatServer() as server:
         done: list[int] = []
-        found = Measurer(PROMPTS, Options(runs=1, max_tokens=32))(
-            Place(server.url), lambda number, _: done.append(number)
+        found = Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32))(
+            EngineAddress(server.url), lambda number, _: done.append(number)
         )
     assert done == [1, 2, 3]
     assert found.problem == ""
-    assert {one.prompt for one in found.samples} == {"p0", "p1", "p2"}
+    assert {sample.prompt for sample in found.samples} == {"p0", "p1", "p2"}
     assert all(body["ignore_eos"] and body["cache_prompt"] is False for body in server.bodies)
 
 
@@ -54,14 +54,14 @@ def test_the_same_is_asked_in_the_same_order_in_every_boot() -> None:
     asked = []
     for _ in range(2):
         with ChatServer() as server:
-            Measurer(PROMPTS, Options(runs=1, max_tokens=32, seed=5))(Place(server.url), lambda *_: None)
+            Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32, seed=5))(EngineAddress(server.url), lambda *_: None)
         asked.append([(body["messages"], body["seed"]) for body in server.bodies])
     assert asked[0] == asked[1]
 
 
 def test_a_request_that_fails_makes_the_boot_unusable_and_says_why() -> None:
     with ChatServer(answer=lambda number, _: Answer(status=500 if number == 2 else 200)) as server:
-        found = Measurer(PROMPTS, Options(runs=1, max_tokens=32))(Place(server.url), lambda *_: None)
+        found = Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32))(EngineAddress(server.url), lambda *_: None)
     assert found.problem.startswith("1 of 3 requests failed: HTTP 500")
     with pytest.raises(UnmeasuredError, match="1 of 3"):
         found.check()
@@ -69,7 +69,7 @@ def test_a_request_that_fails_makes_the_boot_unusable_and_says_why() -> None:
 
 def test_tokens_for_somebody_else_are_noticed() -> None:
     with ScriptedLlama(Behaviour()) as server:
-        place = Place(server.url)
+        place = EngineAddress(server.url)
         watch = Watch(place)
         server.predicted += 100
         assert watch.end(100).foreign_tokens == 0
@@ -79,7 +79,7 @@ def test_tokens_for_somebody_else_are_noticed() -> None:
 
 def test_other_programs_that_work_are_noticed_and_the_engine_and_we_are_not() -> None:
     with ScriptedLlama(Behaviour()) as server:
-        place = Place(server.url)
+        place = EngineAddress(server.url)
         orphaned = ["sh", "-c", f"{sys.executable} -c 'while True: pass' >/dev/null & echo $!"]
         other = int(subprocess.check_output(orphaned, timeout=10))
         try:
@@ -99,7 +99,7 @@ def test_other_programs_that_work_are_noticed_and_the_engine_and_we_are_not() ->
         (Surroundings(), ""),
         (Surroundings(others_cores=0.2), ""),
         (Surroundings(others_cores=0.5), "other programs used 0.5 CPU cores"),
-        (Surroundings(gpu_before=0.5), "the GPU was 50% busy"),
+        (Surroundings(gpu_before=0.5), "the GPU was 50 % busy"),
         (Surroundings(gpu_before=0.1), ""),
     ],
 )
@@ -114,7 +114,7 @@ def test_on_a_large_machine_more_is_allowed() -> None:
 
 def test_the_energy_of_a_boot_is_the_difference_of_the_counters_over_its_time() -> None:
     nvml = FaultyNvml(gpus=2)
-    watch = Watch(Place("http://127.0.0.1:9"), GpuLooks(nvml=nvml))
+    watch = Watch(EngineAddress("http://127.0.0.1:9"), GpuLooks(nvml=nvml))
     nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = 1_000_000
     nvml.values["nvmlDeviceGetUtilizationRates"] = SimpleNamespace(gpu=0, memory=0)
     seen = watch.end(0)
@@ -127,10 +127,29 @@ def test_the_energy_of_a_boot_is_the_difference_of_the_counters_over_its_time() 
 def test_without_energy_counters_no_power_is_made_up() -> None:
     nvml = FaultyNvml()
     nvml.faults["nvmlDeviceGetTotalEnergyConsumption"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    assert Watch(Place("http://127.0.0.1:9"), GpuLooks(nvml=nvml)).end(0).watts is None
-    assert Watch(Place("http://127.0.0.1:9"), GpuLooks(nvml=FaultyNvml(gpus=0))).end(0).watts is None
-    with pytest.raises(UsageError, match="no GPU here whose driver tells its energy"):
+    assert Watch(EngineAddress("http://127.0.0.1:9"), GpuLooks(nvml=nvml)).end(0).watts is None
+    assert Watch(EngineAddress("http://127.0.0.1:9"), GpuLooks(nvml=FaultyNvml(gpus=0))).end(0).watts is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "faults", "why"),
+    [
+        (1, {"nvmlDeviceGetTotalEnergyConsumption": pynvml.NVML_ERROR_NOT_SUPPORTED}, "the one here does not; "),
+        (0, {}, "NVML shows no GPU; "),
+        (1, {"nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}, "the NVIDIA driver is not loaded; "),
+        (1, {"nvmlDeviceGetCount": pynvml.NVML_ERROR_UNKNOWN}, "driver error: Unknown Error; "),
+    ],
+)
+def test_tokens_per_joule_are_refused_with_the_reason_and_what_goes(
+    gpus: int, faults: dict[str, int], why: str
+) -> None:
+    nvml = FaultyNvml(gpus)
+    nvml.faults.update(faults)
+    with pytest.raises(UsageError) as caught:
         prepare(TuneOptions(objective="per-watt"), VALUES, "t", None, GpuLooks(nvml=nvml), {"HOME": "/none"})
+    assert str(caught.value) == (
+        f"--objective per-watt: needs GPUs whose driver tells their energy (NVML): {why}use decode or latency-p95"
+    )
 
 
 def test_only_warnings_of_the_last_server_in_the_log_count(tmp_path: Path) -> None:
@@ -144,23 +163,29 @@ def test_counters_that_do_not_fit_together_are_not_believed() -> None:
     assert conserved(100, 40, 60)
     assert not conserved(100, 40, 10)
     assert conserved(100, 0, 0)
-    wrong = [replace(one, accepted=10) for one in samples(50.0)]
-    assert all(one.steps == 0 and not one.accepted_per_position for one in plain_results(wrong))
+    wrong = [replace(sample, accepted=10) for sample in samples(50.0)]
+    assert all(
+        plain_result.steps == 0 and not plain_result.accepted_per_position for plain_result in plain_results(wrong)
+    )
     gated = plain_results(wrong, every_step=False)
-    assert all(one.steps == 0 and one.accepted_per_position == (35, 25) for one in gated)
+    assert all(prompt_result.steps == 0 and prompt_result.accepted_per_position == (35, 25) for prompt_result in gated)
     good = plain_results(samples(50.0))
-    assert all(one.steps == 40 and one.accepted_per_position == (35, 25) for one in good)
-    assert sum(one.tokens for one in good) / sum(one.seconds for one in good) == pytest.approx(50.0)
+    assert all(prompt_result.steps == 40 and prompt_result.accepted_per_position == (35, 25) for prompt_result in good)
+    assert sum(prompt_result.tokens for prompt_result in good) / sum(
+        prompt_result.seconds for prompt_result in good
+    ) == pytest.approx(50.0)
 
 
 def test_a_plan_says_what_is_tuned_and_what_it_costs() -> None:
     with ScriptedLlama(Behaviour()) as server:
-        found = prepare(TuneOptions(each=2, tokens=64), VALUES, "the test", Place(server.url), None, {"HOME": "/none"})
+        found = prepare(
+            TuneOptions(each=2, tokens=64), VALUES, "the test", EngineAddress(server.url), None, {"HOME": "/none"}
+        )
     plan = found.plan
     assert plan.start == found.task.points[0]
     assert plan.points == len(found.task.points)
     assert plan.prompts == len(found.prompts) == 8
-    assert [one.key for one in plan.knobs][:2] == ["LLAMA_SPEC_TYPE", "LLAMA_DRAFT_MAX"]
+    assert [knob.key for knob in plan.knobs][:2] == ["LLAMA_SPEC_TYPE", "LLAMA_DRAFT_MAX"]
     assert plan.eta_s is None
     assert plan.notes
     assert found.fingerprint["prompts"]
@@ -176,7 +201,7 @@ def test_a_budget_in_minutes_that_no_boot_fits_into_is_refused() -> None:
 def test_prompts_of_a_file_are_thinned_to_what_a_boot_can_take_with_the_files_shares(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     rows = [{"kind": "sql" if number % 4 else "mail", "prompt": f"text {number}"} for number in range(40)]
-    path.write_text("\n".join(json.dumps(one) for one in rows), encoding="utf-8")
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     options = TuneOptions(prompts=str(path), each=5)
     found = prepare(options, VALUES, "the test", None, None, {"HOME": "/none"})
     assert len(found.prompts) == 10
@@ -188,7 +213,7 @@ def test_calls_of_a_transcript_that_fit_into_a_slot_are_asked(tmp_path: Path) ->
     path = write_session(tmp_path / "session.jsonl", Shape(turns=8, last_chars=9000))
     found = prepare(TuneOptions(transcript=str(path)), VALUES, "the test", None, None, {"HOME": "/none"})
     assert found.prompts
-    assert {one.kind for one in found.prompts} == {"agentic"}
+    assert {prompt.kind for prompt in found.prompts} == {"agentic"}
     small = {**VALUES, "LLAMA_CTX_SIZE": "520"}
     with pytest.raises(InputError, match="no call fits"):
         prepare(TuneOptions(transcript=str(path)), small, "the test", None, None, {"HOME": "/none"})

@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.tuner_lab.grid import both, mtp, ngram, points
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.tune.memory import chance_to_fit, outgrown, ran_out
-from specdash.tune.problem import Point
-from specdash.tune.simulation.grid import both, mtp, ngram, points
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        "allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory",
-        "CUDA error: out of memory",
-        "device 0 has no 512.00 MiB left",
-        "the KV cache could not be allocated",
-        "only 120 MiB of GPU memory are free (256 wanted)",
-        "it does not fit beside what runs now: 3.00 GiB are needed",
-        "llama_init_from_model: failed to allocate compute pp buffers",
-    ],
-)
-def test_an_engine_without_memory_says_so(failure: str) -> None:
-    assert ran_out(failure)
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [
-        "the engine ended with signal 6 (slot update_slots: id 0 | memory_seq_rm [0, end))",
-        "it was killed from outside (SIGKILL); memory may have been short",
-        "CUDA error: an illegal memory access was encountered",
-        "median time to first token 0.3 s, the start's is 0.1 s",
-    ],
-)
-def test_the_word_memory_alone_says_nothing(failure: str) -> None:
-    assert not ran_out(failure)
+from specdash.tune.model.problem import Point
+from specdash.tune.model.tuner import chance_to_fit, outgrown
 
 
 def test_a_draft_that_does_not_fit_does_not_fit_beside_ngrams_either() -> None:

@@ -9,9 +9,25 @@ from pathlib import Path
 import psutil
 
 from specdash.core.paths import tune_runs_dir
-from specdash.tune.problem import BootResult, Budget, Outcome, Point, PromptResult, Stage, Workload
-from specdash.tune.run_files import NOW, RUN, RunFiles, newest_run, read_line, read_run
-from specdash.tune.status import Boot, Ending, Guess, Knob, Now, RunEnd, RunHead, RunPlan, RunState, Step
+from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Stage, TuneOutcome, WorkloadShares
+from specdash.tune.run.status import (
+    NOW,
+    RUN,
+    Boot,
+    CurrentStep,
+    Ending,
+    Guess,
+    Knob,
+    RunEnd,
+    RunFiles,
+    RunHead,
+    RunPlan,
+    RunState,
+    TuneStep,
+    newest_run,
+    read_line,
+    read_run,
+)
 
 START = Point(("draft-simple",), n_max=4)
 FASTER = Point(("draft-simple",), n_max=8, p_min=0.5)
@@ -25,7 +41,7 @@ def plan() -> RunPlan:
         knobs=(Knob("LLAMA_DRAFT_MAX", "1 to 16", "4"),),
         points=45,
         budget=Budget(12, 60.0),
-        workload=Workload((("coding", 0.7), ("prose", 0.3))),
+        workload=WorkloadShares((("coding", 0.7), ("prose", 0.3))),
     )
 
 
@@ -48,7 +64,9 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     files.add(head())
     files.add(boot(1))
     files.add(boot(2, FASTER, "out of memory"))
-    now = Now(103.0, Step.MEASURE, 3, Stage.RACE, FASTER, "the best guess", done=3, total=24, guess=Guess(FASTER, 70.0))
+    now = CurrentStep(
+        103.0, TuneStep.MEASURE, 3, Stage.RACE, FASTER, "the best guess", done=3, total=24, guess=Guess(FASTER, 70.0)
+    )
     files.tell(now)
     run = read_run(tmp_path / "run")
     assert run is not None
@@ -56,7 +74,9 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.boots == (boot(1), boot(2, FASTER, "out of memory"))
     assert run.now == now
     assert run.state is RunState.RUNNING
-    end = RunEnd(200.0, Ending.FINISHED, Outcome(FASTER, improved=True, gain=0.1, low=0.05, high=0.15), (("A", "1"),))
+    end = RunEnd(
+        200.0, Ending.FINISHED, TuneOutcome(FASTER, improved=True, gain=0.1, low=0.05, high=0.15), (("A", "1"),)
+    )
     files.add(end)
     run = read_run(tmp_path / "run")
     assert run is not None
@@ -66,7 +86,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_nobody_else_may_read_them(tmp_path: Path) -> None:
     files = RunFiles(tmp_path / "run")
     files.add(head())
-    files.tell(Now(1.0, Step.PLAN))
+    files.tell(CurrentStep(1.0, TuneStep.PLAN))
     for path in (tmp_path / "run" / RUN, tmp_path / "run" / NOW):
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -79,7 +99,7 @@ def test_a_line_that_was_cut_off_is_passed_over_and_the_next_is_not_lost(tmp_pat
     files.add(boot(1))
     run = read_run(tmp_path)
     assert run is not None
-    assert [one.number for one in run.boots] == [1]
+    assert [item.number for item in run.boots] == [1]
 
 
 def test_what_is_no_event_is_none() -> None:
@@ -118,7 +138,7 @@ def test_a_run_whose_process_is_gone_was_cut_short(tmp_path: Path) -> None:
 def test_what_went_on_before_it_was_taken_up_again_is_not_told(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
     files.add(head(at=1.0))
-    files.tell(Now(2.0, Step.MEASURE))
+    files.tell(CurrentStep(2.0, TuneStep.MEASURE))
     files.add(head(at=3.0))
     run = read_run(tmp_path)
     assert run is not None

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.samples import Prompt
+from specdash.bench.load.samples import WorkloadPrompt
 from specdash.core.errors import InputError
-from specdash.tune.measuring import Measured
-from specdash.tune.planning import TuneOptions, options_of
-from specdash.tune.run_report import write_report
-from specdash.tune.run_setup import RunRecord, Setup, changed, fingerprint, known_warnings, read_setup
+from specdash.tune.run.measuring import MeasuredBoot
+from specdash.tune.run.planning import TuneOptions, options_of
+from specdash.tune.run.run_report import write_report
+from specdash.tune.run.status import Setup, TuneRunRecord, changed, fingerprint, known_warnings, read_setup
 from support.tuning import Scene, boot_failed, samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROMPTS = (Prompt("a", "coding", ({"role": "user", "content": "x"},)),)
+PROMPTS = (WorkloadPrompt("a", "coding", ({"role": "user", "content": "x"},)),)
 
 
 def told(values: dict[str, str], **more: str) -> dict[str, str]:
@@ -43,15 +43,15 @@ def test_no_setting_can_be_read_from_a_fingerprint() -> None:
 def test_a_model_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "m.gguf"
     file.write_bytes(b"one")
-    one = fingerprint({}, engine="", gpus=(), prompts=(), files={"model": str(file)}, more={})
+    entry = fingerprint({}, engine="", gpus=(), prompts=(), files={"model": str(file)}, more={})
     file.write_bytes(b"two")
     two = fingerprint({}, engine="", gpus=(), prompts=(), files={"model": str(file), "draft model": None}, more={})
-    assert len(changed(one, two)) == 1
-    assert changed(one, two)[0].startswith("model: m.gguf, 3 bytes, ")
+    assert len(changed(entry, two)) == 1
+    assert changed(entry, two)[0].startswith("model: m.gguf, 3 bytes, ")
 
 
 def test_the_setup_comes_back_and_a_damaged_one_is_said(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path / "run")
+    record = TuneRunRecord(tmp_path / "run")
     options = replace(TuneOptions(), restarts=7, minutes=1.5)
     record.write_setup(Setup(asdict(options), {"engine": "b1"}))
     found = read_setup(tmp_path / "run")
@@ -67,32 +67,32 @@ def test_the_setup_comes_back_and_a_damaged_one_is_said(tmp_path: Path) -> None:
 
 
 def test_warnings_of_counted_boots_are_known_again(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path)
-    record.keep(1, Measured((), warnings=frozenset({"a"})), "")
-    record.keep(2, Measured((), warnings=frozenset({"b"})), "")
-    record.keep(1, Measured((), warnings=frozenset({"thrown"})), "disturbed")
+    record = TuneRunRecord(tmp_path)
+    record.keep(1, MeasuredBoot((), warnings=frozenset({"a"})), "")
+    record.keep(2, MeasuredBoot((), warnings=frozenset({"b"})), "")
+    record.keep(1, MeasuredBoot((), warnings=frozenset({"thrown"})), "disturbed")
     assert known_warnings(tmp_path, [1]) == frozenset({"a"})
     assert known_warnings(tmp_path, [3]) is None
     assert known_warnings(tmp_path / "none", [1]) is None
 
 
 def test_the_report_tells_the_choice_the_boots_and_what_was_discarded(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path)
+    record = TuneRunRecord(tmp_path)
     scene = Scene()
     scene.bed.faults = {3: boot_failed("out of | memory")}
     loop = scene.loop()
     loop.gear = replace(loop.gear, record=record)
     loop.run()
-    record.keep(2, Measured(samples(1.0)), "somebody came")
+    record.keep(2, MeasuredBoot(samples(1.0)), "somebody came")
     write_report(record)
     text = (tmp_path / "report.md").read_text()
-    assert "**Better: draft-simple n6**, +40.0% (+39.0% to +41.0%)." in text
-    assert "By its own boots alone: +40.0%" in text
+    assert "**Better: draft-simple n6**, +40.0 % [+39.0, +41.0]." in text
+    assert "By its own boots alone: +40.0 %" in text
     assert "out of \\| memory" in text
     assert "- discarded, boot 2: somebody came" in text
     assert "POINT=draft-simple n6" in text
     data = json.loads((tmp_path / "report.json").read_text())
-    assert [one["result"]["failure"] for one in data["boots"]] == ["", "", "out of | memory", ""]
+    assert [boot["result"]["failure"] for boot in data["boots"]] == ["", "", "out of | memory", ""]
     assert data["boots"][1]["classes"]["coding"]["speed"] == pytest.approx(70.0)
     assert data["boots"][1]["against_the_start"]["gain"] == pytest.approx(0.4)
     assert data["boots"][1]["latency_p95_s"] == pytest.approx(0.1 + 100 / 70)
@@ -101,5 +101,5 @@ def test_the_report_tells_the_choice_the_boots_and_what_was_discarded(tmp_path: 
 
 
 def test_a_run_of_which_nothing_is_known_has_no_report(tmp_path: Path) -> None:
-    write_report(RunRecord(tmp_path))
+    write_report(TuneRunRecord(tmp_path))
     assert list(tmp_path.iterdir()) == []

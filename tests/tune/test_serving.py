@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.bench.samples import Place, Prompt
-from specdash.bench.schedule import Options
+from specdash.bench.load.samples import EngineAddress, MeasureOptions, WorkloadPrompt
 from specdash.core.flag import Flag
-from specdash.tune import serving
-from specdash.tune.pulse import Pulse
-from specdash.tune.serving import Calm, Load, Trickle, proxies_load, together
-from specdash.tune.surroundings import Surroundings
+from specdash.tune.run import measuring
+from specdash.tune.run.loop import Pulse
+from specdash.tune.run.measuring import EngineLoad, GentleRunner, QuietMoments, Surroundings, proxies_load, together
 from support.chat_server import Answer, ChatServer
 from support.scripted_llama import Behaviour, ScriptedLlama
 
@@ -23,28 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PROMPTS = tuple(
-    Prompt(f"{kind}-{number}", kind, ({"role": "user", "content": "write"},))
+    WorkloadPrompt(f"{kind}-{number}", kind, ({"role": "user", "content": "write"},))
     for kind in ("coding", "prose")
     for number in range(2)
 )
-IDLE, BUSY, QUEUE = Load(0, 0, 0, 0), Load(1, 0, 0, 1), Load(1, 2, 1, 1)
+IDLE, BUSY, QUEUE = EngineLoad(0, 0, 0, 0), EngineLoad(1, 0, 0, 1), EngineLoad(1, 2, 1, 1)
 
 
 class Loads:
     """What the engine and the proxies say, one look after the other; the last for ever."""
 
-    def __init__(self, *loads: Load) -> None:
+    def __init__(self, *loads: EngineLoad) -> None:
         self.loads = list(loads)
         self.looks = 0
 
-    def __call__(self, place: Place, env: Mapping[str, str]) -> Load:
+    def __call__(self, place: EngineAddress, env: Mapping[str, str]) -> EngineLoad:
         self.looks += 1
         return self.loads.pop(0) if len(self.loads) > 1 else self.loads[0]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_POLL_S", 0.01)
+    monkeypatch.setattr(measuring, "_POLL_S", 0.01)
 
 
 @pytest.fixture
@@ -53,12 +51,12 @@ def server() -> Iterator[ChatServer]:
         yield found
 
 
-def calm(server: ChatServer, *loads: Load, stop: Flag | None = None) -> Calm:
-    return Calm(lambda: Place(server.url), stop or Flag(), {}, quiet_s=0.02, look=Loads(*loads))
+def calm(server: ChatServer, *loads: EngineLoad, stop: Flag | None = None) -> QuietMoments:
+    return QuietMoments(lambda: EngineAddress(server.url), stop or Flag(), {}, quiet_s=0.02, look=Loads(*loads))
 
 
-def trickle(found: Calm, **more: Any) -> Trickle:
-    return Trickle(PROMPTS, Options(max_tokens=32), found, **more)
+def trickle(found: QuietMoments, **more: Any) -> GentleRunner:
+    return GentleRunner(PROMPTS, MeasureOptions(max_tokens=32), found, **more)
 
 
 def test_a_restart_waits_until_nobody_asked_anything_for_a_while(server: ChatServer) -> None:
@@ -80,21 +78,21 @@ def test_waiting_ends_when_a_stop_is_asked_for(server: ChatServer) -> None:
 
 
 def test_unknown_is_taken_for_idle_and_queues_are_seen_at_either_end() -> None:
-    assert Load().idle
-    assert not Load(0, 0, 1, 0).idle
-    assert Load(0, 0, 1, 0).queues
-    assert Load(1, 1).queues
-    assert not Load(1, 0).queues
+    assert EngineLoad().idle
+    assert not EngineLoad(0, 0, 1, 0).idle
+    assert EngineLoad(0, 0, 1, 0).queues
+    assert EngineLoad(1, 1).queues
+    assert not EngineLoad(1, 0).queues
 
 
 def test_each_prompt_is_asked_once_in_its_order_after_one_warm_up(
     server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Calm, "wait", lambda *_: None)
+    monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
     done: list[tuple[int, int]] = []
-    found = trickle(calm(server, IDLE))(Place(server.url), lambda *told: done.append(told))
+    found = trickle(calm(server, IDLE))(EngineAddress(server.url), lambda *told: done.append(told))
     assert len(server.bodies) == len(PROMPTS) + 1
-    assert [one.prompt for one in found.samples] == [one.id for one in PROMPTS]
+    assert [sample.prompt for sample in found.samples] == [prompt.id for prompt in PROMPTS]
     assert done == [(number, 4) for number in range(1, 5)]
     assert found.problem == ""
     assert not found.seen.foreign_tokens
@@ -103,11 +101,11 @@ def test_each_prompt_is_asked_once_in_its_order_after_one_warm_up(
 def test_it_steps_aside_for_users_that_queue_and_does_not_ask_that_prompt_again(
     server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Calm, "wait", lambda *_: None)
+    monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
     server.answer = lambda number, _body: Answer(hang=number == 2)
-    told: list[Load] = []
+    told: list[EngineLoad] = []
 
-    def look(_place: Place, _env: Mapping[str, str]) -> Load:
+    def look(_place: EngineAddress, _env: Mapping[str, str]) -> EngineLoad:
         """Somebody queues once, while the second prompt runs."""
         if len(server.bodies) < 3 or told:
             return IDLE
@@ -116,8 +114,8 @@ def test_it_steps_aside_for_users_that_queue_and_does_not_ask_that_prompt_again(
 
     found = calm(server, IDLE)
     found.look = look
-    measured = trickle(found)(Place(server.url), lambda *_: None)
-    assert [one.prompt for one in measured.samples] == ["coding-0", "prose-0", "prose-1"]
+    measured = trickle(found)(EngineAddress(server.url), lambda *_: None)
+    assert [sample.prompt for sample in measured.samples] == ["coding-0", "prose-0", "prose-1"]
     assert "1 of 4 prompts left out because users came" in measured.notes
     assert measured.problem == ""
     assert not measured.seen.foreign_tokens
@@ -126,9 +124,9 @@ def test_it_steps_aside_for_users_that_queue_and_does_not_ask_that_prompt_again(
 def test_where_users_come_all_the_time_the_boot_counts_as_disturbed(
     server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Calm, "wait", lambda *_: None)
-    monkeypatch.setattr(Trickle, "_one", lambda *_, **__: (None, Surroundings()))
-    measured = trickle(calm(server, QUEUE))(Place(server.url), lambda *_: None)
+    monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
+    monkeypatch.setattr(GentleRunner, "_one", lambda *_, **__: (None, Surroundings()))
+    measured = trickle(calm(server, QUEUE))(EngineAddress(server.url), lambda *_: None)
     assert measured.seen.disturbance()
     assert "users came whenever coding, prose was asked" in measured.problem
 
@@ -137,13 +135,13 @@ def test_what_was_just_seen_is_shown_without_another_look(server: ChatServer, mo
     found = calm(server, QUEUE, IDLE)
     assert found.lately() == QUEUE
     assert found.lately() == QUEUE
-    monkeypatch.setattr(serving, "_FRESH_S", 0.0)
+    monkeypatch.setattr(measuring, "_FRESH_S", 0.0)
     assert found.lately() == IDLE
 
 
 def test_a_look_at_the_proxies_alone_asks_the_engine_nothing() -> None:
     with ScriptedLlama(Behaviour()) as engine:
-        assert proxies_load(Place(engine.url), {"HOME": "/none"}) == Load()
+        assert proxies_load(EngineAddress(engine.url), {"HOME": "/none"}) == EngineLoad()
         assert engine.requests == 0
 
 
@@ -157,7 +155,7 @@ def test_a_pulse_spends_little_time_however_long_a_beat_takes() -> None:
     with Pulse(beat, 0.001):
         time.sleep(0.5)
     assert beats
-    assert all(later - one >= 0.2 for one, later in itertools.pairwise(beats))
+    assert all(later - value >= 0.2 for value, later in itertools.pairwise(beats))
     ended = len(beats)
     time.sleep(0.05)
     assert len(beats) == ended

@@ -9,34 +9,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.tune.objective import TAIL
-from specdash.tune.problem import BootResult, Outcome, Point, PromptResult
-from specdash.tune.tail import count, in_the_tail, marked, tail_gain
-from specdash.tune.tuner import SpecTuner
+from specdash.tune.model.problem import TAIL, BootResult, Point, PromptResult, TuneOutcome
+from specdash.tune.model.race import in_the_tail, marked, slowest_of, tail_gain
+from specdash.tune.model.tuner import SpecTuner
 from support.latencies import POINTS, Latencies
 
 ONE, OTHER = Point(("draft-simple",), n_max=2, p_min=0.0), Point()
 
 
 def result(point: Point, seconds: list[float]) -> BootResult:
-    prompts = tuple(PromptResult(f"p{place:02}", "prose", 100, one) for place, one in enumerate(seconds))
+    prompts = tuple(PromptResult(f"p{place:02}", "prose", 100, second) for place, second in enumerate(seconds))
     return BootResult(point, prompts)
 
 
 def test_the_slowest_fifth_is_marked_and_never_fewer_than_three() -> None:
-    assert [count(prompts) for prompts in (1, 2, 3, 8, 15, 24, 100)] == [1, 2, 3, 3, 3, 5, 20]
+    assert [slowest_of(prompts) for prompts in (1, 2, 3, 8, 15, 24, 100)] == [1, 2, 3, 3, 3, 5, 20]
     found = marked(result(ONE, [float(place % 7) for place in range(24)]).prompts)
-    slowest = {one.prompt for one in found if one.kind == TAIL}
+    slowest = {prompt_result.prompt for prompt_result in found if prompt_result.kind == TAIL}
     assert slowest == {"p06", "p13", "p20", "p05", "p12"}
-    assert [one.prompt for one in found] == [f"p{place:02}" for place in range(24)]
+    assert [prompt_result.prompt for prompt_result in found] == [f"p{place:02}" for place in range(24)]
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=4, max_size=30))
 def test_no_prompt_that_is_left_out_is_slower_than_one_that_is_marked(seconds: list[float]) -> None:
     found = marked(result(ONE, seconds).prompts)
-    slow = [one.seconds for one in found if one.kind == TAIL]
-    assert len(slow) == count(len(seconds))
-    assert min(slow) >= max((one.seconds for one in found if one.kind != TAIL), default=0.0)
+    slow = [prompt_result.seconds for prompt_result in found if prompt_result.kind == TAIL]
+    assert len(slow) == slowest_of(len(seconds))
+    assert min(slow) >= max(
+        (prompt_result.seconds for prompt_result in found if prompt_result.kind != TAIL), default=0.0
+    )
 
 
 @settings(deadline=None, max_examples=20)
@@ -44,7 +45,7 @@ def test_no_prompt_that_is_left_out_is_slower_than_one_that_is_marked(seconds: l
 def test_a_point_that_is_faster_throughout_gains_just_that(seed: int, factor: float) -> None:
     world = Latencies(seed, own=0.0, prompt=0.0, boot=0.0)
     start = world.booted(POINTS[1], 0)
-    faster = BootResult(OTHER, tuple(replace(one, seconds=one.seconds / factor) for one in start.prompts))
+    faster = BootResult(OTHER, tuple(replace(prompt, seconds=prompt.seconds / factor) for prompt in start.prompts))
     told = tail_gain([start], [faster])
     assert told is not None
     assert told.gain == pytest.approx(factor - 1)
@@ -71,7 +72,7 @@ def test_too_few_prompts_tell_nothing() -> None:
     assert tail_gain(few, [result(OTHER, [1.0, 1.0, 1.0])]) is None
     assert tail_gain([], few) is None
     task = Latencies(1).task
-    outcome = Outcome(OTHER, True, 0.5, 0.4, 0.6)
+    outcome = TuneOutcome(OTHER, True, 0.5, 0.4, 0.6)
     found = in_the_tail(outcome, [*few], replace(task, start=ONE))
     assert (found.chosen, found.improved) == (ONE, False)
 
@@ -117,7 +118,7 @@ def test_of_equal_points_hardly_any_is_promoted() -> None:
     assert len(wrong) <= 2
 
 
-def concluded(world: Latencies) -> Outcome:
+def concluded(world: Latencies) -> TuneOutcome:
     """What a whole run makes of it."""
     tuner = SpecTuner(world.task, 1)
     while (asked := tuner.ask()) is not None:

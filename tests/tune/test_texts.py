@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.samples import BootFailedError, Place
-from specdash.tune.problem import Point
-from specdash.tune.texts import TextCheck
+from specdash.bench.load.samples import BootFailedError, EngineAddress
+from specdash.tune.model.problem import Point
+from specdash.tune.run.loop import TextCheck
 from support.scripted_llama import Behaviour, ScriptedLlama
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class Servers:
     boots: list[str] = field(default_factory=list)
 
     @contextmanager
-    def boot(self, configuration: Mapping[str, str]) -> Iterator[Place]:
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         self.boots.append(configuration["point"])
         if self.fails:
             raise BootFailedError("it does not come up")
         with ScriptedLlama(PLAIN if configuration["point"] == "none" else self.drafting) as server:
-            yield Place(server.url)
+            yield EngineAddress(server.url)
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
         """Nobody watches."""

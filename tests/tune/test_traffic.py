@@ -9,26 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.bench.workloads import bundled
+from specdash.bench.load.workloads import bundled
 from specdash.core.errors import InputError
-from specdash.core.proxy_events import Outcome, RequestEvent, to_json
-from specdash.core.proxy_status import ProxyEvents
+from specdash.core.proxy_events import ProxyEvents, RequestEvent, RequestOutcome, to_json
 from specdash.core.readings import Reading, Source
-from specdash.insight.samples import RequestSample, Work
-from specdash.tune.traffic import LONGEST, SHORTEST, events_samples, filled, matched, recorded_samples, shape_of
+from specdash.insight.request import RequestPurpose, ServedRequest
+from specdash.tune.run.planning import LONGEST, SHORTEST, events_samples, filled, matched, recorded_samples, shape_of
 from support.recording import TARGET, file_of, hurry, recording
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def request(prompt: int = 1000, answer: int = 100, work: Work | None = None) -> RequestSample:
-    return RequestSample(0.0, 1.0, prompt_tokens=prompt, decode_tokens=answer, work=work)
+def request(prompt: int = 1000, answer: int = 100, work: RequestPurpose | None = None) -> ServedRequest:
+    return ServedRequest(prompt_total_tokens=prompt, decode_tokens=answer, purpose=work)
 
 
 def test_tokens_and_not_requests_make_the_shares() -> None:
-    agentic = [request(answer=300, work=Work.TOOL_CALL)] * 15
-    chat = [request(answer=100, work=Work.CHAT)] * 15
+    agentic = [request(answer=300, work=RequestPurpose.TOOL_CALL)] * 15
+    chat = [request(answer=100, work=RequestPurpose.CHAT)] * 15
     shape = shape_of([*agentic, *chat], "the test")
     assert shape.requests == 30
     assert shape.shares["agentic"] == pytest.approx(0.75)
@@ -41,8 +40,8 @@ def test_what_nobody_told_is_spread_over_all_classes() -> None:
     assert set(shape.shares.values()) == {0.25}
 
 
-@pytest.mark.parametrize("samples", [[], [request()] * 19, [RequestSample(0.0, 1.0)] * 50])
-def test_too_few_requests_tell_no_shape(samples: list[RequestSample]) -> None:
+@pytest.mark.parametrize("samples", [[], [request()] * 19, [ServedRequest()] * 50])
+def test_too_few_requests_tell_no_shape(samples: list[ServedRequest]) -> None:
     with pytest.raises(InputError, match="too few to tell the shape"):
         shape_of(samples, "the test")
 
@@ -52,14 +51,14 @@ def test_too_few_requests_tell_no_shape(samples: list[RequestSample]) -> None:
 def test_matched_prompts_keep_within_the_lengths_seen_and_the_room_there_is(
     lengths: list[tuple[int, int]], each: int
 ) -> None:
-    shape = shape_of([request(*one, work=Work.TOOL_CALL) for one in lengths], "the test")
+    shape = shape_of([request(*length, work=RequestPurpose.TOOL_CALL) for length in lengths], "the test")
     prompts = matched(shape, each, room=4096)
     assert len(prompts) == each
-    assert {one.kind for one in prompts} == {"agentic"}
-    for one in prompts:
-        assert SHORTEST <= (one.max_tokens or 0) <= LONGEST
-        assert sum(len(str(message.get("content"))) for message in one.messages) < 4.5 * 4096
-    assert [one.max_tokens for one in prompts] == sorted(one.max_tokens or 0 for one in prompts)
+    assert {prompt.kind for prompt in prompts} == {"agentic"}
+    for prompt in prompts:
+        assert SHORTEST <= (prompt.max_tokens or 0) <= LONGEST
+        assert sum(len(str(message.get("content"))) for message in prompt.messages) < 4.5 * 4096
+    assert [prompt.max_tokens for prompt in prompts] == sorted(prompt.max_tokens or 0 for prompt in prompts)
 
 
 def test_filling_brings_a_prompt_to_its_length_the_same_way_every_time() -> None:
@@ -78,7 +77,14 @@ def test_the_proxys_events_are_read_as_far_as_they_are_recent(tmp_path: Path) ->
     lines = [
         to_json(
             RequestEvent(
-                at, "s", f"r{at}", outcome=Outcome.OK, duration_s=2.0, prompt_tokens=500, completion_tokens=80, tools=3
+                at,
+                "s",
+                f"r{at}",
+                outcome=RequestOutcome.OK,
+                duration_s=2.0,
+                prompt_tokens=500,
+                completion_tokens=80,
+                tools=3,
             )
         )
         for at in (10.0, *(1000.0 + number for number in range(25)))
@@ -86,7 +92,7 @@ def test_the_proxys_events_are_read_as_far_as_they_are_recent(tmp_path: Path) ->
     path.write_text("\n".join([*lines, "no event", '{"event":"request"']) + "\n", encoding="utf-8")
     found = events_samples(path, since=900.0)
     assert len(found) == 25
-    assert {one.work for one in found} == {Work.AGENT_TEXT}
+    assert {request_sample.purpose for request_sample in found} == {RequestPurpose.AGENT_TEXT}
     assert shape_of(found, "the proxy").shares == {"agentic": 1.0}
     assert events_samples(tmp_path / "missing", since=0.0) == ()
 

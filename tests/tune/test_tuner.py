@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.tuner_lab.grid import Noise
+from benchmarks.tuner_lab.recorded_sweeps import grounds
+from benchmarks.tuner_lab.simulator import Environment
 
 from specdash.core.errors import UsageError
-from specdash.tune.problem import BootResult, Budget, Point, PromptResult, Stage, Task, Workload
-from specdash.tune.recorded_sweeps import grounds
-from specdash.tune.simulation.grid import Noise
-from specdash.tune.simulator import Environment
-from specdash.tune.tuner import SpecTuner
+from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Stage, Task, WorkloadShares
+from specdash.tune.model.tuner import SpecTuner
 
 SLOW, FAST = Point(), Point(("draft-mtp",), n_max=3, p_min=0.0)
 DEEP = Point(("draft-mtp",), n_max=8, p_min=0.0)
@@ -45,7 +45,7 @@ def test_it_comes_near_the_optimum_within_its_budget(driven: SpecTuner, environm
 
 
 def test_the_chosen_point_was_booted(driven: SpecTuner) -> None:
-    assert driven.outcome().chosen in [one.point for one in driven.results]
+    assert driven.outcome().chosen in [result.point for result in driven.results]
 
 
 def test_every_boot_has_a_reason(environment: Environment) -> None:
@@ -72,22 +72,22 @@ def test_the_results_are_all_the_state_there_is(driven: SpecTuner, environment: 
 
 
 def test_another_mix_is_judged_without_a_restart(driven: SpecTuner, environment: Environment) -> None:
-    prose = driven.rescore(Workload((("prose", 1.0),)))
+    prose = driven.rescore(WorkloadShares((("prose", 1.0),)))
     assert prose.restarts == len(driven.results)
-    speeds = {one.point: one.speed for one in driven.beliefs(Workload((("prose", 1.0),)))}
-    booted = {one.point for one in driven.results}
+    speeds = {belief.point: belief.speed for belief in driven.beliefs(WorkloadShares((("prose", 1.0),)))}
+    booted = {result.point for result in driven.results}
     assert speeds[prose.chosen] >= 0.97 * max(speeds[point] for point in booted)
 
 
 def test_a_mix_of_unmeasured_classes_is_refused(driven: SpecTuner) -> None:
     with pytest.raises(UsageError, match="poetry"):
-        driven.rescore(Workload((("poetry", 1.0),)))
+        driven.rescore(WorkloadShares((("poetry", 1.0),)))
 
 
 def test_what_it_believes_of_a_point_holds_its_true_speed(driven: SpecTuner, environment: Environment) -> None:
     beliefs = driven.beliefs()
     assert len(beliefs) == len(environment.task(8).points)
-    assert all(one.speed > 0 and one.sd >= 0 for one in beliefs)
+    assert all(belief.speed > 0 and belief.sd >= 0 for belief in beliefs)
     best = beliefs[0]
     assert best.speed == pytest.approx(environment.true_speed(best.point), rel=0.15)
 
@@ -97,7 +97,7 @@ def test_points_that_need_more_memory_than_one_that_had_too_little_are_not_boote
     while (asked := tuner.ask()) is not None:
         asked_for.append(asked.point)
         too_long = (asked.point.n_max or 0) >= 8
-        result = BootResult(asked.point, failure="out of memory") if too_long else None
+        result = BootResult(asked.point, failure="out of memory", out_of_memory=True) if too_long else None
         tuner.tell(result or environment.boot(asked.point, len(tuner.results)))
     alone = [point for point in asked_for if point.types == ("draft-mtp",) and (point.n_max or 0) >= 8]
     assert len(alone) == 1
@@ -135,7 +135,7 @@ def uncounted(point: Point, per_token: float) -> BootResult:
 
 def test_without_counters_it_goes_by_speed_alone() -> None:
     speeds = {SLOW: 0.020, FAST: 0.012, DEEP: 0.025}
-    tuner = SpecTuner(Task((SLOW, FAST, DEEP), SLOW, Workload((("coding", 1.0),)), Budget(6)))
+    tuner = SpecTuner(Task((SLOW, FAST, DEEP), SLOW, WorkloadShares((("coding", 1.0),)), Budget(6)))
     while (asked := tuner.ask()) is not None:
         tuner.tell(uncounted(asked.point, speeds[asked.point]))
     outcome = tuner.outcome()
@@ -145,7 +145,7 @@ def test_without_counters_it_goes_by_speed_alone() -> None:
 
 def test_points_that_are_all_alike_leave_the_start() -> None:
     tuner, wobble = (
-        SpecTuner(Task((SLOW, FAST, DEEP), SLOW, Workload((("coding", 1.0),)), Budget(6))),
+        SpecTuner(Task((SLOW, FAST, DEEP), SLOW, WorkloadShares((("coding", 1.0),)), Budget(6))),
         (0, 2, -1, 1, -2, 1),
     )
     while (asked := tuner.ask()) is not None:
@@ -156,7 +156,7 @@ def test_points_that_are_all_alike_leave_the_start() -> None:
 
 
 def test_a_gain_that_boots_do_not_bear_out_is_raced_confirmed_and_not_believed() -> None:
-    task = Task((SLOW, FAST, DEEP), SLOW, Workload((("coding", 1.0),)), Budget(6))
+    task = Task((SLOW, FAST, DEEP), SLOW, WorkloadShares((("coding", 1.0),)), Budget(6))
     tuner, luck, stages = SpecTuner(task), (0.04, 0.0, -0.03, -0.04, 0.03, 0.02), []
     speeds = {SLOW: 0.020, FAST: 0.0192, DEEP: 0.030}
     while (asked := tuner.ask()) is not None:
@@ -170,26 +170,26 @@ def test_a_gain_that_boots_do_not_bear_out_is_raced_confirmed_and_not_believed()
 
 
 def test_where_nothing_tells_the_noise_what_is_promoted_was_booted_twice_and_so_was_the_start() -> None:
-    task = Task((SLOW, FAST, DEEP), SLOW, Workload((("coding", 1.0),)), Budget(8))
+    task = Task((SLOW, FAST, DEEP), SLOW, WorkloadShares((("coding", 1.0),)), Budget(8))
     tuner, speeds = SpecTuner(task), {SLOW: 0.020, FAST: 0.018, DEEP: 0.025}
     while (asked := tuner.ask()) is not None:
         tuner.tell(uncounted(asked.point, speeds[asked.point]))
-    booted = [one.point for one in tuner.results]
+    booted = [result.point for result in tuner.results]
     assert tuner.outcome().chosen == FAST
     assert booted.count(FAST) >= 2
     assert booted.count(SLOW) >= 2
 
 
-def test_a_crash_whose_log_names_memory_rules_out_the_point_alone(environment: Environment) -> None:
+def test_a_crash_rules_out_the_point_alone(environment: Environment) -> None:
     tuner, crashed = SpecTuner(environment.task(12)), "the engine ended with signal 6 (memory_seq_rm [0, end))"
     while (asked := tuner.ask()) is not None:
-        first_deep = asked.point.n_max == 8 and not any(one.failure for one in tuner.results)
+        first_deep = asked.point.n_max == 8 and not any(result.failure for result in tuner.results)
         tuner.tell(
             BootResult(asked.point, failure=crashed)
             if first_deep
             else environment.boot(asked.point, len(tuner.results))
         )
-    assert [one.failure for one in tuner.beliefs() if one.failure] == [crashed]
+    assert [belief.failure for belief in tuner.beliefs() if belief.failure] == [crashed]
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_boots_that_differ_from_themselves_by_a_third_crown_nobody_more_often_th
         while (asked := tuner.ask()) is not None:
             boot = environment.boot(asked.point, len(tuner.results))
             luck = float(np.exp(random.normal(0.0, 0.3)))
-            slower = tuple(replace(one, seconds=one.seconds * luck) for one in boot.prompts)
+            slower = tuple(replace(prompt, seconds=prompt.seconds * luck) for prompt in boot.prompts)
             tuner.tell(replace(boot, prompts=slower))
         promoted += tuner.outcome().improved
     assert promoted <= 4  # of 40: five in a hundred may be, and twice as many are luck
@@ -214,21 +214,21 @@ def test_no_run_ends_with_boots_to_spare_before_no_speculation_was_measured() ->
     while (asked := tuner.ask()) is not None:
         failed = BootResult(asked.point, failure="it crashed") if asked.point == DEEP else None
         tuner.tell(failed or environment.boot(asked.point, len(tuner.results)))
-    assert SLOW in {one.point for one in tuner.results}
+    assert SLOW in {result.point for result in tuner.results}
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_promoted_without_a_fresh_boot_of_the_start(seed: int) -> None:
     environment = Environment.draw(seed, "noisy")
     driven = drive(SpecTuner(environment.task(8)), environment)
-    boots = [one.point for one in driven.results].count(environment.start)
+    boots = [result.point for result in driven.results].count(environment.start)
     outcome = driven.outcome()
     assert outcome.confirmed == (boots >= 2) or not outcome.improved
     assert boots >= 2 or not outcome.improved
 
 
 def test_a_gain_that_no_fresh_boot_of_the_start_confirmed_is_told_and_not_chosen() -> None:
-    task = Task((SLOW, FAST, DEEP), SLOW, Workload((("coding", 1.0),)), Budget(4))
+    task = Task((SLOW, FAST, DEEP), SLOW, WorkloadShares((("coding", 1.0),)), Budget(4))
     tuner, speeds = SpecTuner(task), {SLOW: 0.020, FAST: 0.008}
     for point in (SLOW, FAST, FAST, FAST):
         tuner.ask()

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from specdash.llama.client import HttpAnswer, Transport
+from specdash.llama.server_answers import ParseError, load_object
+from specdash.system.http import events
+
+if TYPE_CHECKING:
+    from specdash.core.readings import Failure
 
 REQUEST_DEADLINE_S = 60.0
-PAUSE_S = 1.5
+PAUSE_S = 9.0
+"""Between the turns of an agent: they shall not fill the server that the other traffic is watched on."""
+MAX_TOKENS, STUCK_MAX_TOKENS = 64, 4
 START_DEADLINE_S = 30.0
 CONTEXT_SHARE = 0.7
 """Share of the context window at which an agent begins a new session."""
@@ -37,17 +47,16 @@ _LINES = "".join(f"    def step_{at}(self, value):\n        return value + {at}\
 
 
 class Agent:
-    """One session after another through the proxy at `url`."""
+    """One session after another through a proxy."""
 
-    def __init__(self, url: str, name: str, *, window: int, stuck: bool, seed: int) -> None:
-        self._url = url
+    def __init__(self, name: str, *, window: int, stuck: bool, seed: int) -> None:
         self._window = window
         self._name = name
         self._stuck = stuck
         self._rng = random.Random(seed)  # noqa: S311
         self._number = 0
 
-    async def run(self, client: Any) -> None:
+    async def run(self, client: Transport) -> None:
         """Work until cancelled."""
         while True:
             self._number += 1
@@ -62,23 +71,20 @@ class Agent:
         file = self._rng.choice(_FILES)
         return f"Read the file {file}"
 
-    async def _turn(self, client: Any, messages: list[dict[str, Any]], turn: int) -> float | None:
-        """One exchange; returns the share of the context it used, None when it failed."""
-        import httpx
-
+    async def _turn(self, client: Transport, messages: list[dict[str, Any]], turn: int) -> float | None:
         body = {
             "model": "claude-demo",
-            "max_tokens": 192,
-            "temperature": 0.0 if self._stuck else 0.6,
+            "max_tokens": STUCK_MAX_TOKENS if self._stuck else MAX_TOKENS,
+            "temperature": 0.0,
             "stream": True,
             "messages": messages,
             "tools": TOOLS,
         }
         headers = {"x-claude-code-session-id": f"{self._name}-{self._number}"}
         try:
-            async with client.stream("POST", f"{self._url}/v1/messages", json=body, headers=headers) as response:
-                content, used = await _content(response)
-        except (httpx.HTTPError, ValueError, KeyError):
+            answer = await client.post("/v1/messages", body, REQUEST_DEADLINE_S, headers)
+            content, used = _content(answer.body if isinstance(answer, HttpAnswer) else b"")
+        except (ValueError, KeyError):
             return None
         if self._stuck:
             # A stuck model asks for the same again, whatever it was told.
@@ -92,22 +98,18 @@ class Agent:
     def _result(self, turn: int) -> str:
         if self._stuck:
             return "FileNotFoundError: config.py"
-        return f"class Module{turn}:\n{_LINES[: self._rng.randrange(200, len(_LINES))]}"
+        return f"class Module{turn}:\n{_LINES[: self._rng.randrange(100, 400)]}"
 
 
 def _call(turn: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": f"toolu_{turn}", "name": name, "input": arguments}
 
 
-async def _content(response: Any) -> tuple[list[dict[str, Any]], int]:
-    """The blocks of a streamed message, and the tokens its turn used."""
+def _content(stream: bytes) -> tuple[list[dict[str, Any]], int]:
     blocks: list[dict[str, Any]] = []
     pieces: list[str] = []
     used = 0
-    async for line in response.aiter_lines():
-        if not line.startswith("data:"):
-            continue
-        event = json.loads(line[5:])
+    for event in map(json.loads, events([stream])):
         kind = event["type"]
         if kind == "content_block_start":
             blocks.append(event["content_block"])
@@ -122,6 +124,8 @@ async def _content(response: Any) -> tuple[list[dict[str, Any]], int]:
             used = usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["output_tokens"]
         elif kind == "error":
             raise ValueError(event["error"]["type"])
+    if not used:
+        raise ValueError("no whole message")
     return [block for block in blocks if block.get("text") != ""], used
 
 
@@ -134,30 +138,31 @@ def _complete(block: dict[str, Any], text: str) -> None:
 
 async def work(url: str) -> None:
     """Run all agents once the proxy answers, until cancelled."""
-    import httpx
-
-    async with httpx.AsyncClient(timeout=REQUEST_DEADLINE_S, trust_env=False) as client:
-        window = await _window_when_ready(client, url)
+    async with contextlib.aclosing(Transport(url, None)) as client:
+        window = await _window_when_ready(client)
         agents = [
-            Agent(url, "refactor", window=window, stuck=False, seed=1),
-            Agent(url, "review", window=window, stuck=False, seed=2),
-            Agent(url, "stuck", window=window, stuck=True, seed=3),
+            Agent("refactor", window=window, stuck=False, seed=1),
+            Agent("review", window=window, stuck=False, seed=2),
+            Agent("stuck", window=window, stuck=True, seed=3),
         ]
         await asyncio.gather(*(agent.run(client) for agent in agents))
 
 
-async def _window_when_ready(client: Any, url: str) -> int:
-    import httpx
-
+async def _window_when_ready(client: Transport) -> int:
     async with asyncio.timeout(START_DEADLINE_S):
         while True:
-            try:
-                window = (await client.get(f"{url}/health")).json().get("context_window")
-            except (httpx.HTTPError, ValueError):
-                window = None
+            answer = await client.get("/health", REQUEST_DEADLINE_S)
+            window = _object(answer).get("context_window")
             if window:
                 return int(window)
             await asyncio.sleep(0.2)
+
+
+def _object(answer: HttpAnswer | Failure) -> dict[str, Any]:
+    try:
+        return load_object(answer.body) if isinstance(answer, HttpAnswer) else {}
+    except ParseError:
+        return {}
 
 
 def main() -> int:

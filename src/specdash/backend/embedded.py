@@ -13,19 +13,19 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import ESSENTIAL, key_of, on_purpose, setting_of
-from specdash.backend.engine_facts import Capabilities, Lack
+from specdash.backend.binary import ESSENTIAL, Capabilities, MissingFeature, key_of, on_purpose, setting_of
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
 from specdash.core.speculation import spec_type
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.backend.settings import Assigned, BackendSettings
+    from specdash.backend.settings import BackendSettings, ParameterValue
     from specdash.core.parameters import Parameter
 
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
@@ -59,11 +59,11 @@ class Assignment:
 
 
 @dataclass(slots=True)
-class Fit:
+class EmbeddedFit:
     """The assignments for one version of the package, and what of the settings is not among them."""
 
     assignments: list[Assignment] = field(default_factory=list)
-    lacks: list[Lack] = field(default_factory=list)
+    lacks: list[MissingFeature] = field(default_factory=list)
 
 
 def assignments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[Assignment]:
@@ -71,9 +71,9 @@ def assignments(settings: BackendSettings, capabilities: Capabilities | None = N
     return fit(settings, capabilities).assignments
 
 
-def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> Fit:
+def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> EmbeddedFit:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
-    found = Fit()
+    found = EmbeddedFit()
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
         if assigned is None:
@@ -87,10 +87,10 @@ def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> 
         _chain(settings, capabilities, found)
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
-        found.lacks.append(Lack(word, "LLAMA_EXTRA_ARGS", message, refused=True, fix=_USE_THE_BINARY))
+        found.lacks.append(MissingFeature(word, "LLAMA_EXTRA_ARGS", message, refused=True, fix=_USE_THE_BINARY))
     for key in settings.native:
         message = f"{key} has no effect: xllamacpp does not read it"
-        found.lacks.append(Lack(key, key, message, refused=False, fix="use llama-server for it"))
+        found.lacks.append(MissingFeature(key, key, message, refused=False, fix="use llama-server for it"))
     return found
 
 
@@ -98,7 +98,7 @@ def _has(capabilities: Capabilities | None, path: str) -> bool:
     return capabilities is None or path in capabilities.flags
 
 
-def _lack(parameter: Parameter, assigned: Assigned) -> list[Lack]:
+def _lack(parameter: Parameter, assigned: ParameterValue) -> list[MissingFeature]:
     text = setting_of(parameter, assigned)
     refused = parameter in SPECULATION or parameter.name in ESSENTIAL or assigned.source == "LLAMA_EXTRA_ARGS"
     if not on_purpose(assigned) and parameter.name not in ESSENTIAL:
@@ -107,20 +107,19 @@ def _lack(parameter: Parameter, assigned: Assigned) -> list[Lack]:
         f"{text}: xllamacpp has no such parameter" if refused else f"{text} is left out: xllamacpp has no such one"
     )
     fix = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
-    return [Lack(parameter.name, key_of(assigned.source), message, refused=refused, fix=fix)]
+    return [MissingFeature(parameter.name, key_of(assigned.source), message, refused=refused, fix=fix)]
 
 
-def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: Fit) -> None:
-    """The spec types in the package's own names; those it does not have go to the lacks."""
+def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: EmbeddedFit) -> None:
     names = []
-    for one in filter(None, map(spec_type, settings.spec_types)):
-        name = one.name if capabilities is None else capabilities.type_name(one)
+    for item in filter(None, map(spec_type, settings.spec_types)):
+        name = item.name if capabilities is None else capabilities.type_name(item)
         if name is not None and _has(capabilities, _TYPES):
             names.append(name)
             continue
         key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
-        message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {one.name}"
-        found.lacks.append(Lack(one.name, key, message, refused=True, fix=_USE_THE_BINARY))
+        message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {item.name}"
+        found.lacks.append(MissingFeature(item.name, key, message, refused=True, fix=_USE_THE_BINARY))
     if names:
         found.assignments.append(Assignment("spec-type", _TYPES, names))
 
@@ -132,7 +131,7 @@ def environment(settings: BackendSettings, capabilities: Capabilities | None = N
         for name, value in settings.secrets.items()
         if (variable := BY_NAME[name].environment) is not None
     }
-    plain = [[one.name, one.path, one.value] for one in assignments(settings, capabilities)]
+    plain = [[assignment.name, assignment.path, assignment.value] for assignment in assignments(settings, capabilities)]
     return {**settings.environment, **secrets, ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 
@@ -183,8 +182,7 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _shares(xllamacpp: Any, text: str) -> list[float]:
-    """The shares of the GPUs, as long a list as the package has."""
-    shares = [float(one) for one in text.replace("/", ",").split(",")]
+    shares = [float(part) for part in text.replace("/", ",").split(",")]
     length = len(xllamacpp.CommonParams().tensor_split)
     return [*shares, *[0.0] * (length - len(shares))]
 
@@ -226,7 +224,10 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
+        # Why it failed may still be with the log thread (common/log.cpp), whose destructor writes it out: only
+        # an exit that runs destructors keeps it. The alarm bounds them.
+        signal.alarm(_STOP_SECONDS)
+        sys.exit(1)
     _wait_for_stop()
     # The library says so as it ends, where it gets that far: the last words tell by its clock when it was told to.
     print(f"{_stamp(time.monotonic() - began)} {STOPPING}", file=sys.stderr, flush=True)
@@ -257,7 +258,7 @@ def _wait_for_stop() -> None:
 
 
 def main() -> int:
-    """Run the server described by the environment until SIGTERM or SIGINT; 1 when it cannot start."""
+    """Run the server described by the environment until SIGTERM or SIGINT; exits with 1 when it cannot start."""
     plain = json.loads(os.environ.pop(ASSIGNMENTS_VARIABLE))
     # While the model loads nothing is there to be shut down in order: the default action ends the process at once.
     for number in _STOP_SIGNALS:

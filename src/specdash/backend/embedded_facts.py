@@ -33,9 +33,9 @@ def attributes(owner: Any, prefix: str = "", depth: int = _DEPTH) -> list[str]:
 def devices(found: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
     """The rows of `xllamacpp.get_device_info()` that are no CPU."""
     return [
-        (one["name"], one["description"], one["memory_total"], one["memory_free"])
-        for one in found
-        if getattr(one["type"], "name", "") != "GGML_BACKEND_DEVICE_TYPE_CPU"
+        (entry["name"], entry["description"], entry["memory_total"], entry["memory_free"])
+        for entry in found
+        if getattr(entry["type"], "name", "") != "GGML_BACKEND_DEVICE_TYPE_CPU"
     ]
 
 

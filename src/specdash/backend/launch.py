@@ -9,29 +9,81 @@ import os
 import re
 import socket
 import sys
-from dataclasses import dataclass, replace
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend import auto_context, binary, capabilities, devices, embedded, model_files
-from specdash.backend.auto import read_settings, slowed_down
+from specdash.backend import auto, binary, capabilities, devices, embedded
+from specdash.backend import auto as model_files
+from specdash.backend.auto import read_settings, room_of, slowed_down, used_devices
 from specdash.backend.engines import PACKAGE, Engine, find_engine
-from specdash.backend.listening import family
-from specdash.backend.listening import free_port as free_port  # noqa: PLC0414 - others take it from here
-from specdash.backend.room import room_of, used_devices
-from specdash.backend.settings import MACHINE_KEYS, BackendSettings
+from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.envfile import read_values
-from specdash.core.errors import InputError, PortInUseError
+from specdash.core.errors import InputError, PortInUseError, Problem
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
-from specdash.core.paths import backend_env_file, state_dir
+from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
+from specdash.core.records import RunRecord
 from specdash.core.speculation import KNOBS, spec_type
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.processes import began
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.engine_facts import Capabilities, Lack
-    from specdash.backend.settings import DraftDetector
+    from specdash.backend.binary import Capabilities, MissingFeature
+    from specdash.backend.settings import BackendSettings, DraftDetector
+    from specdash.core.records import StartCheck
+
+
+# Whether somebody answers where a server shall listen: a port, or a Unix socket in the file system.
+
+_CONNECT_S = 0.1
+
+
+def free_port(host: str) -> int:
+    """A port nobody listens on now."""
+    with socket.create_server((host, 0), family=family(host)) as server:
+        return int(server.getsockname()[1])
+
+
+def family(host: str) -> socket.AddressFamily:
+    """Of an address or a name."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def is_listening(settings: BackendSettings) -> bool:
+    """Whether a connection can be made now."""
+    with contextlib.suppress(OSError):
+        if _is_socket(settings):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(_CONNECT_S)
+                client.connect(settings.host)
+                return True
+        host = settings.url.removeprefix("http://").rsplit(":", 1)[0].strip("[]")
+        with socket.create_connection((host, settings.port), timeout=_CONNECT_S):
+            return True
+    return False
+
+
+def clear_stale_socket(settings: BackendSettings) -> None:
+    """Remove the socket file that a server left behind: llama.cpp's does, and the next one could not listen there.
+
+    Raises `PortInUseError` when somebody still answers on it.
+    """
+    file = Path(settings.host)
+    if not _is_socket(settings) or not file.is_socket():
+        return
+    if is_listening(settings):
+        raise PortInUseError(f"LLAMA_HOST={settings.host}: somebody listens there already; stop them, or name another")
+    file.unlink(missing_ok=True)
+
+
+def _is_socket(settings: BackendSettings) -> bool:
+    return settings.host.endswith(".sock")
+
 
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
 NO_BACKTRACE = "GGML_NO_BACKTRACE"
@@ -39,17 +91,7 @@ _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
 
 @dataclass(frozen=True, slots=True)
-class ChildCommand:
-    """What a supervisor needs to run a server: its name, argv, whole environment, and where its output should go."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """A server that is ready to be started."""
 
     settings: BackendSettings
@@ -60,7 +102,7 @@ class Plan:
     """Keys of the caller's environment that were kept away from the server."""
     capabilities: Capabilities | None = None
     """What the engine can do; None: everything, under today's names."""
-    lacks: tuple[Lack, ...] = ()
+    lacks: tuple[MissingFeature, ...] = ()
     """What is left out because the engine has no such thing."""
     env_digest: str | None = None
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
@@ -87,7 +129,7 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything worth a line on stderr before the server starts."""
-        extra = [one.line for one in self.lacks]
+        extra = [lack.line for lack in self.lacks]
         stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
         return (*self.settings.warnings, *extra, *stray)
 
@@ -95,7 +137,7 @@ class Plan:
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(one.text for one in embedded.assignments(self.settings, self.capabilities))
+            return tuple(assignment.text for assignment in embedded.assignments(self.settings, self.capabilities))
         return tuple(binary.arguments(self.settings, self.capabilities))
 
     @property
@@ -108,8 +150,8 @@ class Plan:
     def reasons(self) -> list[dict[str, Any]]:
         """Each parameter with its value, where it came from and what it means."""
         out: list[dict[str, Any]] = [
-            {"name": name, "value": one.value, "source": one.source, "meaning": BY_NAME[name].meaning}
-            for name, one in self.settings.parameters.items()
+            {"name": name, "value": parameter.value, "source": parameter.origin, "meaning": BY_NAME[name].meaning}
+            for name, parameter in self.settings.parameters.items()
         ]
         out += [
             {"name": name, "value": MASK, "source": BY_NAME[name].key, "meaning": BY_NAME[name].meaning}
@@ -138,10 +180,9 @@ class Plan:
     def knobs(self) -> tuple[tuple[str, str, str | None], ...]:
         """For each `LLAMA_DRAFT_*` knob and each spec type in the chain: the key, the type, and the flag it moves."""
         types = [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
-        return tuple((key, one.name, self._flag(one.knob(key))) for one in types for key in KNOBS)
+        return tuple((key, kind.name, self._flag(kind.knob(key))) for kind in types for key in KNOBS)
 
     def _flag(self, name: str | None) -> str | None:
-        """The flag by which this engine knows a parameter, None when it has none."""
         if name is None:
             return None
         flags = (*BY_NAME[name].flags, *BY_NAME[name].former_flags)
@@ -176,7 +217,7 @@ def _env_bytes(path: str | Path) -> bytes:
 
 def plan_from_file(
     env_file: str | None, *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
-) -> Plan:
+) -> LaunchPlan:
     """Plan the server that `env_file` describes; without one, the installed env file, else the environment itself.
 
     `engine` and `log` override their keys. Keys about the machine (`LLAMA_BIN`, `LLAMA_ENGINE`) may also come from the
@@ -212,7 +253,7 @@ def settings_of(
         env,
         detect=detect or model_files.detect,
         look=model_files.look,
-        on_gpu=lambda one: bool(used_devices(one, find_engine(one, base), base)),
+        on_gpu=lambda settings: bool(used_devices(settings, find_engine(settings, base), base)),
     )
 
 
@@ -223,7 +264,7 @@ def make_plan(
     log: str | None = None,
     base: Mapping[str, str] = os.environ,
     env_file: str | None = None,
-) -> Plan:
+) -> LaunchPlan:
     """Plan the server that the mapping `env` describes. Checks the model files, chooses the engine and a port.
 
     What a server that runs from `env_file` holds of the memory counts as free: it ends before this one starts.
@@ -234,26 +275,18 @@ def make_plan(
     facts, draft = model_files.check(settings)
     if settings.port == 0:
         source = settings.parameters["port"].source
-        settings = settings.with_value("port", free_port(settings.host), f"{source}, a free port")
+        settings = settings.with_value("port", free_port(settings.host), source, FREE_PORT)
     found = find_engine(settings, base)
     can = capabilities.probe(found, base)
-    lacks = capabilities.check(auto_context.without(settings), can, devices.lacking(settings, found, base))
-    if auto_context.wanted(settings):
-        settings = auto_context.fitted(settings, facts, draft, room_of(settings, found, base, env_file))
+    lacks = capabilities.check(auto.without(settings), can, devices.lacking(settings, found, base))
+    if auto.wanted(settings):
+        settings = auto.fitted(settings, facts, draft, room_of(settings, found, base, env_file))
     slowed = slowed_down(settings, facts)
     if slowed is not None:
-        settings = settings.model_copy(update={"warnings": (*settings.warnings, slowed)})
+        settings = settings.model_copy(update={"remarks": (*settings.remarks, Problem(slowed))})
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
-    return Plan(settings, found, place, capabilities=can, lacks=lacks)
-
-
-def backend_service(settings: BackendSettings, *, log_path: str) -> ChildCommand:
-    """The server as a child to run directly under a supervisor, without `specdash backend run` in between."""
-    engine = find_engine(settings)
-    can = capabilities.probe(engine)
-    plan = Plan(settings, engine, log_path, capabilities=can, lacks=capabilities.check(settings, can))
-    return ChildCommand(f"backend:{settings.port}", plan.argv, plan.environment(), log_path)
+    return LaunchPlan(settings, found, place, capabilities=can, lacks=lacks)
 
 
 def check_port(settings: BackendSettings) -> None:
@@ -269,17 +302,68 @@ def check_port(settings: BackendSettings) -> None:
         if error.errno != errno.EADDRINUSE:
             reason = error.strerror or str(error)
             raise InputError(f"LLAMA_HOST={settings.host}: cannot listen there ({reason})") from None
-    owner = _listener(settings.port)
-    by = f" by {owner}" if owner else ""
+    from specdash.system.processes import listening_pid, name_of
+
+    owner = listening_pid(settings.port)
+    name = name_of(owner) if owner else None
+    by = f" by {name} (pid {owner})" if name else ""
     raise PortInUseError(f"port {settings.port} is in use{by}; stop it, or set another LLAMA_PORT")
 
 
-def _listener(port: int) -> str | None:
-    import psutil
+# The note that a running server leaves of itself, so that dashboards and applies find it.
 
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            address = connection.laddr
-            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    return None
+ENDED_KEPT = 16
+"""Notes of backends that have ended."""
+
+
+def write_run_record(plan: LaunchPlan, pid: int, start_check: StartCheck | None = None) -> Path:
+    """Leave a note that the server `pid` runs `plan`; returns the file. Written whole or not at all, mode 0600.
+
+    Written again, with the `start_check`, it takes the place of the note before.
+    """
+    directory = run_records_dir()
+    files.make_directories(directory)
+    directory.chmod(0o700)
+    record = RunRecord(
+        pid=pid,
+        pid_started=began(pid) or 0.0,
+        url=plan.settings.url,
+        engine=plan.engine.words,
+        log=plan.log,
+        env_file=plan.env_file,
+        api_key_env="LLAMA_API_KEY" if "api-key" in plan.settings.secrets else None,
+        parameters=plan.speculation,
+        runner_pid=os.getpid(),
+        env_digest=plan.env_digest,
+        start_check=start_check,
+    )
+    # What a runner left that was killed while it wrote: nobody writes a note of its name again.
+    files.sweep(directory)
+    files.sweep(ended_records_dir())
+    path = directory / f"{pid}.json"
+    files.replace(path, record.to_json().encode())
+    return path
+
+
+def end_run_record(path: Path, how: str, *, crashed: bool) -> None:
+    """Take the note back and keep it as that of a backend that has ended, in place of the last one of its address."""
+    with contextlib.suppress(OSError):
+        record = RunRecord.from_json(path.read_text(encoding="utf-8"))
+        if record is not None:
+            directory = ended_records_dir()
+            files.make_directories(directory)
+            name = re.sub(r"[^\w.-]+", "_", record.url)
+            ended = replace(record, ended=time.time(), end=how, crashed=crashed)
+            files.replace(directory / f"{name}.json", ended.to_json().encode())
+            newest_first = sorted(directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
+            for file in newest_first[ENDED_KEPT:]:
+                file.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def file_digest(path: str | None) -> str | None:
+    """SHA-256 of a file's bytes in hex, None when it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path is not None else None
+    except OSError:
+        return None

@@ -8,31 +8,357 @@ do but to start it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 import select
 import signal
+import stat
+import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
-from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
-from specdash.backend.listening import clear_stale_socket, is_listening
-from specdash.backend.log_file import LogFile
-from specdash.backend.output import CHUNK, Echo, Tail
-from specdash.backend.run_note import end_run_record, file_digest, write_run_record
+from specdash.backend.launch import (
+    check_port,
+    clear_stale_socket,
+    end_run_record,
+    file_digest,
+    is_listening,
+    plan_from_file,
+    write_run_record,
+)
+from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
-from specdash.core.errors import ExitCode, PortInUseError, SpecdashError
-from specdash.core.start_check import Drafting
-from specdash.llama.start_failure_kinds import MOST_GENERAL
+from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
+from specdash.core.records import Drafting
+from specdash.llama.start_failures import MOST_GENERAL
+from specdash.system.files import put
+from specdash.system.processes import caught_signals
+from specdash.system.text import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-    from specdash.backend.launch import Plan
+    from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import StartWatch
+
+
+# What is done with a server's output besides keeping it: copied to our stderr, and searched for what went wrong.
+
+CHUNK = 64 * 1024
+"""Bytes of output read at once."""
+_PENDING_LIMIT = 1024 * 1024
+_ATOMIC_WRITE = 4096
+_EARLY_LIMIT = 400
+_ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
+
+
+class Tail:
+    """The last lines of the output, and what looked like an error at the start: for why the server fails, or runs
+    without speculation."""
+
+    def __init__(self) -> None:
+        self.lines: deque[bytes] = deque(maxlen=256)
+        self.early: list[bytes] = []
+        """Lines since the start that look like errors; it only grows, so that another thread may read it."""
+        self.starting = True
+        """Whether such lines are still kept."""
+        self.open = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece, cut anywhere."""
+        *whole, self.open = (self.open + data[-CHUNK:]).split(b"\n")
+        self.open = self.open[-1024:]
+        kept = [line[:1024] for line in whole if line.strip()]
+        self.lines.extend(kept)
+        if self.starting and kept:
+            self.early += [line for line in kept if _ERROR_LINE.search(line)]
+            self.starting = len(self.early) < _EARLY_LIMIT
+
+    def texts(self) -> list[str]:
+        """All that is kept, in its order, each line once."""
+        last = [*self.lines, *([self.open] if self.open.strip() else [])]
+        known = set(last)
+        whole = [*(line for line in self.early if line not in known), *last]
+        return [line.decode("utf-8", "replace") for line in whole]
+
+    def errors(self) -> list[str]:
+        """The last three lines that look like errors, else the last one."""
+        lines = [*self.lines, *([self.open] if self.open.strip() else [])]
+        found = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
+        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", line.decode("utf-8", "replace")).strip() for line in found]
+        return list(dict.fromkeys(texts))[-3:]
+
+
+class Echo:
+    """Copies output to a descriptor that may be slow or gone, without ever waiting for it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.pending = bytearray()
+        self.dropped = 0
+        self.gone = False
+
+    def feed(self, data: bytes) -> None:
+        """Write `data`, now or when the descriptor takes it."""
+        if not self.gone:
+            if len(self.pending) + len(data) > _PENDING_LIMIT:
+                self.dropped += len(data)
+            else:
+                self.pending += data
+            self.drain()
+
+    def drain(self) -> None:
+        """Write what can be written now."""
+        while not self.gone and (self.pending or self.dropped):
+            if not select.select([], [self.descriptor], [], 0)[1]:
+                return
+            if not self.pending:
+                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self.dropped
+                self.dropped = 0
+            try:
+                written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
+            except OSError:
+                self.gone = True
+                return
+            del self.pending[:written]
+
+
+# A child process that cannot outlive us: started in a session of its own, killed by the kernel when its parent dies.
+#
+# On Linux the command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and
+# then become the command; so no code of ours runs between fork and exec of a process with threads. The kernel's
+# promise is tied to the thread that started the child: call `Child.start` from a thread that lives as long as the
+# child should. Elsewhere the promise is only that of an orderly exit.
+#
+# The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
+
+SECOND_SIGNAL_WAIT_S = 1.0
+"""After the second SIGTERM: llama-server ends at once on it."""
+_KILL_WAIT_S = 5.0
+_POLL_S = 0.02
+
+_BECOME = """
+import os, signal, sys
+parent, sockets, name, *command = sys.argv[1:]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        os._exit(125)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+sockets = sorted(map(int, sockets.split()))
+for target, descriptor in enumerate(sockets, 3):
+    os.dup2(descriptor, target)
+for descriptor in sockets:
+    if descriptor >= 3 + len(sockets):
+        os.close(descriptor)
+if sockets:
+    names = ":".join([name] * len(sockets))
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)), LISTEN_FDNAMES=names)
+try:
+    os.execvp(command[0], command)
+except OSError as error:
+    os.write(2, f"error: {command[0]} cannot be run: {error.strerror}\\n".encode())
+    os._exit(127)
+"""
+"""Sorted, no descriptor is overwritten before it was copied: the n-th lowest is never below 3 + n."""
+_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+class Child:
+    """One running child process. Not reaped before its group was cleaned up, so no signal can hit a stranger."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.pid = process.pid
+        try:
+            self.pidfd: int | None = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            self.pidfd = None
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cwd: str | None = None,
+        output: int | IO[bytes] | None = subprocess.PIPE,
+        sockets: Sequence[int] = (),
+        sockets_name: str = "",
+    ) -> Child:
+        """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`.
+
+        The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
+        """
+        command = list(argv)
+        if sys.platform == "linux" or sockets:
+            passed = " ".join(str(descriptor) for descriptor in sockets)
+            name = sockets_name.replace(":", "_")
+            command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, name, *command]
+        try:
+            process = subprocess.Popen(
+                command,
+                env={key: value for key, value in env.items() if key not in _LISTEN_VARIABLES},
+                pass_fds=tuple(sockets),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise SpecdashError(f"{argv[0]} cannot be started: {error.strerror or error}") from None
+        return cls(process)
+
+    def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
+        """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""
+        deadline = time.monotonic() + timeout
+        watched = [fd for fd in (self.pidfd, wake) if fd is not None]
+        while not self._ended():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            wait = left if self.pidfd is not None else min(left, _POLL_S)
+            if wake in select.select(watched, [], [], wait)[0]:
+                return self._ended()
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send `number` to the process, if it is still there."""
+        if not self._ended():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
+    def handles(self, number: int) -> bool:
+        """Whether the process has a handler of its own for signal `number`; True where that cannot be known."""
+        if sys.platform != "linux":
+            return not self._ended()
+        return bool((caught_signals(self.pid) or 0) >> (number - 1) & 1)
+
+    def kill_group(self) -> None:
+        """SIGKILL to the process and to everything it started that stayed in its group."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def finish(self) -> int:
+        """Kill what is left of the group, reap the process and return its exit code (negative: the signal)."""
+        if self.process.returncode is None:
+            self.kill_group()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_KILL_WAIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        code = self.process.returncode
+        return -signal.SIGKILL if code is None else code
+
+    def stop(self, grace: float) -> int:
+        """SIGTERM, `grace` seconds, a second SIGTERM, a moment, SIGKILL; then `finish`."""
+        for wait in (grace, SECOND_SIGNAL_WAIT_S):
+            if self.exited():
+                break
+            self.signal(signal.SIGTERM)
+            self.exited(wait)
+        return self.finish()
+
+    def _ended(self) -> bool:
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: `exit code 1`, `signal SIGABRT`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+MODE = 0o600
+
+
+class LogFile:
+    """Appends bytes to `path`, mode 0600.
+
+    At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
+    before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
+    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server.
+    """
+
+    def __init__(self, path: str | Path, max_mib: int) -> None:
+        self.path = Path(path).absolute()
+        self.bound(max_mib)
+        self.lost = 0
+        """Bytes that could not be written."""
+        self._size = 0
+        self._regular = True
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._fd = self._open(rotate=True)
+        except OSError as error:
+            raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
+
+    def bound(self, max_mib: int) -> None:
+        """Let the file grow to `max_mib` from now on; 0: without end."""
+        self.limit = max_mib * MIB
+
+    def write(self, data: bytes) -> None:
+        """Append `data` unchanged."""
+        if self._regular and self.limit and self._size + len(data) > self.limit and self._size:
+            self._rotate()
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.write(self._fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError:
+            self.lost += len(view)
+
+    def close(self) -> None:
+        """Close the file; it stays where it is."""
+        os.close(self._fd)
+
+    def _open(self, *, rotate: bool) -> int:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            found = None
+        self._regular = found is None or stat.S_ISREG(found.st_mode)
+        if rotate and self._regular and found is not None and found.st_size:
+            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+        self._size = 0
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, MODE)
+        if self._regular:
+            os.fchmod(descriptor, MODE)
+        return descriptor
+
+    def _rotate(self) -> None:
+        try:
+            fresh = self._open(rotate=True)
+        except OSError:
+            self._size = 0
+            return
+        os.close(self._fd)
+        self._fd = fresh
+
 
 SWAP_SIGNAL = signal.SIGUSR1
 SWAP_GRACE_S = 1.0
@@ -47,7 +373,7 @@ _DYING_S = 0.5
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 
 
-class Session:
+class BackendSession:
     """A single loop over the engine's output, our signals and the clock.
 
     `replan` gives the plan for the engine that shall take the place of the one that runs; it raises `SpecdashError`
@@ -55,7 +381,12 @@ class Session:
     """
 
     def __init__(
-        self, plan: Plan, child: Child, log: LogFile, replan: Callable[[Plan], Plan], received: list[int]
+        self,
+        plan: LaunchPlan,
+        child: Child,
+        log: LogFile,
+        replan: Callable[[LaunchPlan], LaunchPlan],
+        received: list[int],
     ) -> None:
         self.plan = plan
         self.child = child
@@ -70,11 +401,13 @@ class Session:
         self.verdict: str | None = None
         """What it found and was not said yet; `verdict_at` is when to say it."""
         self.verdict_at = 0.0
+        self.said: str | None = None
+        """The last verdict: another one may differ in the tasks it names alone."""
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
         self.planning: _Planning | None = None
-        self.next: Plan | None = None
+        self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
         self.asked_again = False
 
@@ -108,7 +441,6 @@ class Session:
         self.received.append(number)
 
     def _loop(self, wake: int) -> None:
-        """Serve until the engine has ended and all it wrote is kept."""
         output = self.child.process.stdout
         if output is None:
             raise ValueError("the child was started without a pipe for its output")
@@ -132,7 +464,6 @@ class Session:
             self._started()
 
     def _started(self) -> None:
-        """Leave a record once the engine listens, and write into it what is found out about its start."""
         if self.next is not None or self.first_signal is not None:
             return
         if self.record is None:
@@ -142,8 +473,8 @@ class Session:
             return
         while self.watch is not None and (check := self.watch.take()) is not None:
             self.record = write_run_record(self.plan, self.child.pid, check)
-            if not check.pending and check.drafting is not Drafting.OFF:
-                self.verdict = line(check)
+            if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.said:
+                self.verdict = self.said = line(check)
                 self.verdict_at = time.monotonic() + (_DYING_S if check.probe_tokens == 0 else 0.0)
         if self.verdict is not None and not self.tail.open and time.monotonic() >= self.verdict_at:
             # Between two lines of the engine's, which it may write in pieces.
@@ -164,7 +495,6 @@ class Session:
         return wait
 
     def _copy(self, output: int) -> bool:
-        """Pass one piece of output on; False when there will be no more."""
         try:
             data = os.read(output, CHUNK)
         except BlockingIOError:
@@ -185,7 +515,6 @@ class Session:
         self.echo.drain()
 
     def _say(self, text: str) -> None:
-        """A line of our own, into the log and to our stderr."""
         line = f"specdash: {text}\n".encode()
         self.log.write(line)
         self.echo.feed(line)
@@ -223,7 +552,6 @@ class Session:
             self.planning = _Planning(self.replan, self.plan)
 
     def _plan_is_made(self) -> None:
-        """Stop the engine once its successor's plan is there, or say why there is none."""
         if self.planning is None or not self.planning.done:
             return
         made, self.planning = self.planning, None
@@ -242,8 +570,7 @@ class Session:
         self.next = plan
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
-    def _take_log(self, plan: Plan) -> None:
-        """Go on in the same log file, or in another where the plan names one."""
+    def _take_log(self, plan: LaunchPlan) -> None:
         if plan.log == self.plan.log:
             self.log.bound(plan.settings.log_max_mib)
             return
@@ -252,8 +579,7 @@ class Session:
         self.log.close()
         self.log = fresh
 
-    def _start_next(self, plan: Plan) -> None:
-        """Put the next engine where the last one was."""
+    def _start_next(self, plan: LaunchPlan) -> None:
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
         clear_stale_socket(plan.settings)
@@ -268,10 +594,9 @@ class Session:
     def _unwatch(self) -> None:
         if self.watch is not None:
             self.watch.cancel()
-            self.watch = self.verdict = None
+            self.watch = self.verdict = self.said = None
 
     def _clear_away(self) -> int:
-        """Reap the engine and take its record back; its exit code."""
         self._unwatch()
         code = self.child.finish()
         if self.record is not None:
@@ -300,9 +625,9 @@ class Session:
 class _Planning:
     """A plan in the making, in a thread that nobody waits for at the end."""
 
-    def __init__(self, replan: Callable[[Plan], Plan], current: Plan) -> None:
+    def __init__(self, replan: Callable[[LaunchPlan], LaunchPlan], current: LaunchPlan) -> None:
         self._read = file_digest(current.env_file)
-        self._plan: Plan | None = None
+        self._plan: LaunchPlan | None = None
         self._error: SpecdashError | None = None
         self._thread = threading.Thread(target=self._work, args=(replan, current), name="swap-plan", daemon=True)
         self._thread.start()
@@ -317,13 +642,13 @@ class _Planning:
         """That of the env file that was planned."""
         return self._plan.env_digest if self._plan is not None else self._read
 
-    def result(self) -> Plan:
+    def result(self) -> LaunchPlan:
         """The plan. Raises `SpecdashError` when none could be made."""
         if self._plan is None:
             raise self._error or SpecdashError("the plan was not made")
         return self._plan
 
-    def _work(self, replan: Callable[[Plan], Plan], current: Plan) -> None:
+    def _work(self, replan: Callable[[LaunchPlan], LaunchPlan], current: LaunchPlan) -> None:
         try:
             self._plan = replan(current)
         except SpecdashError as error:
@@ -337,9 +662,77 @@ def short(digest: str | None) -> str:
     return digest[:12] if digest is not None else "unreadable"
 
 
-def difference(before: Plan, after: Plan) -> str:
+def difference(before: LaunchPlan, after: LaunchPlan) -> str:
     """What the next engine speculates with that the last one did not, and what it is, in a line."""
     old, new = dict(before.speculation), dict(after.speculation)
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     changed = ", ".join(f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}" for name in names)
     return f"{after.engine.words}, env {short(after.env_digest)}, {changed or 'speculation unchanged'}"
+
+
+def run(
+    plan: LaunchPlan,
+    *,
+    engine: str | None = None,
+    log: str | None = None,
+    received: list[int] | None = None,
+    check: Callable[[LaunchPlan], None] = lambda _: None,
+) -> int:
+    """Run the server until it ends or a signal stops it. Must be called from the main thread.
+
+    SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old;
+    `engine` and `log` go on overriding their keys then. `received` are signals that came before this call. `check`
+    raises `SpecdashError` for a plan that must not be started, now or later.
+
+    Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
+    with the last errors of its log when it fails.
+    """
+    check_port(plan.settings)
+    check(plan)
+    clear_stale_socket(plan.settings)
+    kept = LogFile(plan.log, plan.settings.log_max_mib)
+    try:
+        child = Child.start(plan.argv, plan.environment())
+    except BaseException:
+        kept.close()
+        raise
+
+    def next_plan(now: LaunchPlan) -> LaunchPlan:
+        made = replan(now, engine, log)
+        check(made)
+        return made
+
+    session = BackendSession(plan, child, kept, next_plan, received if received is not None else [])
+    try:
+        return session.run()
+    finally:
+        session.close()
+
+
+def replan(current: LaunchPlan, engine: str | None, log: str | None) -> LaunchPlan:
+    """What the env file of `current` asks for now. A port of 0 keeps the port that `current` has.
+
+    Raises `SpecdashError` when it cannot be run, or would listen on a port that somebody else has.
+    """
+    if current.env_file is None:
+        raise InputError("the settings come from the environment; start with --env-file to have a file to read again")
+    plan = plan_from_file(current.env_file, engine=engine, log=log)
+    plan = _on_the_same_port(plan, current, log)
+    if plan.settings.port != current.settings.port:
+        check_port(plan.settings)
+    return plan
+
+
+def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) -> LaunchPlan:
+    if plan.settings.parameters["port"].note != FREE_PORT:
+        return plan
+    settings = plan.settings.with_value("port", current.settings.port, "the port it has")
+    # The default log is named after the port, and so goes on too.
+    kept = plan.log if log or settings.log_file else current.log
+    return dataclasses.replace(plan, settings=settings, log=kept)
+
+
+def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:
+    """Say each warning of the plan on a line of its own."""
+    for warning in plan.warnings:
+        say(f"specdash: warning: {warning}")

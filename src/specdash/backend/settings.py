@@ -6,39 +6,189 @@ the default. The result is the same for both engines; `backend.binary` and `back
 
 from __future__ import annotations
 
-import difflib
 import os
+import shlex
 from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from specdash.backend import extra_args
-from specdash.backend.choices import Choice, Decision
-from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, IGNORED_KEYS, REMOVED_KEYS
-from specdash.core.parameters import Kind, Parameter, Scalar
-from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON
+from specdash.core.changes import Role
+from specdash.core.env_edit import close_key
+from specdash.core.errors import InputError, Problem, ProblemKind
+from specdash.core.parameter_catalogue import (
+    BY_FLAG,
+    BY_KEY,
+    BY_NAME,
+    ENGINE,
+    IGNORED_KEYS,
+    PASSED_ON,
+    REMOVED_FLAGS,
+    REMOVED_KEYS,
+    SHORTHANDS,
+)
+from specdash.core.parameters import Parameter, Scalar, ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
+from specdash.system.data import dataclass
+
+# LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
+
+SOURCE = "LLAMA_EXTRA_ARGS"
+
+
+def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
+    """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
+    return f"{SOURCE} {_words(parameter, value)}" if source == SOURCE else f"{source}={_text(parameter, value)}"
+
+
+def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
+    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that nobody overwrites all of LLAMA_EXTRA_ARGS."""
+    return f"{_words(parameter, value)} in {SOURCE}" if source == SOURCE else setting(source, parameter, value)
+
+
+def _words(parameter: Parameter, value: Scalar | None) -> str:
+    if parameter.kind is not ValueKind.SWITCH:
+        return f"{parameter.flags[0]} {_text(parameter, value)}"
+    return (parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]
+
+
+def _text(parameter: Parameter, value: Scalar | None) -> str:
+    return "" if value is None else parameter.text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraArgs:
+    """`known` maps a parameter's name to its text (the last one wins; chains of spec types are joined).
+
+    `rest` are the arguments no catalogue entry covers, with their values, in their order.
+    """
+
+    known: dict[str, str]
+    rest: tuple[str, ...]
+    remarks: tuple[Problem, ...] = ()
+    """What one argument takes from another, without secrets."""
+
+
+def parse(text: str) -> ExtraArgs:
+    """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        what = "a backslash ends it" if text.endswith("\\") else "a quote is not closed"
+        whole = f"{SOURCE}: {error} in {text!r}; close the quote"
+        raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE, text=whole) from None
+    reader = _Reader()
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        flag = canonical(word)
+        if flag in REMOVED_FLAGS:
+            raise InputError(f"{SOURCE}: llama.cpp removed {word}", f"use {REMOVED_FLAGS[flag]}", key=SOURCE)
+        _refuse_equals(word)
+        if flag in SHORTHANDS:
+            for name, value in SHORTHANDS[flag].items():
+                reader.take(BY_NAME[name], value, word)
+        elif flag not in BY_FLAG:
+            reader.rest.append(word)
+        elif BY_FLAG[flag][0].kind is ValueKind.SWITCH:
+            reader.take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
+        else:
+            if at == len(words):
+                raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
+            reader.take(BY_FLAG[flag][0], words[at], word)
+            at += 1
+    return ExtraArgs(
+        {name: text for name, (text, _) in reader.known.items()}, tuple(reader.rest), tuple(reader.remarks)
+    )
+
+
+class _Reader:
+    """Takes arguments one after the other, as llama.cpp does: the last one wins, but spec types add up."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[str, str]] = {}
+        """Name of a parameter to its text, and to the word that gave it."""
+        self.rest: list[str] = []
+        self.remarks: list[Problem] = []
+
+    def take(self, parameter: Parameter, text: str, word: str) -> None:
+        before = self.known.get(parameter.name)
+        if before is not None and parameter.name == "llama_spec_type":
+            text = f"{before[0]},{text}"
+            what = f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
+            self.remarks.append(Problem(what, key=SOURCE))
+        elif before is not None and before[0] != text:
+            what = f"{_given(parameter, before)} is ignored: {_given(parameter, (text, word))} after it wins"
+            self.remarks.append(Problem(f"{SOURCE}: {what}", key=SOURCE))
+        self.known[parameter.name] = (text, word)
+
+
+def _given(parameter: Parameter, given: tuple[str, str]) -> str:
+    text, word = given
+    return word if parameter.secret or parameter.kind is ValueKind.SWITCH else f"{word} {text}"
+
+
+def canonical(word: str) -> str:
+    """`word` as the catalogue spells flags: llama-server takes '_' for '-' in long flags."""
+    return word.replace("_", "-") if word.startswith("--") else word
+
+
+def _refuse_equals(word: str) -> None:
+    flag, equals, value = word.partition("=")
+    if equals and canonical(flag) in BY_FLAG:
+        raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{flag} {value}'", key=SOURCE)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecTypeChoice:
+    """The spec types that `LLAMA_SPEC_TYPE=auto` stands for, and why. `uses_draft`: a draft model given is loaded."""
+
+    types: tuple[str, ...]
+    because: str
+    uses_draft: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One value that `auto` became: the parameter, the value in words, why, and the arithmetic line by line."""
+
+    name: str
+    value: str
+    because: str
+    steps: tuple[str, ...] = ()
+
 
 DEFAULT = "default"
+FREE_PORT = ", a free port"
+"""The note of a port that was chosen because the settings say 0."""
 DRAFT_SOURCES = ("spec-draft-model", "spec-draft-hf")
 MODEL_SOURCES = ("model", "model-url", "hf-repo", "docker-repo")
 ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
+_CHAIN_KEYS = frozenset((*BY_KEY["LLAMA_SPEC_TYPE"].keys, SOURCE))
 _DEVICE_SAMPLING = "spec-draft-backend-sampling"
 
 DraftDetector = Callable[[str], SpecType | None]
 
 
-class Assigned(BaseModel):
-    """The value of one parameter and where it came from: an env key, `LLAMA_EXTRA_ARGS`, or `default`."""
+class ParameterValue(BaseModel):
+    """The value of one parameter and where it came from: an env key, `LLAMA_EXTRA_ARGS`, or `default`.
+
+    `note` is what became of it on the way, for people.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     value: Scalar
     source: str
+    note: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Source and note."""
+        return f"{self.source}{self.note}"
 
 
 class BackendSettings(BaseModel):
@@ -46,7 +196,7 @@ class BackendSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    parameters: dict[str, Assigned]
+    parameters: dict[str, ParameterValue]
     """Engine parameters by name, the ones that are set and the ones that are always rendered."""
     spec_types: tuple[str, ...] = ()
     spec_source: str = DEFAULT
@@ -56,6 +206,7 @@ class BackendSettings(BaseModel):
     log_max_mib: int = 256
     stop_timeout: float = 5.0
     start_probe: bool = True
+    start_baseline: bool = True
     trace: str = "1"
     rollback_mode: str | None = None
     secrets: dict[str, SecretStr] = {}
@@ -66,11 +217,17 @@ class BackendSettings(BaseModel):
     """`LLAMA_ARG_*` variables the catalogue does not know, for llama-server's own environment."""
     environment: dict[str, str] = {}
     """Other variables of the env file, such as CUDA_VISIBLE_DEVICES."""
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Problem, ...] = ()
+    """What was found on the way that is no error."""
     undecided: bool = False
     """The spec types are left to specdash, which has not chosen yet (`backend.auto`)."""
     decisions: tuple[Decision, ...] = ()
     """What `auto` became."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The remarks as lines."""
+        return tuple(map(str, self.remarks))
 
     def value(self, name: str) -> Scalar | None:
         """The value of an engine parameter: what was set, else its default."""
@@ -95,16 +252,16 @@ class BackendSettings(BaseModel):
     @property
     def spec_setting(self) -> str:
         """The spec types as they are set, for messages."""
-        return extra_args.setting(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types))
+        return setting(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types))
 
     def spec_change(self, chain: str) -> str:
         """Other spec types, written where they are set now: what a fix tells to set."""
-        return extra_args.change(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], chain)
+        return change(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], chain)
 
     @property
     def _spec_source(self) -> str:
         parameter = BY_KEY["LLAMA_SPEC_TYPE"]
-        return self.spec_source if self.spec_source in (extra_args.SOURCE, *parameter.keys) else parameter.key
+        return self.spec_source if self.spec_source in (SOURCE, *parameter.keys) else parameter.key
 
     @property
     def host(self) -> str:
@@ -124,40 +281,43 @@ class BackendSettings(BaseModel):
             host = f"[{host}]"
         return f"http://{host}:{self.port}"
 
-    def with_value(self, name: str, value: Scalar, source: str) -> BackendSettings:
+    def with_value(self, name: str, value: Scalar, source: str, note: str = "") -> BackendSettings:
         """The same settings with one engine parameter changed."""
-        return self.model_copy(update={"parameters": {**self.parameters, name: Assigned(value=value, source=source)}})
+        changed = ParameterValue(value=value, source=source, note=note)
+        return self.model_copy(update={"parameters": {**self.parameters, name: changed}})
 
 
 def settings_from_env(
-    env: Mapping[str, str], detect: DraftDetector | None = None, choice: Choice | None = None
+    env: Mapping[str, str], detect: DraftDetector | None = None, choice: SpecTypeChoice | None = None
 ) -> BackendSettings:
     """Read a backend env. `detect` tells the spec type the engine would pick from a draft model file, if it can.
 
     `choice` is what `LLAMA_SPEC_TYPE=auto` stands for; without one, such settings are `undecided`.
     Raises `InputError` naming the key, its value and what to write instead.
     """
-    return _Reader(env, detect, choice).settings()
+    return _SettingsReader(env, detect, choice).settings()
 
 
-class _Reader:
-    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: Choice | None) -> None:
+class _SettingsReader:
+    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
         self.detect = detect
         self.choice = choice
         self.decisions: list[Decision] = []
         self.undecided = False
-        self.extra = extra_args.parse(self.env.get(extra_args.SOURCE, ""))
-        self.warnings: list[str] = list(self.extra.remarks)
-        self.assigned: dict[str, Assigned] = {}
+        self.extra = parse(self.env.get(SOURCE, ""))
+        self.remarks: list[Problem] = list(self.extra.remarks)
+        self.assigned: dict[str, ParameterValue] = {}
         self.secrets: dict[str, SecretStr] = {}
 
     def settings(self) -> BackendSettings:
         for key, instead in REMOVED_KEYS.items():
             if key in self.env and key not in IGNORED_KEYS:
-                raise InputError(f"{key}={self.env[key]}: llama.cpp removed this variable; use {instead}")
+                what = f"{key}={self.env[key]}: llama.cpp removed this variable"
+                raise InputError(what, f"use {instead}", key=key)
             if (text := self.env.pop(key, None)) is not None:
-                self.warnings.append(f"{key}={text} has no effect: llama.cpp ignores it without a word; use {instead}")
+                what = f"{key}={text} has no effect: llama.cpp ignores it without a word"
+                self._no_effect(what, key, f"use {instead}")
         for parameter in ENGINE:
             self._assign(parameter)
         self._require_model()
@@ -177,44 +337,50 @@ class _Reader:
             log_max_mib=int(self._ours("LLAMA_LOG_MAX_MIB") or 0),
             stop_timeout=float(self._ours("LLAMA_STOP_TIMEOUT") or 0),
             start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
+            start_baseline=str(self._ours("LLAMA_START_BASELINE")) != "0",
             trace=str(self._ours("LLAMA_TRACE")),
             rollback_mode=self._rollback_mode(),
             secrets=self.secrets,
             extra_args=self.extra.rest,
             native=native,
             environment=environment,
-            warnings=tuple(self.warnings),
+            remarks=tuple(self.remarks),
             undecided=self.undecided,
             decisions=tuple(self.decisions),
         )
 
+    def _remark(self, what: str, key: str | None = None, fix: str = "") -> None:
+        self.remarks.append(Problem(what, fix, key))
+
+    def _no_effect(self, what: str, key: str, fix: str = "") -> None:
+        self.remarks.append(Problem(what, fix, key, kind=ProblemKind.NO_EFFECT))
+
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
-        """Text and source of a parameter, the winner named and the losers warned about."""
         found = [(self.env[key], key) for key in parameter.keys if key in self.env]
         if parameter.name in self.extra.known:
-            found.insert(0, (self.extra.known[parameter.name], extra_args.SOURCE))
-        if parameter.kind is Kind.SWITCH:
+            found.insert(0, (self.extra.known[parameter.name], SOURCE))
+        if parameter.kind is ValueKind.SWITCH:
             found += [("0", no) for key in parameter.native_keys if (no := _negated(key)) in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"
-                self.warnings.append(f"{shown} is ignored: {found[0][1]} wins")
+                self._remark(f"{shown} is ignored: {found[0][1]} wins", source)
         return found[0] if found else None
 
     def _assign(self, parameter: Parameter) -> None:
         found = self._lookup(parameter)
         if found is None:
             if parameter.always and parameter.default is not None:
-                self.assigned[parameter.name] = Assigned(value=parameter.default, source=DEFAULT)
+                self.assigned[parameter.name] = ParameterValue(value=parameter.default, source=DEFAULT)
         elif parameter.secret:
             self.secrets[parameter.name] = SecretStr(found[0])
         else:
             text, source = found
-            named = f"{source} {parameter.flags[0]}" if source == extra_args.SOURCE else source
+            named = f"{source} {parameter.flags[0]}" if source == SOURCE else source
             value = parameter.parse(text, named)
-            if parameter.kind is Kind.PATH:
+            if parameter.kind is ValueKind.PATH:
                 value = os.path.expanduser(str(value))  # noqa: PTH111 - the path stays as the user spelled it
-            self.assigned[parameter.name] = Assigned(value=value, source=found[1])
+            self.assigned[parameter.name] = ParameterValue(value=value, source=found[1])
 
     def _ours(self, key: str) -> Scalar | None:
         parameter = BY_KEY[key]
@@ -228,7 +394,8 @@ class _Reader:
     def _require_model(self) -> None:
         router = any(key in self.env for key in ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra.rest)
         if not router and not any(name in self.assigned for name in MODEL_SOURCES):
-            raise InputError("LLAMA_MODEL is not set: name the GGUF file to run")
+            what, key = "LLAMA_MODEL is not set: name the GGUF file to run", "LLAMA_MODEL"
+            raise InputError(what, "set LLAMA_MODEL to a .gguf file", key=key, text=what)
 
     def _speculation(self) -> tuple[tuple[SpecType, ...], str]:
         found = self._lookup(BY_KEY["LLAMA_SPEC_TYPE"])
@@ -240,11 +407,10 @@ class _Reader:
         types = parse_chain(*found)
         if not any(t.reads_draft_model for t in types):
             self._drop_drafts(f"{found[1]}={found[0]} drafts without a model")
-        self._check_drafts(types, f"{found[1]}={found[0]}")
+        self._check_drafts(types, *found)
         return types, found[1]
 
     def _chosen(self, source: str) -> tuple[SpecType, ...]:
-        """What `auto` stands for; nothing while that is not decided."""
         if self.choice is None:
             self.undecided = True
             return ()
@@ -258,26 +424,27 @@ class _Reader:
         for name in DRAFT_SOURCES:
             draft = self.assigned.pop(name, None)
             if draft is not None:
-                self.warnings.append(f"{draft.source} is not loaded: {why}; it would only take memory")
+                self._remark(f"{draft.source} is not loaded: {why}; it would only take memory", draft.source)
 
-    def _check_drafts(self, types: tuple[SpecType, ...], said: str) -> None:
+    def _check_drafts(self, types: tuple[SpecType, ...], text: str, source: str) -> None:
         drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
         if len(drafts) > 1:
-            named = " and ".join(f"{one.source}={one.value}" for one in drafts)
-            raise InputError(f"{named} both name a draft model; remove one")
+            named = " and ".join(f"{draft.source}={draft.value}" for draft in drafts)
+            key, *also = (draft.source for draft in drafts)
+            raise InputError(Problem(f"{named} both name a draft model", "remove one", key, also=tuple(also)))
         has_draft = bool(drafts)
-        for one in types:
-            if one.needs_draft_model and not has_draft:
-                raise InputError(f"{said}: {one.name} needs a draft model; set LLAMA_DRAFT_MODEL")
+        for kind in types:
+            if kind.needs_draft_model and not has_draft:
+                what = f"{source}={text}: {kind.name} needs a draft model"
+                raise InputError(what, "set LLAMA_DRAFT_MODEL", key=source)
         users = [t.name for t in types if t.reads_draft_model]
         if len(users) > 1:
             # llama.cpp b11549, every such pair tried: no start, an abort, or HTTP 500 for every request.
-            raise InputError(
-                f"{said}: {' and '.join(users)} share one draft model, and the server does not start, aborts, or fails "
-                f"every request; use one of them (n-gram types go with any)"
-            )
+            fate = "the server does not start, aborts, or fails every request"
+            what = f"{source}={text}: {' and '.join(users)} share one draft model, and {fate}"
+            raise InputError(what, "use one of them (n-gram types go with any)", key=source)
 
-    def _detected(self, drafts: list[Assigned]) -> tuple[tuple[SpecType, ...], str]:
+    def _detected(self, drafts: list[ParameterValue]) -> tuple[tuple[SpecType, ...], str]:
         if not drafts:
             return (), DEFAULT
         draft = drafts[0]
@@ -285,10 +452,9 @@ class _Reader:
         detected = self.detect(str(draft.value)) if self.detect is not None and here else None
         if detected is None:
             fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
-            raise InputError(
-                f"{draft.source} is set but LLAMA_SPEC_TYPE is not: the server would load the draft model and not "
-                f"speculate; {fix}"
-            )
+            would = "the server would load the draft model and not speculate"
+            what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
+            raise InputError(Problem(what, fix, draft.source, follows=_CHAIN_KEYS))
         return (detected,), f"detected from {draft.source}"
 
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
@@ -301,75 +467,70 @@ class _Reader:
             if self.undecided:
                 continue
             if not targets:
-                self.warnings.append(f"{key} has no effect: no speculation is configured")
+                self._no_effect(f"{key} has no effect: no speculation is configured", key)
             elif deaf:
-                self.warnings.append(_deaf_warning(key, deaf))
+                self._no_effect(_deaf_warning(key, deaf), key)
             for target in filter(None, targets.values()):
                 self._assign_knob(key, value, target)
 
     def _assign_knob(self, key: str, value: Scalar, target: str) -> None:
         held = self.assigned.get(target)
-        if held is not None and held.source == extra_args.SOURCE:
-            self.warnings.append(f"{key} does not set --{target}: {extra_args.SOURCE} wins")
+        if held is not None and held.source == SOURCE:
+            self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
             return
         if held is not None and held.value != value and held.source != key:
-            self.warnings.append(f"{held.source}={held.value} is ignored: {key} wins")
+            self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
         checked = BY_NAME[target].parse(str(value), key)
-        self.assigned[target] = Assigned(value=checked, source=key)
+        self.assigned[target] = ParameterValue(value=checked, source=key)
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
-        for one in types:
-            least = one.min_parameter or one.floor_parameter
-            if one.max_parameter is None or least is None:
+        for kind in types:
+            least = kind.min_parameter or kind.floor_parameter
+            if kind.max_parameter is None or least is None:
                 continue
-            longest, shortest = self._held(one.max_parameter), self._held(least)
+            longest, shortest = self._held(kind.max_parameter), self._held(least)
             high, low = int(longest.value), int(shortest.value)
             if low <= high:
                 continue
             if shortest.source == DEFAULT:
-                source = f"default {low}, lowered to {longest.source}"
-                self.assigned[least] = Assigned(value=high, source=source)
-                self.warnings.append(
-                    f"--{least} is lowered from its default {low} to {high}: "
-                    f"otherwise {one.name} would discard every draft"
-                )
+                note = f" {low}, lowered to {longest.origin}"
+                self.assigned[least] = ParameterValue(value=high, source=DEFAULT, note=note)
+                else_ = f"otherwise {kind.name} would discard every draft"
+                self._remark(f"--{least} is lowered from its default {low} to {high}: {else_}")
                 continue
-            raise InputError(
-                f"{_named(least, shortest)} is above {_named(one.max_parameter, longest)}: {one.name} would discard "
-                "every draft; "
-                "lower the minimum or raise the maximum"
-            )
+            above = f"{_named(least, shortest)} is above {_named(kind.max_parameter, longest)}"
+            what, fix = f"{above}: {kind.name} would discard every draft", "lower the minimum or raise the maximum"
+            also = () if longest.source == DEFAULT else (longest.source,)
+            raise InputError(Problem(what, fix, shortest.source, also=also, follows=frozenset(KNOBS)))
 
     def _keep_slots_apart(self, types: tuple[SpecType, ...]) -> None:
-        mixing = [one.name for one in types if one.mixes_slots]
+        mixing = [kind.name for kind in types if kind.mixes_slots]
         if not mixing or self._held("parallel").value == 1:
             return
         sampling = self._held(_DEVICE_SAMPLING)
         if sampling.source == DEFAULT:
-            source = f"{DEFAULT}, off for {mixing[0]} with several slots"
-            self.assigned[_DEVICE_SAMPLING] = Assigned(value=False, source=source)
+            note = f", off for {mixing[0]} with several slots"
+            self.assigned[_DEVICE_SAMPLING] = ParameterValue(value=False, source=DEFAULT, note=note)
         elif sampling.value:
-            self.warnings.append(
-                f"{sampling.source} samples drafts on the device: with {mixing[0]}, slots that draft at once get the "
-                "drafts of one of them; remove it, or set LLAMA_PARALLEL=1"
-            )
+            mixed = f"with {mixing[0]}, slots that draft at once get the drafts of one of them"
+            what, fix = f"{sampling.source} samples drafts on the device: {mixed}", "remove it, or set LLAMA_PARALLEL=1"
+            self._remark(what, sampling.source, fix)
 
-    def _held(self, name: str) -> Assigned:
-        return self.assigned.get(name) or Assigned(value=BY_NAME[name].default or 0, source=DEFAULT)
+    def _held(self, name: str) -> ParameterValue:
+        return self.assigned.get(name) or ParameterValue(value=BY_NAME[name].default or 0, source=DEFAULT)
 
     def _warn_of_dark_panels(self) -> None:
         for name in ("metrics", "slots"):
             held = self.assigned[name]
             if held.value is False:
-                self.warnings.append(f"{held.source} turns /{name} off: specdash cannot show what it reads there")
+                self._remark(f"{held.source} turns /{name} off: specdash cannot show what it reads there", held.source)
 
     def _rollback_mode(self) -> str | None:
-        mode = self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE")
+        key = "LLAMA_HYBRID_ROLLBACK_MODE"
+        mode = self._ours_text(key)
         if mode is not None:
-            self.warnings.append(
-                f"LLAMA_HYBRID_ROLLBACK_MODE={mode} is handed to the engine, but only patched builds read it; "
-                "stock llama.cpp chooses between state rollback and checkpoints by itself"
-            )
+            stock = "stock llama.cpp chooses between state rollback and checkpoints by itself"
+            self._remark(f"{key}={mode} is handed to the engine, but only patched builds read it; {stock}", key)
         return mode
 
     def _others(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -387,9 +548,9 @@ class _Reader:
             else:
                 environment[key] = value
             if key not in PASSED_ON:
-                self.warnings.append(_unknown_warning(key))
-            elif any(extra_args.canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
-                self.warnings.append(f"{key}={value} is ignored: {extra_args.SOURCE} wins")
+                self.remarks.append(_unknown(key))
+            elif any(canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
+                self._remark(f"{key}={value} is ignored: {SOURCE} wins", key)
         return native, environment
 
 
@@ -397,10 +558,10 @@ def _negated(key: str) -> str:
     return key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 
-def _named(name: str, assigned: Assigned) -> str:
+def _named(name: str, assigned: ParameterValue) -> str:
     if assigned.source == DEFAULT:
         return f"the default {assigned.value}"
-    return extra_args.setting(assigned.source, BY_NAME[name], assigned.value)
+    return setting(assigned.source, BY_NAME[name], assigned.value)
 
 
 def _deaf_warning(key: str, names: list[str]) -> str:
@@ -412,8 +573,7 @@ def _deaf_warning(key: str, names: list[str]) -> str:
     return f"{key} has no effect on {', '.join(notes)}: there is no such knob"
 
 
-def _unknown_warning(key: str) -> str:
-    known = [*BY_KEY, *PASSED_ON]
-    close = difflib.get_close_matches(key, [name for name in known if name != key], n=1, cutoff=0.75)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return f"{key} is not a known key and is passed on unread{hint}"
+def _unknown(key: str) -> Problem:
+    close = close_key(Role.BACKEND, key)
+    fix = f"did you mean {close}?" if close else ""
+    return Problem(f"{key} is not a known key and is passed on unread", fix, key, kind=ProblemKind.UNKNOWN_KEY)

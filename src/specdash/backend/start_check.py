@@ -6,25 +6,295 @@ short completion. A server that sleeps is not woken, a router is asked nothing, 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from specdash.backend.promise import promise_of
-from specdash.core.start_check import SEE_LOG, Completion, Drafting, StartCheck, unexplained
+from specdash.backend.settings import ROUTER_KEYS
+from specdash.core.errors import SpecdashError
+from specdash.core.paths import state_dir
+from specdash.core.readings import Health, HealthStatus
+from specdash.core.records import SEE_LOG, CompletionEnd, Drafting, StartCheck, unexplained
+from specdash.core.speculation import spec_type
+from specdash.llama.server_answers import ParseError, error_message, parse_health, parse_metrics, parse_slots
+from specdash.system.data import dataclass
+from specdash.system.http import Cancel, HttpReply, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from specdash.backend.launch import Plan
-    from specdash.backend.local_http import Cancel
-    from specdash.backend.output import Tail
-    from specdash.backend.promise import Promise
-    from specdash.backend.server_check import Probed
-    from specdash.core.observations import Slots
+    from specdash.backend.launch import LaunchPlan
+    from specdash.backend.session import Tail
+    from specdash.backend.settings import BackendSettings
+    from specdash.core.readings import Slots
     from specdash.llama.start_failures import StartFailure
+
+
+# What a backend env promises of the server it makes: where it answers, with which key, and whether it drafts.
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPromise:
+    """What a backend env says of the server it makes. `speculates` is None where that cannot be told."""
+
+    url: str
+    key: str | None = field(repr=False, default=None)
+    speculates: bool | None = None
+    log: str | None = None
+    no_probe: str | None = None
+    """Why the server cannot be asked for a completion, None when it can."""
+    router: bool = False
+    types: tuple[str, ...] = ()
+    """The chain of spec types, as the engine ranks them."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a question needs."""
+        return {"authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) -> ServerPromise:
+    """What settings promise."""
+    router = any(key in settings.native for key in ROUTER_KEYS)
+    router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
+    default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
+    return ServerPromise(
+        url=settings.url,
+        key=_key(settings),
+        speculates=bool(settings.spec_types),
+        log=str(Path(settings.log_file or default_log).expanduser().absolute()),
+        no_probe=_no_probe(settings, router=router),
+        router=router,
+        types=settings.spec_types,
+    )
+
+
+def _key(settings: BackendSettings) -> str | None:
+    secret = settings.secrets.get("api-key")
+    if secret is not None:
+        return secret.get_secret_value().split(",")[0].strip() or None
+    file = settings.text("api-key-file")
+    if file is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines = (line.strip() for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines())
+            return next((line for line in lines if line and not line.startswith("#")), None)
+    return None
+
+
+def _no_probe(settings: BackendSettings, *, router: bool) -> str | None:
+    if router:
+        return "a router serves models by name"
+    if settings.value("embeddings"):
+        return "it serves embeddings only"
+    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
+    if reranks or "--reranking" in settings.extra_args or "--rerank" in settings.extra_args:
+        return "it reranks only"
+    return None
+
+
+ANSWER_S = 5.0
+_HEALTH_S = 1.0
+_NOT_ALLOWED = (401, 403, 429, 503)
+SHORT_PROMPT = "the speculative decoder drafts several tokens, the speculative decoder drafts several"
+LONG_PROMPT = (
+    "Count the lanterns along the harbour wall: one, two, three, four, five, six, seven, eight, nine, ten, eleven, "
+    "twelve, and then begin again at the first of them without a pause.\n"
+)
+"""Long enough that n-grams of 24 tokens are in it."""
+PROBE_TOKENS = 16
+_HARD_TOKENS = 32
+_HARD = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
+"""What no draft can guess: some settings abort the server only at a rejected token."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCompletion:
+    """What a first completion gave. `problem` says in words why there is no proper answer, "" when there is one."""
+
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    tasks: tuple[int, ...] = ()
+    """The numbers of its tasks in the server's log, where /slots told them."""
+    problem: str = ""
+    completion: CompletionEnd = CompletionEnd.ANSWERED
+
+    @property
+    def rejected(self) -> int:
+        """Draft tokens that the target did not take."""
+        return self.drafted - self.accepted
+
+    def and_then(self, more: FirstCompletion) -> FirstCompletion:
+        """Both together."""
+        return FirstCompletion(
+            self.tokens + more.tokens,
+            self.drafted + more.drafted,
+            self.accepted + more.accepted,
+            self.seconds + more.seconds,
+            (*self.tasks, *more.tasks),
+            more.problem,
+            more.completion,
+        )
+
+
+def health(url: str, cancel: Cancel | None = None) -> Health | None:
+    """GET /health; None when nothing answers, or something that is no llama-server."""
+    try:
+        reply = ask(url, "/health", timeout=_HEALTH_S, cancel=cancel, verified=False)
+        return parse_health(reply.status, reply.body)
+    except (OSError, ParseError):
+        return None
+
+
+def healthy(url: str, cancel: Cancel | None = None) -> bool:
+    """Whether /health says so."""
+    found = health(url, cancel)
+    return found is not None and found.status is HealthStatus.OK
+
+
+def slots_of(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> Slots | str:
+    """The slots, or in words why there are none to be seen."""
+    try:
+        reply = ask(url, "/slots", headers=promise.headers, timeout=ANSWER_S, cancel=cancel, verified=False)
+        if reply.status == 200:
+            return parse_slots(reply.body)
+    except (OSError, ParseError) as error:
+        return f"/slots: {error}"
+    return f"/slots answers HTTP {reply.status}"
+
+
+def sleeps(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> bool:
+    """Whether the server sleeps, so that looking at its slots would wake it."""
+    try:
+        props = ask(url, "/props", headers=promise.headers, timeout=ANSWER_S, cancel=cancel, verified=False).json
+    except OSError:
+        return False
+    return isinstance(props, dict) and props.get("is_sleeping") is True
+
+
+def busy(url: str, promise: ServerPromise) -> int | None:
+    """Requests that the backend works on or has queued; None where it does not tell."""
+    with contextlib.suppress(OSError, ParseError):
+        reply = ask(url, "/metrics", headers=promise.headers, timeout=ANSWER_S, verified=False)
+        if reply.status == 200:
+            counters = parse_metrics(reply.body)
+            if counters.requests_processing is not None:
+                return int(counters.requests_processing + (counters.requests_deferred or 0))
+    if promise.router or sleeps(url, promise):
+        return None
+    found = slots_of(url, promise)
+    return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
+
+
+def first_completion(
+    url: str, promise: ServerPromise, timeout: float, *, patience: float, cancel: Cancel | None = None
+) -> FirstCompletion:
+    """Generate a few tokens, and a few more where that has not shown everything yet.
+
+    Where nothing was drafted and n-gram types draft, the answer is put into the prompt, so that there is something to
+    repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess:
+    some settings abort the server only then. `timeout` bounds all of it; more is asked only when the first took less
+    than `patience`, in seconds.
+    """
+    kinds = [item for item in map(spec_type, promise.types) if item is not None]
+    repeats = bool(promise.speculates) and any(not kind.reads_draft_model for kind in kinds)
+    asking = _Asking(url, promise, timeout, cancel)
+    prompt = LONG_PROMPT if repeats else SHORT_PROMPT
+    found = asking.generate(prompt, PROBE_TOKENS, temperature=0, return_tokens=repeats)
+    if found.problem or found.seconds > patience:
+        return found
+    if repeats and not found.drafted and asking.tokens:
+        found = found.and_then(asking.generate([prompt, *asking.tokens, prompt], PROBE_TOKENS, temperature=0))
+    if drafts_with_a_model(promise) and not found.problem and not found.rejected:
+        found = found.and_then(asking.generate(SHORT_PROMPT, _HARD_TOKENS, **_HARD))
+    return found
+
+
+def drafts_with_a_model(promise: ServerPromise) -> bool:
+    """Whether a model drafts for it, as far as its settings tell."""
+    kinds = [item for item in map(spec_type, promise.types) if item is not None]
+    return bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
+
+
+class _Asking:
+    """Completions, one after the other, before one deadline."""
+
+    def __init__(self, url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None) -> None:
+        self._url = url
+        self._promise = promise
+        self._deadline = time.monotonic() + timeout
+        self._cancel = cancel
+        self.tokens: list[int] = []
+        """What the last one generated, where it was asked to tell."""
+
+    def generate(self, prompt: Any, count: int, **parameters: Any) -> FirstCompletion:
+        body = {"prompt": prompt, "n_predict": count, "cache_prompt": False, "ignore_eos": True, "stream": False}
+        began = time.monotonic()
+        left = max(1.0, self._deadline - began)
+        try:
+            reply = ask(
+                self._url,
+                "/completion",
+                headers=self._promise.headers,
+                body={**body, **parameters},
+                timeout=left,
+                cancel=self._cancel,
+                verified=False,
+            )
+        except OSError as error:
+            late = isinstance(error, TimeoutError)
+            words = "did not answer in time" if late else f"broke off ({error})"
+            how = CompletionEnd.LATE if late else CompletionEnd.BROKEN_OFF
+            return FirstCompletion(
+                seconds=time.monotonic() - began, problem=f"a first completion {words}", completion=how
+            )
+        seconds = time.monotonic() - began
+        if reply.status != 200 or not isinstance(reply.json, dict):
+            how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
+            said = f"a first completion failed: {_complaint(reply)}"
+            return FirstCompletion(seconds=seconds, problem=said, completion=how)
+        answer: dict[str, Any] = reply.json
+        tokens = _tokens(answer)
+        if not tokens:
+            said = "a first completion gave no tokens"
+            return FirstCompletion(seconds=seconds, problem=said, completion=CompletionEnd.FAILED)
+        told = answer.get("tokens")
+        self.tokens = [entry for entry in told if isinstance(entry, int)] if isinstance(told, list) else []
+        drafted, accepted = _drafts(answer)
+        return FirstCompletion(tokens, drafted, accepted, seconds, self._task_in(answer.get("id_slot")))
+
+    def _task_in(self, slot: object) -> tuple[int, ...]:
+        slots = slots_of(self._url, self._promise, self._cancel) if isinstance(slot, int) else ""
+        if isinstance(slots, str):
+            return ()
+        return tuple(item.task for item in slots.slots if item.id == slot and item.task is not None)
+
+
+def _complaint(reply: HttpReply) -> str:
+    said = error_message(reply.body)
+    return f"HTTP {reply.status}{': ' if said else ''}{said}"
+
+
+def _tokens(answer: dict[str, Any]) -> int:
+    count = answer.get("tokens_predicted")
+    if isinstance(count, int):
+        return count
+    return 1 if answer.get("content") else 0
+
+
+def _drafts(answer: dict[str, Any]) -> tuple[int, int]:
+    timings = answer.get("timings")
+    if not isinstance(timings, dict):
+        return 0, 0
+    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
+    return (drafted, accepted) if isinstance(drafted, int) and isinstance(accepted, int) else (0, 0)
+
 
 PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
@@ -42,7 +312,7 @@ _REPEATS = "n-gram types draft only where text repeats"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SlotsLook:
     """What the slots showed. `problem` says in words why nothing could be seen, "" when something was."""
 
     slots: int | None = None
@@ -58,18 +328,22 @@ class Look:
         return bool(self.slots) and self.busy == self.slots
 
 
-def look_of(slots: Slots | str) -> Look:
+def look_of(slots: Slots | str) -> SlotsLook:
     """The look that an answer of /slots is; a text says why there is none."""
     if isinstance(slots, str):
-        return Look(problem=slots)
+        return SlotsLook(problem=slots)
     told, busy = slots.drafting, sum(slot.is_processing for slot in slots.slots)
     if told is None:
-        return Look(len(slots.slots), busy=busy, problem="this build's /slots does not tell")
-    return Look(len(told), sum(told), busy)
+        return SlotsLook(len(slots.slots), busy=busy, problem="this build's /slots does not tell")
+    return SlotsLook(len(told), sum(told), busy)
 
 
 def judge(
-    promise: Promise, look: Look, failure: StartFailure | None, probed: Probed | None, checked: float
+    promise: ServerPromise,
+    look: SlotsLook,
+    failure: StartFailure | None,
+    probed: FirstCompletion | None,
+    checked: float,
 ) -> StartCheck:
     """The verdict on a start. `failure` is what the log or the parameters say against it, `checked` the Unix time."""
     said = StartCheck(Drafting.UNKNOWN, checked, slots=look.slots, slots_drafting=look.drafting)
@@ -89,7 +363,7 @@ def judge(
     if probed is not None and probed.drafted:
         share = f"{probed.accepted} of {probed.drafted} drafted tokens accepted"
         return replace(said, drafting=Drafting.YES, because=f"{_chain(promise)}, {share}")
-    if probed is not None and probed.completion is Completion.FAILED:
+    if probed is not None and probed.completion is CompletionEnd.FAILED:
         return _fails(said, probed, failure)
     if look.drafting is not None and look.slots is not None and look.drafting < look.slots:
         return _failed(said, look, failure)
@@ -100,39 +374,39 @@ def judge(
     return replace(said, drafting=Drafting.READY, because=f"{_chain(promise)}: {_no_draft(promise, probed)}")
 
 
-def _unasked(said: StartCheck, look: Look, probed: Probed | None) -> StartCheck:
+def _unasked(said: StartCheck, look: SlotsLook, probed: FirstCompletion | None) -> StartCheck:
     if look.drafting or (probed is not None and probed.drafted):
         drafting = Drafting.YES if probed is not None and probed.drafted else Drafting.READY
         return replace(said, drafting=drafting, because="it drafts although the settings ask for none")
     if look.drafting is None and look.problem:
-        return replace(said, drafting=Drafting.OFF, because=f"no speculation was asked for ({look.problem})")
-    return replace(said, drafting=Drafting.OFF, because="no speculation was asked for")
+        return replace(said, drafting=Drafting.OFF, because=f"no speculation type is set ({look.problem})")
+    return replace(said, drafting=Drafting.OFF, because="no speculation type is set")
 
 
-def _failed(said: StartCheck, look: Look, failure: StartFailure | None) -> StartCheck:
+def _failed(said: StartCheck, look: SlotsLook, failure: StartFailure | None) -> StartCheck:
     if failure is not None:
         return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
     why = unexplained(look.drafting or 0, look.slots or 0)
     return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
 
 
-def _fails(said: StartCheck, probed: Probed, failure: StartFailure | None) -> StartCheck:
+def _fails(said: StartCheck, probed: FirstCompletion, failure: StartFailure | None) -> StartCheck:
     """Slots that can draft are worth nothing on a server that fails what it is asked."""
     if failure is not None:
         return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
     return replace(said, drafting=Drafting.FAILED, because=probed.problem, fix=SEE_LOG, cause=FAILED_COMPLETION)
 
 
-def _no_draft(promise: Promise, probed: Probed | None) -> str:
+def _no_draft(promise: ServerPromise, probed: FirstCompletion | None) -> str:
     if probed is None:
-        return "its slots can draft, and none was seen yet"
+        return "its slots can draft; no draft seen yet"
     if probed.problem:
         return f"its slots can draft, but {probed.problem}"
-    why = f" ({_REPEATS})" if promise.types and all(one.startswith("ngram") for one in promise.types) else ""
+    why = f" ({_REPEATS})" if promise.types and all(kind.startswith("ngram") for kind in promise.types) else ""
     return f"its slots can draft, and made no draft in {probed.tokens} tokens{why}"
 
 
-def _chain(promise: Promise) -> str:
+def _chain(promise: ServerPromise) -> str:
     return ",".join(promise.types) or "the type that it detected itself"
 
 
@@ -157,7 +431,7 @@ def line(check: StartCheck) -> str:
 
 
 def check_start(
-    promise: Promise,
+    promise: ServerPromise,
     lines: Callable[[], Sequence[str]],
     *,
     parameters: Mapping[str, str],
@@ -170,7 +444,6 @@ def check_start(
     `lines` are what it printed since its start. `publish` gets the verdict before the probe, too. Whoever sets `cancel`
     gets the verdict as far as it is known.
     """
-    from specdash.backend import server_check
 
     look = _look(promise, cancel)
     failure = _cause(promise, look, lines, parameters)
@@ -179,24 +452,23 @@ def check_start(
     if reason is not None or (cancel is not None and cancel.cancelled):
         return replace(first, probe_problem=reason or "cancelled")
     publish(replace(first, pending=True))
-    probed = server_check.probe(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
+    probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
     for pause in RETRY_AFTER_S:
-        if probed.completion is not Completion.LATE:
+        if probed.completion is not CompletionEnd.LATE:
             break
         # Whoever waits for the verdict gets it now; a slow first request says nothing of the ones after it.
         publish(judge(promise, look, failure, probed, time.time()))
         if _paused(pause, cancel) or _unprobed(promise, look := _look(promise, cancel), probe=probe) is not None:
             break
-        probed = server_check.probe(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
+        probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
-    if probed.completion is Completion.FAILED:
+    if probed.completion is CompletionEnd.FAILED:
         failure = _cause(promise, look, lines, parameters)
     return judge(promise, look, failure, probed, time.time())
 
 
 def _paused(seconds: float, cancel: Cancel | None) -> bool:
-    """Wait; whether it was cancelled meanwhile."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if cancel is not None and cancel.cancelled:
@@ -206,9 +478,8 @@ def _paused(seconds: float, cancel: Cancel | None) -> bool:
 
 
 def _cause(
-    promise: Promise, look: Look, lines: Callable[[], Sequence[str]], parameters: Mapping[str, str]
+    promise: ServerPromise, look: SlotsLook, lines: Callable[[], Sequence[str]], parameters: Mapping[str, str]
 ) -> StartFailure | None:
-    """What the log, else the parameters, say against it."""
     from specdash.llama.start_failures import explain, unspoken
 
     found = explain(lines(), None)
@@ -219,24 +490,22 @@ def _cause(
     return found or unspoken(parameters)
 
 
-def _look(promise: Promise, cancel: Cancel | None) -> Look:
-    from specdash.backend import server_check
+def _look(promise: ServerPromise, cancel: Cancel | None) -> SlotsLook:
 
     if promise.router:
-        return Look(problem="a router's slots are those of its models")
-    if server_check.sleeps(promise.url, promise, cancel):
-        return Look(problem="it sleeps, and looking at its slots would wake it", asleep=True)
-    return look_of(server_check.slots_of(promise.url, promise, cancel))
+        return SlotsLook(problem="a router's slots are those of its models")
+    if sleeps(promise.url, promise, cancel):
+        return SlotsLook(problem="it sleeps, and looking at its slots would wake it", asleep=True)
+    return look_of(slots_of(promise.url, promise, cancel))
 
 
-def _unprobed(promise: Promise, look: Look, *, probe: bool) -> str | None:
-    """Why no completion is asked for; None when one is."""
+def _unprobed(promise: ServerPromise, look: SlotsLook, *, probe: bool) -> str | None:
     if not probe:
         return "LLAMA_START_PROBE=0"
     if promise.no_probe is not None:
         return promise.no_probe
     if promise.speculates is False:
-        return "no speculation was asked for"
+        return "no speculation type is set"
     if look.drafting == 0:
         return "its slots do not draft"
     if look.asleep:
@@ -244,23 +513,35 @@ def _unprobed(promise: Promise, look: Look, *, probe: bool) -> str | None:
     return "requests run in all slots" if look.is_full else None
 
 
-def watch_start(plan: Plan, tail: Tail) -> StartWatch:
+def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
     """Begin to watch the start of the engine of `plan`, whose output `tail` keeps."""
     settings = plan.settings
-    return StartWatch(promise_of(settings), tail.early, dict(plan.speculation), probe=settings.start_probe)
+    engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
+    parameters = dict(plan.speculation)
+    return StartWatch(promise_of(settings), tail.early, parameters, probe=settings.start_probe, engine=engine)
 
 
 class StartWatch:
-    """Waits in a thread until a server is ready, then checks its start; `take` gives each verdict once."""
+    """Waits in a thread until a server is ready, then checks its start; `take` gives each verdict once. If it drafts,
+    decode without speculation is measured after that."""
 
-    def __init__(self, promise: Promise, lines: Sequence[bytes], parameters: Mapping[str, str], *, probe: bool) -> None:
-        """`lines` may grow while it waits."""
-        from specdash.backend.local_http import Cancel
+    def __init__(
+        self,
+        promise: ServerPromise,
+        lines: Sequence[bytes],
+        parameters: Mapping[str, str],
+        *,
+        probe: bool,
+        engine: str | None = None,
+    ) -> None:
+        """`lines` may grow while it waits. `engine` names it in baselines; None: none is measured."""
+        from specdash.system.http import Cancel
 
         self._promise = promise
         self._lines = lines
         self._parameters = parameters
         self._probe = probe
+        self._engine = engine
         self._cancel = Cancel()
         self._verdicts: deque[StartCheck] = deque()
         self._stopped = threading.Event()
@@ -282,10 +563,9 @@ class StartWatch:
         self._cancel()
 
     def _work(self) -> None:
-        from specdash.backend import server_check
 
         wait = _POLL_S
-        while not server_check.healthy(self._promise.url, self._cancel):
+        while not healthy(self._promise.url, self._cancel):
             if self._stopped.wait(wait):
                 return
             wait = min(_SLOWEST_POLL_S, wait * _SLOWER)
@@ -297,5 +577,23 @@ class StartWatch:
             cancel=self._cancel,
             publish=self._verdicts.append,
         )
-        if not self._stopped.is_set():
-            self._verdicts.append(found)
+        if self._stopped.is_set():
+            return
+        self._verdicts.append(found)
+        if self._engine is not None and found.probe_tokens and found.drafting in (Drafting.YES, Drafting.READY):
+            self._measure(found, self._engine)
+
+    def _measure(self, check: StartCheck, engine: str) -> None:
+        from specdash.backend.baseline import measure_unasked
+
+        tasks: frozenset[int] = frozenset()
+
+        def note(known: frozenset[int]) -> None:
+            nonlocal tasks
+            tasks = known
+
+        # Whatever comes of it, the server serves; `specdash baseline record` says why nothing was measured.
+        with contextlib.suppress(SpecdashError, OSError):
+            measure_unasked(self._promise.url, self._promise.key, engine, cancel=self._cancel, on_tasks=note)
+        if tasks and not self._stopped.is_set():
+            self._verdicts.append(replace(check, probe_tasks=(*check.probe_tasks, *sorted(tasks))))

@@ -8,36 +8,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import sys
 import sysconfig
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
+
+from specdash.llama.client import HttpAnswer, Transport
+from specdash.llama.server_answers import ParseError, load_object
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REQUEST_DEADLINE_S = 60.0
-_TASKS = (
-    "read a configuration file and return its sections as a dict",
-    "walk a directory tree and yield every path that matches a pattern",
-    "parse a date string and return a datetime",
-    "open a socket, send the request and return the response body",
-    "format a table of rows with aligned columns",
-    "merge two sorted lists into one",
-    "compute the checksum of a file in blocks",
-    "escape the special characters of a string",
-    "retry a function call until it succeeds or the time is over",
-    "convert a number of bytes to a readable text",
-)
-_NAMES = ("load", "scan", "parse_date", "fetch", "format_table", "merge", "checksum", "escape", "retry", "human_size")
+_NAMES = (
+    "name", "value", "path", "line", "header", "key", "item", "socket", "token", "field", "option", "record", "message",
+    "index", "group", "event",
+)  # fmt: skip
+_VERBS = ("read", "write", "parse", "get", "set", "find")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class DemoPrompt:
     """One request: the user's turn, how many tokens may be generated, and the sampling temperature."""
 
     text: str
@@ -46,32 +42,39 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TrafficPhase:
     """A kind of traffic: what is asked, by how many clients at once, for how long (seconds)."""
 
     name: str
     seconds: float
     clients: int
-    prompt: Callable[[random.Random], Prompt]
-    pause_s: float = 0.3
+    prompt: Callable[[random.Random], DemoPrompt]
+    pause_s: float = 0.1
 
 
-def _coding(rng: random.Random) -> Prompt:
-    index = rng.randrange(len(_TASKS))
-    return Prompt(f"Write the function def {_NAMES[index]}_{rng.randrange(100)}(self, name): {_TASKS[index]}", 192)
+def _coding(rng: random.Random) -> DemoPrompt:
+    return DemoPrompt(f"Write the function `def {rng.choice(_VERBS)}_{rng.choice(_NAMES)}(self, name)`.", 96)
 
 
-def _pattern(rng: random.Random) -> Prompt:
-    stem = rng.choice(("ERROR", "FIELD", "OPTION", "STATE", "TOKEN"))
-    start = rng.randrange(40)
-    rows = "\n".join(f"{stem}_{start + i} = {start + i}" for i in range(24))
-    return Prompt(f"Continue this list:\n{rows}\n", 256)
+def _pattern(rng: random.Random) -> DemoPrompt:
+    name, start, count = rng.choice(_NAMES), rng.randrange(21), rng.randrange(40, 61)
+    texts = (
+        f"Write a JSON list of {name} records.",
+        f"Count from {start} to {start + count}.",
+        f"Write numbered assignments for {name}.",
+        f"Repeat {name} {count} times.",
+    )
+    return DemoPrompt(rng.choice(texts), 96)
 
 
-def _long_prefill(rng: random.Random) -> Prompt:
+def _hot(rng: random.Random) -> DemoPrompt:
+    return DemoPrompt(f"Explain what a {rng.choice(_NAMES)} is.", 96, temperature=1.3)
+
+
+def _long_prefill(rng: random.Random) -> DemoPrompt:
     source = _stdlib_text(rng.choice(("argparse.py", "asyncio/base_events.py", "typing.py", "subprocess.py")))
     start = rng.randrange(max(1, len(source) - 8000))
-    return Prompt(f"Summarise this module:\n{source[start : start + 6000]}", 48)
+    return DemoPrompt(f"Summarise this module:\n{source[start : start + 6000]}", 48)
 
 
 def _stdlib_text(name: str) -> str:
@@ -82,49 +85,50 @@ def _stdlib_text(name: str) -> str:
         return "\n".join(f"def function_{i}(value):\n    return value + {i}" for i in range(400))
 
 
-PHASES: tuple[Phase, ...] = (
-    Phase("coding", 6.0, 1, _coding),
-    Phase("pattern", 4.0, 1, _pattern),
-    Phase("long prefill", 4.0, 1, _long_prefill),
-    Phase("concurrent", 6.0, 4, _coding),
-    Phase("idle", 3.0, 0, _coding),
+PHASES: tuple[TrafficPhase, ...] = (
+    TrafficPhase("pattern", 28.0, 1, _pattern),
+    TrafficPhase("coding", 16.0, 1, _coding),
+    TrafficPhase("long prefill", 6.0, 1, _long_prefill),
+    TrafficPhase("hot", 40.0, 4, _hot),
+    TrafficPhase("idle", 4.0, 0, _coding),
 )
-"""One round; it repeats for as long as the demo runs."""
+"""One round; it repeats for as long as the demo runs. All but `hot` pay: text that is predictable, for one client at a
+time. There the temperature is high, so that few drafts hold, and four clients leave no idle arithmetic to verify them
+with."""
+PAYING = tuple(phase.name for phase in PHASES if phase.prompt is not _hot)
 
 
-class Workload:
+class DemoTraffic:
     """Sends the phases' requests to one server."""
 
-    def __init__(self, url: str, *, seed: int = 1, record: IO[str] | None = None) -> None:
+    def __init__(self, url: str, *, phases: tuple[str, ...] = (), seed: int = 1, record: IO[str] | None = None) -> None:
+        """`phases` names those of a round; empty: all."""
         self._url = url
+        self._phases = [phase for phase in PHASES if not phases or phase.name in phases]
         self._rng = random.Random(seed)  # noqa: S311
         self._record = record
 
     async def run(self) -> None:
         """Repeat the phases until cancelled."""
-        import httpx
-
-        async with httpx.AsyncClient(base_url=self._url, timeout=REQUEST_DEADLINE_S, trust_env=False) as client:
+        async with contextlib.aclosing(Transport(self._url, None)) as client:
             while True:
-                for phase in PHASES:
+                for phase in self._phases:
                     await self._phase(client, phase)
 
-    async def _phase(self, client: Any, phase: Phase) -> None:
+    async def _phase(self, client: Transport, phase: TrafficPhase) -> None:
         until = time.monotonic() + phase.seconds
         if phase.clients == 0:
             await asyncio.sleep(phase.seconds)
             return
         await asyncio.gather(*(self._client(client, phase, until) for _ in range(phase.clients)))
 
-    async def _client(self, client: Any, phase: Phase, until: float) -> None:
+    async def _client(self, client: Transport, phase: TrafficPhase, until: float) -> None:
         while time.monotonic() < until:
             if not await self._request(client, phase.name, phase.prompt(self._rng)):
                 await asyncio.sleep(0.5)
             await asyncio.sleep(phase.pause_s)
 
-    async def _request(self, client: Any, phase: str, prompt: Prompt) -> bool:
-        import httpx
-
+    async def _request(self, client: Transport, phase: str, prompt: DemoPrompt) -> bool:
         body = {
             "messages": [{"role": "user", "content": prompt.text}],
             "max_tokens": prompt.max_tokens,
@@ -132,9 +136,11 @@ class Workload:
             "seed": self._rng.randrange(2**31),
         }
         try:
-            response = await client.post("/v1/chat/completions", json=body)
-            timings = response.json()["timings"]
-        except (httpx.HTTPError, ValueError, KeyError):
+            answer = await client.post("/v1/chat/completions", body, REQUEST_DEADLINE_S)
+            timings = load_object(answer.body)["timings"] if isinstance(answer, HttpAnswer) else None
+        except (ParseError, KeyError):
+            return False
+        if timings is None:
             return False
         if self._record is not None:
             self._record.write(json.dumps({"phase": phase, "ended": time.time(), "timings": timings}) + "\n")
@@ -146,12 +152,13 @@ def main() -> int:
     """Entry point of the workload process."""
     parser = argparse.ArgumentParser(prog="python -m specdash.backend.workload")
     parser.add_argument("--url", required=True)
+    parser.add_argument("--phase", choices=[phase.name for phase in PHASES], action="append", default=[])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     record = args.record.open("a", encoding="utf-8") if args.record is not None else None
     try:
-        asyncio.run(Workload(args.url, seed=args.seed, record=record).run())
+        asyncio.run(DemoTraffic(args.url, phases=tuple(args.phase), seed=args.seed, record=record).run())
     except KeyboardInterrupt:
         return 0
     finally:

@@ -5,26 +5,50 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from specdash import __version__
-from specdash.bench.figures import Figures, by_class, faults, figures_of, flags, was_cached
-from specdash.bench.plausible import NO_TIMINGS, SHORT
-from specdash.bench.results import REPORT_JSON, REPORT_MD, sample_json
-from specdash.bench.statistics import acceptance_parts, decode_parts, percentiles, ratio, usable
-from specdash.export.rows_svg import Row, Rows, draw_rows
+from specdash.bench.load.figures import (
+    Figures,
+    acceptance_parts,
+    by_class,
+    decode_parts,
+    faults,
+    figures_of,
+    flags,
+    usable,
+    value_of,
+    was_cached,
+)
+from specdash.bench.load.samples import NO_TIMINGS, SHORT
+from specdash.bench.report import BenchReport, bullets, figure_row, page, sample_json, section
+from specdash.export.charts_svg import Rows, draw_rows
+from specdash.system import stats
+from specdash.system.data import dataclass, json_of
+from specdash.system.stats import spread
+from specdash.system.text import (
+    UNKNOWN,
+    counted,
+    duration,
+    markdown_table,
+    number,
+    percent,
+    seconds,
+    significant,
+    timestamp,
+)
+from specdash.system.text import table as text_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from specdash.bench.contact import Engine
-    from specdash.bench.drive import Run
-    from specdash.bench.machine import MachineWatch
-    from specdash.bench.results import Results
-    from specdash.bench.samples import Prompt, Sample
-    from specdash.bench.schedule import Options
+    from specdash.bench.compare.machine import MachineState, MachineWatch
+    from specdash.bench.load.contact import ServerDescription
+    from specdash.bench.load.drive import MeasuredRun
+    from specdash.bench.load.figures import Figure
+    from specdash.bench.load.samples import BenchSample, MeasureOptions, WorkloadPrompt
 
 SCHEMA = "specdash.bench.live/1"
 ALL = "all"
@@ -36,13 +60,13 @@ _MANY_KINDS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveReport:
     """What is known once it is over."""
 
-    run: Run
-    engine: Engine
-    options: Options
-    prompts: tuple[Prompt, ...]
+    run: MeasuredRun
+    engine: ServerDescription
+    options: MeasureOptions
+    prompts: tuple[WorkloadPrompt, ...]
     machine: MachineWatch
     source: str
     """Where the prompts are from, in words."""
@@ -68,7 +92,7 @@ class Live:
         return self.overall.tokens / self.run.duration_s if self.run.duration_s > 0 and self.overall.tokens else None
 
 
-def notes(live: Live) -> list[str]:
+def notes(live: LiveReport) -> list[str]:
     """What must be known to read the figures, one sentence each."""
     found = [cache_words(live), *_trouble(live), *live.run.notes]
     found += [*_load(live), *_busy(live)]
@@ -76,56 +100,58 @@ def notes(live: Live) -> list[str]:
     if learnt is not None:
         found.append(learnt)
     if live.run.draft_s is not None and live.run.draft_s > 0:
-        decode = sum(one.predicted_ms or 0.0 for one in live.run.answered) / 1000.0
+        decode = sum(bench_sample.predicted_ms or 0.0 for bench_sample in live.run.answered) / 1000.0
         if decode > 0:
-            found.append(f"drafting took {live.run.draft_s:.2f} s, {live.run.draft_s / decode:.0%} of the decode time")
+            found.append(
+                f"drafting took {live.run.draft_s:.2f} s, {percent(live.run.draft_s / decode)} of the decode time"
+            )
     return found
 
 
-def cache_words(live: Live) -> str:
+def cache_words(live: LiveReport) -> str:
     """Whether a cache was used, as it was seen and not only as it was asked for."""
     samples = live.run.answered
     if live.options.cache:
         share = live.overall.cached_tokens / live.overall.prompt_tokens if live.overall.prompt_tokens else 0.0
-        return f"cache on: {share:.0%} of all prompt tokens came from the server's cache"
+        return f"cache on: {percent(share)} of all prompt tokens came from the server's cache"
     used = was_cached(samples)
     if used:
-        return f"cache off was asked for, but {_count(used, 'request')} used one; their speeds are left out"
+        return f"cache off was asked for, but {counted(used, 'request')} used one; their speeds are left out"
     return "cache off: every request began differently and asked for no cache, and no prompt token was cached"
 
 
-def _trouble(live: Live) -> Iterable[str]:
+def _trouble(live: LiveReport) -> Iterable[str]:
     run, overall = live.run, live.overall
     if not run.complete:
         yield f"{len(run.samples)} of {run.planned} requests were made"
     if overall.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in faults(run.samples).items())
-        example = next(one.error for one in run.samples if one.failed)
-        yield f"{_count(overall.failed, 'request')} failed ({kinds}): {example}"
+        example = next(sample.error for sample in run.samples if sample.failed)
+        yield f"{counted(overall.failed, 'request')} failed ({kinds}): {example}"
     odd = flags(run.samples)
     if overall.empty:
-        yield f"{_count(overall.empty, 'answer')} came back empty"
+        yield f"{counted(overall.empty, 'answer')} came back empty"
     if odd.pop(SHORT, 0):
         yield (
-            f"{_count(overall.short, 'answer')} ended before a quarter of the length asked for; --force-length goes on "
-            "past the end of the text"
+            f"{counted(overall.short, 'answer')} ended before a quarter of the length asked for; --force-length goes "
+            "on past the end of the text"
         )
     if odd.pop(NO_TIMINGS, 0):
         yield "the server does not tell its own times: no prefill, decode or acceptance; is it llama-server?"
     if overall.unusable:
         kinds = ", ".join(f"{count} {kind}" for kind, count in odd.items())
-        yield f"{_count(overall.unusable, 'request')} left out of the speeds for figures that cannot be ({kinds})"
+        yield f"{counted(overall.unusable, 'request')} left out of the speeds for figures that cannot be ({kinds})"
 
 
-def _load(live: Live) -> Iterable[str]:
+def _load(live: LiveReport) -> Iterable[str]:
     options, slots = live.options, live.engine.slots
     if options.rate is None:
         if slots is not None and options.concurrency > slots:
             yield f"{options.concurrency} requests at a time on {slots} slots: some waited in the server's queue"
         return
-    lags = [one.latency_s for one in live.run.answered if one.latency_s is not None]
-    ended = [one.done_s for one in live.run.answered if one.done_s is not None]
-    begun = [one.intended_s for one in live.run.samples]
+    lags = [bench_sample.latency_s for bench_sample in live.run.answered if bench_sample.latency_s is not None]
+    ended = [bench_sample.done_s for bench_sample in live.run.answered if bench_sample.done_s is not None]
+    begun = [sample.intended_s for sample in live.run.samples]
     if len(lags) > 1 and max(begun) > min(begun):
         served = (len(ended) - 1) / (max(ended) - min(ended)) if max(ended) > min(ended) else 0.0
         words = f"offered {options.rate:g} requests a second, {served:.3g} a second were answered"
@@ -136,23 +162,25 @@ def _load(live: Live) -> Iterable[str]:
 
 def _learnt(overall: Figures) -> str | None:
     """n-gram drafts know in the second run what was said in the first; it shows in how much they draft, above all."""
-    known = [one for one in overall.from_drafts_by_run if one is not None]
+    known = [value for value in overall.from_drafts_by_run if value is not None]
     if len(known) < 2:
         return None
     later = sum(known[1:]) / len(known[1:])
     if later - known[0] < _LEARNT:
         return None
     return (
-        f"{known[0]:.1%} of the tokens came from drafts in the first run and {later:.1%} later: the drafter has learnt "
-        "the prompts, so these speeds are too good for new text; --runs 1 on a fresh server shows that"
+        f"{percent(known[0], 1)} of the tokens came from drafts in the first run and {percent(later, 1)} later: "
+        "the drafter has learnt the prompts, so these speeds are too good for new text; --runs 1 on a fresh server "
+        "shows that"
     )
 
 
-def _busy(live: Live) -> Iterable[str]:
+def _busy(live: LiveReport) -> Iterable[str]:
     states = live.machine.states
     for gpu in states[0].gpus if states else ():
         if gpu.utilisation is not None and gpu.utilisation > _BUSY_GPU:
-            yield f"GPU {gpu.index} was busy already: {gpu.utilisation:.0%}; somebody else's work is in these figures"
+            busy = percent(gpu.utilisation)
+            yield f"GPU {gpu.index} was busy already: {busy}; somebody else's work is in these figures"
     limits = live.machine.as_json()["during"]["clock_limits"]
     if limits:
         yield f"the GPU's clocks were limited meanwhile: {', '.join(limits)}"
@@ -164,31 +192,27 @@ def _busy(live: Live) -> Iterable[str]:
         )
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def as_json(live: Live) -> dict[str, Any]:
-    """report.json. No text of prompts or answers."""
+def report(live: LiveReport) -> BenchReport:
+    """All files of the report, and what the terminal shows. No text of prompts or answers."""
     run = live.run
-    return {
+    document = {
         "schema": SCHEMA,
         "specdash": __version__,
         "started_at": datetime.fromtimestamp(run.started_at, UTC).isoformat(timespec="seconds"),
         "duration_s": round(run.duration_s, 3),
         "complete": run.complete,
         "interrupted": live.interrupted,
-        "engine": {**asdict(live.engine), "words": live.engine_words, "settings": dict(live.settings)},
-        "options": asdict(live.options),
+        "engine": {**json_of(live.engine), "words": live.engine_words, "settings": dict(live.settings)},
+        "options": json_of(live.options),
         "machine": live.machine.as_json(),
         "workload": {
             "source": live.source,
-            "classes": dict(Counter(one.kind for one in live.prompts)),
-            "prompts": [one.id for one in live.prompts],
+            "classes": dict(Counter(prompt.kind for prompt in live.prompts)),
+            "prompts": [prompt.id for prompt in live.prompts],
         },
         "planned": run.planned,
         "warm_up": sample_json(run.warm_up, run.warm_up.sent_s) if run.warm_up is not None else None,
-        "figures": {name: one.as_json() for name, one in live.groups.items()} if run.answered else {},
+        "figures": {name: group.as_json() for name, group in live.groups.items()} if run.answered else {},
         "by_prompt": _by_prompt(run.samples),
         "throughput_tokens_per_s": live.throughput,
         "draft_s": run.draft_s,
@@ -196,65 +220,177 @@ def as_json(live: Live) -> dict[str, Any]:
         "flags": flags(run.samples),
         "notes": notes(live),
     }
+    lines = [*about(live), ""]
+    parts = ["\n".join(f"{line}  " for line in about(live))]
+    if run.answered:
+        lines += [*text_table(table(live)), ""]
+        if live.throughput is not None and not live.options.alone:
+            lines.append(f"all requests together: {significant(live.throughput, 4)} tokens/s")
+        parts += [markdown_table(table(live)), "![Decode](decode.svg)", "![Time to the first token](ttft.svg)"]
+        parts += ["![Acceptance](acceptance.svg)"] if live.overall.acceptance is not None else []
+        parts.append(section("Both ways to average", _both_ways(live)))
+    parts += [section("What to know", notes(live)), section("Machine", _machine(live))]
+    charts = plots(live) if run.answered else {}
+    return BenchReport(document, [*lines, *bullets(notes(live))], page("bench live", *parts), charts)
 
 
-def _by_prompt(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    groups: dict[str, list[Sample]] = {}
-    for one in samples:
-        groups.setdefault(one.prompt, []).append(one)
+def _by_prompt(samples: Sequence[BenchSample]) -> list[dict[str, Any]]:
+    groups: dict[str, list[BenchSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.prompt, []).append(sample)
     found = []
     for name, asked in sorted(groups.items()):
-        answered, good = [one for one in asked if not one.failed], usable(asked)
+        answered = [sample for sample in asked if not sample.failed]
+        decoded = [parts for sample in usable(asked) if (parts := decode_parts(sample)) is not None]
+        drafts = [parts for sample in answered if (parts := acceptance_parts(sample)) is not None]
         found.append(
             {
                 "id": name,
                 "kind": asked[0].kind,
                 "requests": len(asked),
                 "failed": len(asked) - len(answered),
-                "decode_tokens_per_s": ratio(told for one in good if (told := decode_parts(one)) is not None),
-                "ttft_s": percentiles([one.ttft_s for one in answered if one.ttft_s is not None], (0.5,))[0],
-                "acceptance": ratio(told for one in answered if (told := acceptance_parts(one)) is not None),
-                "tokens": sum(one.predicted_tokens or 0 for one in answered),
-                "accepted": sum(one.accepted or 0 for one in answered),
-                "drafted": sum(one.drafted or 0 for one in answered),
+                "decode_tokens_per_s": stats.ratio(decoded),
+                "ttft_s": stats.median(sample.ttft_s for sample in answered),
+                "acceptance": stats.ratio(drafts),
+                "tokens": sum(sample.predicted_tokens or 0 for sample in answered),
+                "accepted": sum(sample.accepted or 0 for sample in answered),
+                "drafted": sum(sample.drafted or 0 for sample in answered),
             }
         )
     return found
 
 
-def save(live: Live, results: Results, markdown: str) -> None:
-    """Reports and plots into the folder; what cannot be written is its trouble."""
-    results.write_json(REPORT_JSON, as_json(live))
-    results.write(REPORT_MD, markdown)
-    if live.run.answered:
-        for name, svg in plots(live).items():
-            results.write(name, svg)
-
-
-def plots(live: Live) -> dict[str, str]:
+def plots(live: LiveReport) -> dict[str, str]:
     """The charts by their file names."""
     groups = live.groups.items()
     samples = live.run.answered
 
-    def of(kind: str) -> list[Sample]:
-        return [one for one in samples if kind in (ALL, one.kind)]
+    def of(kind: str) -> list[BenchSample]:
+        return [sample for sample in samples if kind in (ALL, sample.kind)]
 
-    def row(name: str, figure: Any, ticks: Iterable[float | None]) -> Row:
-        known = tuple(one for one in ticks if one is not None)
-        return (
-            Row(name, None, ticks=known) if figure is None else Row(name, figure.value, figure.low, figure.high, known)
-        )
-
-    decode = tuple(row(name, one.decode, (s.decode_rate for s in of(name))) for name, one in groups)
-    ttft = tuple(row(name, one.ttft, (s.ttft_s for s in of(name))) for name, one in groups)
+    decode = tuple(figure_row(name, figures.decode, (s.decode_rate for s in of(name))) for name, figures in groups)
+    ttft = tuple(figure_row(name, figures.ttft, (s.ttft_s for s in of(name))) for name, figures in groups)
     accepted = tuple(
-        row(name, one.acceptance, ((s.accepted or 0) / s.drafted for s in of(name) if s.drafted))
-        for name, one in groups
+        figure_row(name, figures.acceptance, ((s.accepted or 0) / s.drafted for s in of(name) if s.drafted))
+        for name, figures in groups
     )
     charts = {
         "decode.svg": Rows("Decode speed of each class, and of single requests", "tokens/s", decode),
         "ttft.svg": Rows("Time to the first token, from when the request was due", "seconds", ttft),
     }
-    if any(one.value is not None for one in accepted):
+    if any(figure_row.value is not None for figure_row in accepted):
         charts["acceptance.svg"] = Rows("Accepted draft tokens", "%", accepted)
     return {name: draw_rows(chart) for name, chart in charts.items()}
+
+
+LATENCY = "latency p50 / p95"
+
+
+def about(live: LiveReport) -> list[str]:
+    engine, options = live.engine, live.options
+    spoken = engine.speculative
+    speculation = {True: ", ".join(engine.speculative_types or ()) or "on", False: "off", None: "unknown"}[spoken]
+    load = (
+        f"{options.concurrency} at a time"
+        if options.rate is None
+        else f"{options.rate:g} a second, {'evenly' if options.constant else 'Poisson'}"
+    )
+    length = f"{'exactly' if options.force_length else 'at most'} {options.max_tokens} tokens"
+    named = live.engine_words or (f"build {engine.build}" if engine.build else "build unknown")
+    asked = f"{len(live.prompts)} prompts ({live.source}) × {options.runs} runs, {load}, {length}"
+    return [
+        f"{engine.url}: {engine.model or 'model unknown'}, {named}, speculation {speculation}",
+        f"{asked}, temperature {options.temperature:g}, seed {options.seed}",
+        f"{timestamp(live.run.started_at, utc=True)}, {duration(live.run.duration_s)}"
+        + (", stopped" if live.interrupted else ""),
+    ]
+
+
+def table(live: LiveReport) -> list[list[str]]:
+    """Headings, then a row a class. Latencies only where requests are not simply one after the other."""
+    columns = [_cells(name, told) for name, told in live.groups.items()]
+    heads = [name for name in columns[0] if name != LATENCY or not live.options.alone]
+    return [heads, *([cells[name] for name in heads] for cells in columns)]
+
+
+def _cells(name: str, told: Figures) -> dict[str, str]:
+    runs = spread(told.by_run)
+    over = UNKNOWN
+    if runs is not None and runs.standard_deviation is not None:
+        digits = 0 if runs.standard_deviation >= 10 else 1 if runs.standard_deviation >= 1 else 2
+        over = f"{runs.mean:.{digits}f} ± {runs.standard_deviation:.{digits}f}"
+    failed = f" ({told.failed} failed)" if told.failed else ""
+    return {
+        "class": name,
+        "requests": f"{told.requests}{failed}",
+        "decode tok/s [95 %]": rate(told.decode),
+        "runs mean ± sd": over,
+        "prefill tok/s": significant(value_of(told.prefill), 4),
+        "TTFT p50 / p95": f"{seconds(told.ttft_tail[0], ms=True)} / {seconds(told.ttft_tail[1], ms=True)}",
+        LATENCY: f"{seconds(told.latency_tail[0], ms=True)} / {seconds(told.latency_tail[1], ms=True)}",
+        "acceptance [95 %]": _accepted(told.acceptance),
+        "mean len": number(told.mean_accepted_length, 2),
+    }
+
+
+def rate(figure: Figure | None) -> str:
+    if figure is None:
+        return UNKNOWN
+    if figure.low is None or figure.high is None:
+        return significant(figure.value, 4)
+    return f"{significant(figure.value, 4)} [{significant(figure.low, 4)}, {significant(figure.high, 4)}]"
+
+
+def _accepted(figure: Figure | None) -> str:
+    if figure is None or figure.low is None or figure.high is None:
+        return percent(value_of(figure), 1)
+    return f"{percent(figure.value, 1)} [{percent(figure.low, 1, '')}, {percent(figure.high, 1, '')}]"
+
+
+def _both_ways(live: LiveReport) -> str:
+    """Beside llama.cpp's speed-bench, which takes the mean of the requests' rates."""
+    heads = ("class", "decode, Σ tokens / Σ time", "decode, mean of requests", "accepted / drafted", "acceptance",
+             "acceptance, mean of requests")  # fmt: skip
+    rows = [
+        [
+            name,
+            number(value_of(told.decode), 2),
+            number(told.decode_mean, 2),
+            f"{told.accepted} / {told.drafted}",
+            percent(value_of(told.acceptance), 2),
+            percent(told.acceptance_mean, 2),
+        ]
+        for name, told in live.groups.items()
+    ]
+    return markdown_table([heads, *rows])
+
+
+def _machine(live: LiveReport) -> list[str]:
+    told = live.machine.as_json()
+    lines = [f"CPU: {told['cpu'] or 'unknown'}, {told['cores']} cores"]
+    states = live.machine.states
+    if states:
+        lines += [f"before: {_state(states[0])}", f"after: {_state(states[-1])}"]
+        lines += [f"GPU: {states[0].gpu_absent}"] if states[0].gpu_absent else []
+    limits = told["during"].get("clock_limits")
+    if limits:
+        lines.append(f"clocks were limited: {', '.join(limits)}")
+    return lines
+
+
+def _state(state: MachineState) -> str:
+    parts = [
+        f"CPU {state.cpu_mhz:.0f} MHz" if state.cpu_mhz is not None else "CPU clock unknown",
+        f"{state.cpu_celsius:.0f} °C" if state.cpu_celsius is not None else "",
+        f"load {state.cpu_load_1m:.1f}" if state.cpu_load_1m is not None else "",
+    ]
+    for gpu in state.gpus:
+        parts += [
+            f"GPU {gpu.index} {gpu.name or ''}".rstrip(),
+            f"{gpu.sm_clock_mhz} MHz" if gpu.sm_clock_mhz is not None else "",
+            f"{gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else "",
+            f"{gpu.power_watts:.0f} of {gpu.power_limit_watts:.0f} W"
+            if gpu.power_watts is not None and gpu.power_limit_watts is not None
+            else "",
+        ]
+    return ", ".join(part for part in parts if part)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from specdash.cli.options import within
 from specdash.core.errors import ExitCode, UsageError
-from specdash.tune.heuristic import DEFAULT_ACCEPTANCE, DEFAULT_ROLLBACK, Knobs, Profile, tune
+from specdash.system.data import json_of
+from specdash.tune.model.heuristic import DEFAULT_ACCEPTANCE, DEFAULT_ROLLBACK, FormulaProfile, Knobs, tune
 
 if TYPE_CHECKING:
     import argparse
@@ -16,26 +17,29 @@ LABEL = "a heuristic: fixed weights on two rates. It has measured nothing; `spec
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    base = Knobs()
     parser.description = f"Three knobs from an acceptance and a rollback rate: {LABEL}"
     parser.add_argument(
         "--acceptance", type=float, default=DEFAULT_ACCEPTANCE, metavar="A", help="0 to 1 (default: 0.7)"
     )
     parser.add_argument("--rollback", type=float, default=DEFAULT_ROLLBACK, metavar="R", help="0 to 1 (default: 0.15)")
-    parser.add_argument("--profile", choices=[str(one) for one in Profile], default=str(Profile.THROUGHPUT))
-    parser.add_argument("--draft-max", type=int, default=base.draft_max, metavar="N", help="longest draft now")
-    parser.add_argument("--draft-min", type=int, default=base.draft_min, metavar="N", help="shortest draft now")
-    parser.add_argument("--draft-p-min", type=float, default=base.p_min, metavar="P", help="least probability now")
+    add_knobs(parser, " now")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def add_knobs(parser: argparse.ArgumentParser, what: str) -> None:
+    """The options that autotune and simulate share: the profile, and the knobs to begin with."""
+    base, profiles = Knobs(), [str(profile) for profile in FormulaProfile]
+    parser.add_argument("--profile", choices=profiles, default=str(FormulaProfile.THROUGHPUT))
+    parser.add_argument("--draft-max", type=int, default=base.draft_max, metavar="N", help=f"longest draft{what}")
+    parser.add_argument("--draft-min", type=int, default=base.draft_min, metavar="N", help=f"shortest draft{what}")
+    parser.add_argument("--draft-p-min", type=float, default=base.p_min, metavar="P", help=f"least probability{what}")
+
+
 def run(args: argparse.Namespace) -> int:
-    """Print the knobs."""
     within("--acceptance", args.acceptance, None, 0.0, 1.0)
     within("--rollback", args.rollback, None, 0.0, 1.0)
     base = knobs_of(args.draft_max, args.draft_min, args.draft_p_min)
-    found = tune(args.acceptance, args.rollback, Profile(args.profile), base)
+    found = tune(args.acceptance, args.rollback, FormulaProfile(args.profile), base)
     if args.json:
         print(json.dumps(to_json(args, base, found), indent=1))
     else:
@@ -64,18 +68,12 @@ def settings_of(knobs: Knobs) -> dict[str, str]:
 
 
 def to_json(args: argparse.Namespace, base: Knobs, found: Knobs) -> dict[str, object]:
-    """One object."""
     return {
         "schema": "specdash.autotune/1",
         "method": LABEL,
         "profile": args.profile,
-        "metrics": {"acceptance": args.acceptance, "rollback": args.rollback},
-        "base": knobs_json(base),
-        "tuned": knobs_json(found),
+        "metrics": json_of(args, "acceptance rollback"),
+        "base": json_of(base),
+        "tuned": json_of(found),
         "settings": settings_of(found),
     }
-
-
-def knobs_json(knobs: Knobs) -> dict[str, float]:
-    """By name."""
-    return {"draft_max": knobs.draft_max, "draft_min": knobs.draft_min, "p_min": knobs.p_min}

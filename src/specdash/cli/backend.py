@@ -10,11 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import ExitCode
+from specdash.system.data import json_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.launch import Plan
+    from specdash.backend.launch import LaunchPlan
 
 ENGINES = ("auto", "llama-server", "xllamacpp")
 
@@ -24,14 +25,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show}")
     run_parser = actions.add_parser("run", help="run the server in the foreground", allow_abbrev=False)
     show_parser = actions.add_parser("show", help="print what would run, and why", allow_abbrev=False)
-    for one in (run_parser, show_parser):
-        one.add_argument(
+    for argument_parser in (run_parser, show_parser):
+        argument_parser.add_argument(
             "--env-file",
             metavar="F",
             help="backend env in systemd's EnvironmentFile dialect (default: ~/.config/specdash/llama-server.env)",
         )
-        one.add_argument("--engine", choices=ENGINES, help="engine to use; overrides LLAMA_ENGINE")
-        one.add_argument("--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE")
+        argument_parser.add_argument("--engine", choices=ENGINES, help="engine to use; overrides LLAMA_ENGINE")
+        argument_parser.add_argument(
+            "--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE"
+        )
     run_parser.add_argument(
         "--no-preflight", action="store_true", help="start it although `specdash preflight` would refuse the settings"
     )
@@ -50,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "show":
         print(json.dumps(_as_json(plan), indent=1) if args.json else _as_text(plan))
         return ExitCode.OK
-    from specdash.backend import foreground
+    from specdash.backend import session
 
-    foreground.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
+    session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     check = _unchecked if args.no_preflight else _refuse
-    return foreground.run(plan, engine=args.engine, log=args.log_file, received=received, check=check)
+    return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check)
 
 
 _OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only", "env-file"})
@@ -62,15 +65,14 @@ _OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only
 that is full now. The engine fails by itself where they hold; given up for them, a service would stay down."""
 
 
-def _refuse(plan: Plan) -> None:
+def _refuse(plan: LaunchPlan) -> None:
     """Raise `InputError` for what preflight calls an error of the settings: no restart would mend it."""
     from pathlib import Path
 
     from specdash.backend.launch import read_env_file
     from specdash.control import preflight
     from specdash.core.changes import Role
-    from specdash.core.errors import InputError
-    from specdash.core.findings import errors
+    from specdash.core.errors import InputError, errors
     from specdash.core.paths import backend_env_file
 
     values = read_env_file(plan.env_file) if plan.env_file else dict(os.environ)
@@ -82,35 +84,23 @@ def _refuse(plan: Plan) -> None:
         raise InputError("; ".join(wrong))
 
 
-def _unchecked(_plan: Plan) -> None:
+def _unchecked(_plan: LaunchPlan) -> None:
     """Start it all the same."""
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
+def _as_json(plan: LaunchPlan) -> dict[str, Any]:
     return {
-        "engine": {
-            "kind": plan.engine.kind,
-            "path": plan.engine.path,
-            "version": plan.engine.version,
-            "reason": plan.engine.reason,
-        },
-        "url": plan.settings.url,
-        "log": plan.log,
-        "env_file": plan.env_file,
-        "argv": list(plan.argv),
-        "rendered": list(plan.rendered),
+        "engine": json_of(plan.engine, "kind path version reason"),
+        **json_of(plan, "url=settings.url log env_file argv rendered"),
         "environment": plan.shown_environment,
         "parameters": plan.reasons,
         "speculation": dict(plan.speculation),
-        "decided": [
-            {"name": one.name, "value": one.value, "because": one.because, "steps": list(one.steps)}
-            for one in plan.settings.decisions
-        ],
+        "decided": [json_of(decision, "name value because steps") for decision in plan.settings.decisions],
         "warnings": list(plan.warnings),
     }
 
 
-def _as_text(plan: Plan) -> str:
+def _as_text(plan: LaunchPlan) -> str:
     lines = [
         f"engine  {plan.engine.words} ({plan.engine.reason})",
         f"url     {plan.settings.url}",
@@ -125,8 +115,11 @@ def _as_text(plan: Plan) -> str:
     lines += [f"  {key}={shlex.quote(value)}" for key, value in plan.shown_environment.items()]
     if plan.settings.decisions:
         lines += ["", "decided by specdash (auto)"]
-    for one in plan.settings.decisions:
-        lines += [f"  {one.name} = {one.value}: {one.because}", *(f"      {step}" for step in one.steps)]
+    for decision in plan.settings.decisions:
+        lines += [
+            f"  {decision.name} = {decision.value}: {decision.because}",
+            *(f"      {step}" for step in decision.steps),
+        ]
     width = max(len(f"{row['name']} = {row['value']}") for row in plan.reasons)
     lines += ["", "because"]
     for row in plan.reasons:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from dataclasses import asdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, within
+from specdash.cli.options import add_settings, resolved_settings, say, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
+from specdash.system.data import json_of
+from specdash.system.text import UNKNOWN, about, counted, number, percent, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from specdash.bench.baseline import Effort, Step
-    from specdash.bench.baseline_engine import Place
-    from specdash.core.baselines import Baseline
+    from specdash.backend.baseline import BaselineEffort, BaselineStep
+    from specdash.bench.baseline.baseline_engine import BaselineServer
+    from specdash.core.records import Baseline
 
 _ACTIONS = {
     "record": "measure it, and keep it for this model",
@@ -41,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_record(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--url", metavar="URL", help="measure on this server, which runs without speculation")
+    where.add_argument(
+        "--url", metavar="URL", help="measure on this server; one that speculates by completions of two tokens"
+    )
     where.add_argument(
         "--in-place", action="store_true", help="switch the service's speculation off meanwhile, and back on after it"
     )
@@ -68,49 +71,49 @@ def run(args: argparse.Namespace) -> int:
 def _record(args: argparse.Namespace) -> int:
     effort = _effort(args)
     if args.url is not None:
-        from specdash.bench.baseline_engine import Place
+        from specdash.bench.baseline.baseline_engine import BaselineServer
         from specdash.collect.api_key import resolve_api_key
         from specdash.collect.discover import target_for_url
-        from specdash.llama.address import normalise_url
+        from specdash.core.target import normalise_url
 
         settings = resolved_settings(args)
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
-        return _measure(Place(url, key, target_for_url(url, os.environ).engine), effort, args)
+        return _measure(BaselineServer(url, key, target_for_url(url, os.environ).engine), effort, args)
     with stopped_by_signals() as run:
         return _in_place(args, effort, run.over) if args.in_place else _beside(args, effort)
 
 
-def _beside(args: argparse.Namespace, effort: Effort) -> int:
+def _beside(args: argparse.Namespace, effort: BaselineEffort) -> int:
     from pathlib import Path
 
     from specdash.backend.launch import read_env_file
-    from specdash.bench.baseline_engine import check_memory, own_engine, plan_without_speculation, private_log
+    from specdash.bench.baseline.baseline_engine import check_memory, own_engine, plan_beside, private_log
     from specdash.core.paths import backend_env_file
 
     file = args.env_file or _service_file(args) or str(backend_env_file(os.environ))
     with private_log() as directory:
-        plan = plan_without_speculation(file, args.engine, Path(directory) / "engine.log")
+        values, log = read_env_file(file), Path(directory) / "engine.log"
+        plan = plan_beside(values, file, log, "baseline", engine=args.engine, speculates=False)
         if not args.force:
-            check_memory(plan, read_env_file(file))
-        _say(f"starting {plan.engine.words} without speculation on {plan.settings.url}")
+            check_memory(plan, values)
+        say(f"starting {plan.engine.words} without speculation on {plan.settings.url}")
         with own_engine(plan) as place:
             return _measure(place, effort, args)
 
 
 def _service_file(args: argparse.Namespace) -> str | None:
-    from specdash.control.deployment import find_deployment
+    from specdash.control.services.deployment import find_deployment
 
     service = find_deployment(resolved_settings(args)).backend
     return str(service.env_file) if service is not None and service.env_file.is_file() else None
 
 
-def _in_place(args: argparse.Namespace, effort: Effort, over: Callable[[], None]) -> int:
-    from specdash.bench.baseline_engine import InPlace
-    from specdash.cli.apply_run import deployment_of, settle_unfinished
-    from specdash.cli.apply_view import StepPrinter, confirm, plan_lines
+def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[], None]) -> int:
+    from specdash.bench.baseline.baseline_engine import InPlace
+    from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, plan_lines, settle_unfinished
     from specdash.cli.signals import cancelled_by_signals
-    from specdash.core.applies import Outcome
+    from specdash.core.changes import ApplyOutcome
 
     if args.env_file is not None or args.engine is not None:
         raise UsageError("--in-place measures on the service as it is; leave --env-file and --engine out")
@@ -133,17 +136,18 @@ def _in_place(args: argparse.Namespace, effort: Effort, over: Callable[[], None]
             over()
     finally:
         record = in_place.switch_back()
-        if record is not None and record.outcome is not Outcome.APPLIED:
-            _say(f"speculation is still OFF: {record.reason}; `specdash rollback` switches it back on")
+        if record is not None and record.outcome is not ApplyOutcome.APPLIED:
+            say(f"speculation is still OFF: {record.reason}; `specdash rollback` switches it back on")
             code = ExitCode.ROLLBACK_FAILED
         elif record is not None:
-            _say("speculation is as it was before")
+            say("speculation is as it was before")
     return code
 
 
-def _measure(place: Place, effort: Effort, args: argparse.Namespace) -> int:
-    from specdash.bench.baseline import Server, measure
-    from specdash.bench.baseline_store import add_baseline
+def _measure(place: BaselineServer, effort: BaselineEffort, args: argparse.Namespace) -> int:
+    from specdash.backend.baseline import MeasuredServer, add_baseline, gpu_names, measure_steps
+    from specdash.bench.baseline.baseline import measure
+    from specdash.bench.report import RunningLine
 
     kept: list[Baseline] = []
 
@@ -152,36 +156,48 @@ def _measure(place: Place, effort: Effort, args: argparse.Namespace) -> int:
         kept.append(baseline)
 
     code = ExitCode.OK
-    printer = _Printer()
+    running = RunningLine()
+
+    def show(step: BaselineStep) -> None:
+        head = f"  {step.number}/{step.cells}  {step.cell.words:<32}"
+        if step.baseline is None:
+            left = f"  {about(step.left_s)} left" if step.left_s is not None else ""
+            running.show(f"{head} {percent(step.share):>5}{left}")
+            return
+        running.end()
+        low, high = number(step.baseline.low, 1), number(step.baseline.high, 1)
+        print(f"{head} {number(step.baseline.decode_rate, 1):>8} tok/s [{low}, {high}]", file=sys.stderr, flush=True)
+
     try:
-        with Server(place.url, place.key, engine=place.engine, gpu=_gpu_names()) as server:
-            report = measure(server, effort, keep, printer)
+        with MeasuredServer(place.url, place.key, engine=place.engine, gpu=gpu_names()) as server:
+            if server.speculates:
+                from specdash.backend.baseline import STEP_ROUNDS
+
+                say(f"{server.url} speculates: measured by completions of two tokens, which cannot draft")
+                rounds = effort.rounds if args.requests is not None else STEP_ROUNDS
+                report = measure_steps(server, replace(effort, rounds=rounds, tokens=2), keep, show)
+            else:
+                report = measure(server, effort, keep, show)
         for line in report.left_out:
-            _say(f"not measured: {line}")
+            say(f"not measured: {line}")
+        code = ExitCode.OK if report.measured else ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-        printer.end()
-        _say(f"stopped; {len(kept)} baseline{'s' if len(kept) != 1 else ''} kept")
+        running.end()
+        say(f"stopped; {counted(len(kept), 'baseline')} kept")
     finally:
-        printer.end()
+        running.end()
         if args.json:
-            print(json.dumps([asdict(one) for one in kept], indent=1))
+            print(json.dumps(json_of(kept), indent=1))
         elif kept:
             print("\n".join(_table(kept)))
     return code
 
 
-def _gpu_names() -> str | None:
-    from specdash.control.preflight.gpus import nvml_gpus
+def _effort(args: argparse.Namespace) -> BaselineEffort:
+    from specdash.backend.baseline import CONTEXTS, LIMIT_S, ROUNDS, TOKENS, BaselineEffort
 
-    seen = nvml_gpus()
-    return ", ".join(sorted(gpu.name for gpu in seen.gpus if gpu.name)) or None if seen is not None else None
-
-
-def _effort(args: argparse.Namespace) -> Effort:
-    from specdash.bench.baseline import CONTEXTS, LIMIT_S, ROUNDS, TOKENS, Effort
-
-    return Effort(
+    return BaselineEffort(
         contexts=_numbers("--context", args.context, 1, 1 << 24) or CONTEXTS,
         concurrencies=_numbers("--concurrency", args.concurrency, 1, 256),
         rounds=within("--requests", args.requests, ROUNDS, 1, 100),
@@ -200,11 +216,11 @@ def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int,
 
 
 def _list(args: argparse.Namespace) -> int:
-    from specdash.bench.baseline_store import read_baselines
+    from specdash.backend.baseline import read_baselines
 
     found = read_baselines(os.environ)
     if args.json:
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print(json.dumps(json_of(found), indent=1))
     elif not found:
         print("no baseline is recorded; `specdash baseline record` measures one")
     else:
@@ -213,72 +229,37 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _forget(args: argparse.Namespace) -> int:
-    from specdash.bench.baseline_store import forget_baselines, read_baselines
+    from specdash.backend.baseline import forget_baselines, read_baselines
     from specdash.core.errors import InputError
 
     if (args.model is None) is not args.all:
         raise UsageError("name the MODEL whose baselines are to go, or --all")
-    gone = forget_baselines(lambda one: args.all or one.model == args.model, os.environ)
+    gone = forget_baselines(lambda baseline: args.all or baseline.model == args.model, os.environ)
     if not gone and not args.all:
-        known = ", ".join(sorted({one.model for one in read_baselines(os.environ)})) or "none"
+        known = ", ".join(sorted({read_baseline.model for read_baseline in read_baselines(os.environ)})) or "none"
         raise InputError(f"no baseline of {args.model!r}; recorded are: {known}")
-    print(f"{gone} baseline{'s' if gone != 1 else ''} forgotten")
+    print(f"{counted(gone, 'baseline')} forgotten")
     return ExitCode.OK
 
 
 def _table(baselines: list[Baseline] | tuple[Baseline, ...]) -> list[str]:
-    rows = [("model", "engine", "context", "at once", "tok/s", "95 % interval", "requests", "recorded")]
-    for one in sorted(baselines, key=lambda one: (one.model, one.engine, one.concurrency, one.context)):
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at))
-        bounds = f"{one.low:,.1f} to {one.high:,.1f}"
-        speed = f"{one.decode_rate:,.1f}"
-        rows.append(
-            (
-                one.model,
-                one.engine or "--",
-                str(one.context),
-                str(one.concurrency),
-                speed,
-                bounds,
-                str(one.requests),
-                when,
-            )
+    ordered = sorted(
+        baselines, key=lambda baseline: (baseline.model, baseline.engine, baseline.concurrency, baseline.context)
+    )
+    rows = [
+        (
+            baseline.model,
+            baseline.engine or UNKNOWN,
+            str(baseline.context),
+            str(baseline.concurrency),
+            number(baseline.decode_rate, 1),
+            f"{number(baseline.low, 1)} to {number(baseline.high, 1)}",
+            str(baseline.requests),
+            baseline.method,
+            timestamp(baseline.at, seconds=False),
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-class _Printer:
-    """One line a cell on stderr; on a terminal the running one is kept up to date in place."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._open = False
-
-    def __call__(self, step: Step) -> None:
-        """Take one report."""
-        head = f"  {step.number}/{step.cells}  {step.cell.words:<32}"
-        if step.baseline is not None:
-            self.end()
-            one = step.baseline
-            print(
-                f"{head} {one.decode_rate:8,.1f} tok/s [{one.low:,.1f}, {one.high:,.1f}]", file=sys.stderr, flush=True
-            )
-        elif self._live:
-            left = f"  {_duration(step.left_s)} left" if step.left_s is not None else ""
-            print(f"\r\x1b[K{head} {step.share:4.0%}{left}", end="", file=sys.stderr, flush=True)
-            self._open = True
-
-    def end(self) -> None:
-        """Clear the running line."""
-        if self._open:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._open = False
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-def _say(text: str) -> None:
-    print(f"specdash: {text}", file=sys.stderr, flush=True)
+        for baseline in ordered
+    ]
+    return table(
+        [("model", "engine", "context", "at once", "tok/s", "95 % interval", "requests", "method", "recorded"), *rows]
+    )

@@ -12,15 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, alert_rules, one_target, resolved_settings
-from specdash.core.alerts import AlertSeverity
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import SpecdashError, UsageError
+from specdash.core.records import AlertSeverity
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from specdash.core.config import Resolved
     from specdash.core.target import Target
+    from specdash.export import documents
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
 
@@ -29,13 +31,10 @@ ONCE_S = 4.0
 ONCE_INTERVAL_S = 0.5
 ONCE_RAISE_AFTER_S = 1.5
 """In a single check no symptom must last longer than this; with --for each lasts as long as its rule says."""
-FIRST_LOOK_S = 5.0
-"""How long the first answers of all endpoints may take."""
 LONGEST_S = 86400.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_settings(parser, (*TARGET_SETTINGS, *RULE_SETTINGS))
     parser.add_argument(
         "--fail-on",
@@ -50,13 +49,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="watch for so long (90, 60s, 2m) with the rules' own hysteresis; alerts that are over count too",
     )
+    parser.add_argument("--all", action="store_true", help="every server found here or in config.toml, by name")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/check.md)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print evidence, runbook, and what was not judged")
     parser.add_argument("--list-rules", action="store_true", help="print the rules with the limits in force, and end")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge and print."""
     from specdash.export import check_report
 
     try:
@@ -68,9 +67,13 @@ def run(args: argparse.Namespace) -> int:
             return 0
         watch_s = _seconds(args.watch) if args.watch is not None else None
         fail_on = AlertSeverity(args.fail_on)
-        judged = rules if watch_s is not None else _at_once(rules)
         began = time.monotonic()
-        picture = watch(one_target(settings), judged, watch_s)
+        if args.all:
+            return _check_all(args, settings, rules, watch_s)
+        if watch_s is None:
+            picture = _look(one_target(settings, over_ssh=True), _at_once(rules), ONCE_S, ONCE_INTERVAL_S)
+        else:
+            picture = _look(one_target(settings, over_ssh=True), rules, watch_s, 1.0)
         took = time.monotonic() - began
         result = check_report.verdict(picture, rules, fail_on, took, ended=watch_s is not None)
         if args.json:
@@ -80,9 +83,34 @@ def run(args: argparse.Namespace) -> int:
         return int(result.status)
     except SpecdashError as error:
         return on_error(error, as_json=args.json)
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - a fault of ours must not look like one of the server's
         traceback.print_exc()
         return on_error(error, as_json=args.json)
+
+
+def _check_all(
+    args: argparse.Namespace, settings: Mapping[str, Resolved], rules: Sequence[Rule], watch_s: float | None
+) -> int:
+    from specdash.cli.options import all_targets, look_at_all
+    from specdash.export import check_report
+    from specdash.insight.state import JUDGED_WINDOW_S
+
+    began, targets, is_short = time.monotonic(), all_targets(settings), watch_s is None
+    judged = _at_once(rules) if is_short else rules
+    interval_s = ONCE_INTERVAL_S if is_short else 1.0
+    pictures = look_at_all(targets, judged, JUDGED_WINDOW_S, ONCE_S if watch_s is None else watch_s, interval_s)
+    took, fail_on = time.monotonic() - began, AlertSeverity(args.fail_on)
+    results = {
+        target.label: check_report.verdict(picture, rules, fail_on, took, ended=not is_short)
+        for target, picture in zip(targets, pictures, strict=True)
+    }
+    if args.json:
+        print(json.dumps(check_report.all_as_json(results, rules), indent=1, allow_nan=False))
+    else:
+        print(check_report.report_of_all(results, rules, verbose=args.verbose))
+    return int(check_report.worst_status(results.values()))
 
 
 def on_error(error: Exception, *, as_json: bool = False) -> int:
@@ -92,35 +120,23 @@ def on_error(error: Exception, *, as_json: bool = False) -> int:
     words = one_line(str(error) or type(error).__name__)
     unknown = CheckStatus.UNKNOWN
     if as_json:
-        document = {"schema": SCHEMA, "status": unknown.name, "exit_code": int(unknown), "line": words}
+        document: documents.CheckFailure = {
+            "schema": SCHEMA,
+            "status": unknown.name,
+            "exit_code": int(unknown),
+            "line": words,
+        }
         print(json.dumps(document, indent=1))
     else:
         print(f"{unknown.name} - {words}")
     return int(unknown)
 
 
-def watch(target: Target, rules: Sequence[Rule], watch_s: float | None) -> Picture:
-    """The picture after watching a server for `watch_s` seconds, or for a moment."""
-    from specdash.collect.hub import Hub
-    from specdash.core.readings import Source
-    from specdash.insight.alerting import JUDGED_WINDOW_S
-    from specdash.insight.state import TargetState
+def _look(target: Target, rules: Sequence[Rule], watch_s: float, interval_s: float) -> Picture:
+    from specdash.cli.options import look
+    from specdash.insight.state import JUDGED_WINDOW_S
 
-    state = TargetState(target, rules=rules)
-    awaited = {Source.TRIAL, Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
-    if target.log is not None:
-        awaited.add(Source.LOG)
-    if target.proxy_url is not None:
-        awaited.add(Source.PROXY)
-    interval_s = ONCE_INTERVAL_S if watch_s is None else 1.0
-    with Hub(target, [state.apply], interval_s=interval_s, on_target=state.retarget):
-        ends = time.monotonic() + FIRST_LOOK_S
-        while not awaited <= state.latest.keys() and time.monotonic() < ends:
-            time.sleep(0.01)
-        ends = time.monotonic() + (ONCE_S if watch_s is None else watch_s)
-        while (left := ends - time.monotonic()) > 0:
-            time.sleep(min(0.1, left))
-        return state.picture(time.monotonic(), time.time(), JUDGED_WINDOW_S)
+    return look(target, rules, JUDGED_WINDOW_S, after_s=watch_s, interval_s=interval_s)
 
 
 def _at_once(rules: Sequence[Rule]) -> tuple[Rule, ...]:

@@ -1,55 +1,68 @@
 """The commands, declared once: help, dispatch, completion and docs read this table.
 
 A command module offers `configure(parser)`, which adds its arguments, and `run(args)`, which returns an exit code. It
-is
-imported only when the command is used, so that `specdash snapshot` never pays for the dashboard.
+is imported only when the command is used, so that `specdash snapshot` never pays for the dashboard.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from specdash.system.data import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One subcommand: its name, the module that implements it, and one line of help."""
+    """One subcommand: its name, where in this package it is implemented, and one line of help."""
 
     name: str
-    module: str
+    place: str
     help: str
+
+    @property
+    def module(self) -> str:
+        """The name to import it by."""
+        return f"{__package__}.{self.place}"
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("watch", "specdash.cli.watch", "open the dashboard on a running server (the default command)"),
-    Command("demo", "specdash.cli.demo", "run a real server on the bundled tiny model under load, and watch it"),
-    Command("snapshot", "specdash.cli.snapshot", "print what the dashboard knows, as text or JSON"),
-    Command("doctor", "specdash.cli.doctor", "say what is reachable and which server flag would light which panel"),
-    Command("parse-log", "specdash.cli.parse_log", "say everything a llama-server log file can tell"),
-    Command("backend", "specdash.cli.backend", "run or show the bundled llama.cpp backend"),
-    Command("proxy", "specdash.cli.proxy", "run, show, hold or resume the bundled Anthropic proxy"),
-    Command("apply", "specdash.cli.apply", "change settings, restart, verify; roll back by itself when that fails"),
-    Command("rollback", "specdash.cli.rollback", "go back to the settings before the last apply, or before apply N"),
-    Command("applies", "specdash.cli.applies", "list the changes that were applied, and how each ended"),
-    Command("recover", "specdash.cli.recover", "finish or roll back an apply that was cut short"),
-    Command("preflight", "specdash.cli.preflight", "check settings before anything stops"),
-    Command("env", "specdash.cli.env", "show, change and compare the env files of the services"),
-    Command("profile", "specdash.cli.profile", "named sets of settings: list, show, save, compare"),
-    Command("services", "specdash.cli.services", "install, start, stop and watch the backend and proxy services"),
-    Command("check", "specdash.cli.check", "judge the server once, or for a while; exit codes as Nagios wants them"),
-    Command("baseline", "specdash.cli.baseline", "measure decode without speculation, to know what speculation gains"),
-    Command("record", "specdash.cli.record", "keep the record without a screen, as a service"),
-    Command("history", "specdash.cli.history", "query the record, its size, and shrink it"),
-    Command("replay", "specdash.cli.replay", "the dashboard on the record: what happened before you looked"),
-    Command("incident", "specdash.cli.incident", "write a bundle of what happened, without secrets"),
-    Command("gguf", "specdash.cli.gguf", "what a GGUF file is, whether it is whole, and what it needs"),
-    Command("verify", "specdash.cli.verify", "compare outputs with and without speculation, token by token"),
-    Command("smoke", "specdash.cli.smoke", "a few completions that show whether speculation works at all"),
-    Command("repro-empty", "specdash.cli.repro_empty", "growing prefixes, cache off and on: are answers empty?"),
-    Command("slots", "specdash.cli.slots", "list, save, restore and erase what the slots hold"),
-    Command("bench", "specdash.cli.bench", "measure a running server, and trials of proxy and applies"),
-    Command("autotune", "specdash.cli.autotune", "UAP's formula for three knobs: a heuristic, not a measurement"),
-    Command("simulate", "specdash.cli.simulate", "UAP's simulation of that formula: a circular model"),
-    Command("tune", "specdash.cli.tune", "find the fastest way to speculate by measuring, on the real service"),
-    Command("config", "specdash.cli.config", "show the configuration and where each value comes from"),
+    Command("watch", "watch", "open the dashboard on a running server (the default command)"),
+    Command("demo", "demo", "run a real server on the bundled tiny model under load, and watch it"),
+    Command("targets", "servers.targets", "list the servers found on this machine"),
+    Command("agent", "servers.agent", "watch the server here for a specdash on another machine, over ssh"),
+    Command("fleet", "servers.fleet", "all servers at once: a row each, the worst first; open, sort, compare"),
+    Command("snapshot", "picture.snapshot", "print what the dashboard knows, as text or JSON"),
+    Command("export", "picture.export", "Prometheus metrics of the server, on a port or printed once"),
+    Command("mcp", "picture.mcp", "let agents ask: a read-only MCP server on standard input and output"),
+    Command("web", "web", "the dashboard in a browser of this machine, read-only"),
+    Command("status", "picture.status", "print one line for a status bar: does speculation pay?"),
+    Command("doctor", "doctor", "show what is reachable, and which server flags enable the missing panels"),
+    Command("parse-log", "parse_log", "say everything a llama-server log file can tell"),
+    Command("backend", "backend", "run or show the bundled llama.cpp backend"),
+    Command("proxy", "proxy", "run, show, hold or resume the bundled Anthropic proxy"),
+    Command("apply", "changes.apply", "change settings, restart, verify; roll back by itself when that fails"),
+    Command("rollback", "changes.rollback", "go back to the settings before the last apply, or before apply N"),
+    Command("applies", "changes.applies", "list the changes that were applied, and how each ended"),
+    Command("recover", "changes.recover", "finish or roll back an apply that was cut short"),
+    Command("preflight", "changes.preflight", "check settings before anything stops"),
+    Command("env", "env.env", "show, change and compare the env files of the services"),
+    Command("profile", "changes.profile", "named sets of settings: list, show, save, compare"),
+    Command("services", "services.services", "install, start, stop and watch the backend and proxy services"),
+    Command("check", "check", "judge the server once, or for a while; exit codes as Nagios wants them"),
+    Command("baseline", "baseline", "measure decode without speculation, to know what speculation gains"),
+    Command("record", "record.record", "keep the record without a screen, as a service"),
+    Command("history", "record.history", "query the record, its size, and shrink it"),
+    Command("replay", "record.replay", "the dashboard on the record: what happened before you looked"),
+    Command("incident", "incident.incident", "write a bundle of what happened, without secrets"),
+    Command("gguf", "gguf", "what a GGUF file is, whether it is whole, and what it needs"),
+    Command("verify", "verify.verify", "compare outputs with and without speculation, token by token"),
+    Command("smoke", "smoke", "a few completions that show whether speculation works at all"),
+    Command("repro-empty", "repro_empty", "growing prefixes, cache off and on: are answers empty?"),
+    Command("slots", "slots", "list, save, restore and erase what the slots hold"),
+    Command("bench", "bench.bench", "measure a running server, and trials of proxy and applies"),
+    Command("autotune", "autotune", "UAP's formula for three knobs: a heuristic, not a measurement"),
+    Command("simulate", "simulate", "UAP's simulation of that formula: a circular model"),
+    Command("tune", "tune.tune", "find the fastest way to speculate by measuring, on the real service"),
+    Command("keys", "keys", "list the keys of the dashboard, and the ids that change them"),
+    Command("schema", "schema", "print the JSON Schema of what a command prints, or of a file that you write"),
+    Command("config", "config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

@@ -9,19 +9,18 @@ from specdash.cli.options import resolved_settings
 from specdash.core import paths
 from specdash.core.config import BY_NAME
 from specdash.core.errors import ExitCode
+from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
     import argparse
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("action", choices=["show", "path"], help="show the values, or the path of the file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the settings."""
     if args.action == "path":
         print(paths.config_file())
         return ExitCode.OK
@@ -30,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({name: {"value": r.value, "origin": r.origin} for name, r in resolved.items()}, indent=1))
         return ExitCode.OK
     for name, setting in resolved.items():
-        value = "--" if setting.value is None else setting.value
+        value = UNKNOWN if setting.value is None else setting.value
+        if name == "target":
+            value = ", ".join(table["name"] for table in setting.value) or UNKNOWN
         print(f"{name:<14} {value!s:<28} {setting.origin:<36} {BY_NAME[name].help}")
     return ExitCode.OK

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.cli.signals import stopped_by_signals
-from specdash.cli.terminal_app import need_terminal, return_memory
+from specdash.cli.terminal_app import need_terminal
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
@@ -33,36 +34,47 @@ from specdash.core.config import (
     Resolved,
 )
 from specdash.core.errors import SpecdashError, UsageError
+from specdash.system.http import status_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from specdash.control.services import Deployment
-    from specdash.control.supervisor import Supervisor
+    from specdash.control.services.services import Deployment
+    from specdash.control.services.supervisor import Supervisor
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
+    from specdash.tui.tour import Tour
 
 START_DEADLINE_S = 60.0
 STOP_S = 10.0
 """More than the engine gets to end by itself (LLAMA_STOP_TIMEOUT)."""
 DEFAULT_HEADLESS_S = 20.0
+BASELINE_S = 15.0
+"""How long the traffic waits for the baseline, which takes 4 s of a quiet machine; headless at most a third of all."""
+TOUR_RULES = "[speculation_hurting]\nraise_after_s = 2\n"
+"""Nobody waits 20 s for an alert that was announced."""
 FIRST_WINDOW = "1m"
 """A demo is young: in a longer window its charts would be empty."""
 LOAD_ENDS_BEFORE_S = 1.5
 """Headless, the load stops this long before the snapshot, so that the last requests are in the counters."""
 BACKEND_ENV, PROXY_ENV = "llama-server.env", "proxy.env"
-BACKEND, PROXY, TRAFFIC, AGENTS = "backend", "proxy", "traffic", "agents"
+BACKEND, PROXY, TRAFFIC, AGENTS, BASELINE = "backend", "proxy", "traffic", "agents", "baseline"
+_BASELINE = (
+    "--context", "64", "--concurrency", f"1,{demo.SLOTS}", "--requests", "3", "--tokens", "16", "--limit", "8",
+)  # fmt: skip
+_TUNER = ("--busy-ok", "--each", "3", "--tokens", "96")
+"""The demo's own traffic never rests, and half an hour would be too long for its visitors."""
 _PROXY_PACKAGES = ("aiohttp", "orjson", "uvicorn")
 _JANITOR = 'read _; rm -rf -- "$1"'
 """Waits for its input to close, which our death does however we die, and removes the directory."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (headless default: 20)")
     parser.add_argument("--headless", action="store_true", help="no dashboard: run, then print a snapshot")
     parser.add_argument("--json", action="store_true", help="print the snapshot as JSON (implies --headless)")
+    parser.add_argument("--tour", action="store_true", help="two minutes that show what to look at, step by step")
     types = ", ".join(demo.SPEC_TYPES)
     parser.add_argument("--spec-type", default=demo.DRAFT_TYPE, metavar="T", help=f"{types}, or a comma chain")
     parser.add_argument(
@@ -76,38 +88,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; headless it ends with a snapshot, else when the user quits."""
-    from specdash.control.supervisor import Supervisor
+    from specdash.control.services.supervisor import Supervisor
 
     headless = args.headless or args.json
     if args.seconds is not None and not 1 <= args.seconds <= 86400:
         raise UsageError(f"--seconds {args.seconds:g}: wants 1 to 86400")
     spec_types = demo.parse_spec_types(args.spec_type)
     settings = resolved_settings(args)
+    if args.tour:
+        _check_tour(args, spec_types, settings)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
         # Before the supervisor's threads: each that there is already keeps its heap.
+        from specdash.system.memory import return_memory
+
         return_memory()
     with stopped_by_signals(), private_directory() as directory, Supervisor() as supervisor:
-        target = start_backend(supervisor, directory, spec_types, args.engine)
+        model, no_room = demo.widened_target(directory)
+        if no_room:
+            print(f"specdash demo: {no_room}; a smaller model is served, on which drafts cannot pay", file=sys.stderr)
+        target = start_backend(supervisor, directory, spec_types, args.engine, model)
+        if spec_types != ("none",):
+            start_baseline(supervisor, directory)
         if args.timings is None:
             # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.
             target = start_proxy(supervisor, directory, target)
         if headless:
-            picture = _headless(supervisor, target, args.timings, args.seconds or DEFAULT_HEADLESS_S)
-            from specdash.cli.snapshot import exit_code, print_snapshot
+            picture = _headless(supervisor, directory, target, args.timings, args.seconds or DEFAULT_HEADLESS_S)
+            from specdash.cli.picture.snapshot import exit_code, print_snapshot
 
             print_snapshot(picture, as_json=args.json)
             return exit_code(picture)
         from specdash.cli.watch import open_dashboard
-        from specdash.tune.console import TunerConsole
+        from specdash.tune.run.console import TunerConsole
 
-        start_traffic(supervisor, target, args.timings)
+        tour = _tour(supervisor, target, directory, settings) if args.tour else None
+        if tour is None:
+            waits = (supervisor, target, args.timings)
+            Thread(target=traffic_after_baseline, args=waits, name="specdash-traffic", daemon=True).start()
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         env = demo_environment(directory)
         with commands_answered(supervisor, target, env):
-            # The demo's own traffic never rests.
-            tuner = TunerConsole(tuner_environment(env), options=("--busy-ok",), is_ours=True)
+            tuner = TunerConsole(tuner_environment(env), options=_TUNER, is_ours=True)
             try:
                 return open_dashboard(
                     target,
@@ -116,10 +139,38 @@ def run(args: argparse.Namespace) -> int:
                     seconds=args.seconds,
                     deployment=lambda: demo_deployment(supervisor, directory, target),
                     tuner=tuner,
+                    tour=tour,
                     env=env,
                 )
             finally:
                 tuner.close()
+
+
+def _check_tour(args: argparse.Namespace, spec_types: tuple[str, ...], settings: Mapping[str, Resolved]) -> None:
+    if args.headless or args.json or args.timings is not None:
+        raise UsageError("--tour is for the dashboard: leave --headless, --json and --record out")
+    if settings["read_only"].value:
+        raise UsageError("--tour applies a change to the demo's own server: leave --read-only out")
+    if spec_types != (demo.DRAFT_TYPE,):
+        raise UsageError(f"--tour is about {demo.DRAFT_TYPE}: leave --spec-type out")
+
+
+def _tour(supervisor: Supervisor, target: Target, directory: Path, settings: dict[str, Resolved]) -> Tour:
+    """The tour of this demo, whose traffic is the tour's, and whose alert does not wait for long."""
+    from specdash.tui.tour import Tour
+
+    if settings["rules"].value is None:
+        rules = directory / "rules.toml"
+        rules.write_text(TOUR_RULES, encoding="utf-8")
+        settings["rules"] = Resolved(str(rules), "tour")
+
+    def traffic(phases: tuple[str, ...]) -> None:
+        with suppress(SpecdashError):
+            supervisor.wait_ended(BASELINE, BASELINE_S)
+            supervisor.stop(BASELINE)
+        start_traffic(supervisor, target, None, phases, with_agents=not phases)
+
+    return Tour(traffic)
 
 
 @contextmanager
@@ -142,18 +193,26 @@ def private_directory(prefix: str = "specdash-demo-") -> Iterator[Path]:
         janitor.wait(10)
 
 
-def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str, ...], engine: str) -> Target:
-    """Start the bundled models under the supervisor and wait until they answer; raises `SpecdashError`."""
-    from specdash.backend.listening import free_port
+def start_backend(
+    supervisor: Supervisor,
+    directory: Path,
+    spec_types: tuple[str, ...],
+    engine: str,
+    model: demo.DemoTarget | None = None,
+) -> Target:
+    """Start the bundled models, or `model` in the target's place, under the supervisor and wait until they answer;
+    raises `SpecdashError`."""
+    from specdash.backend.launch import free_port
     from specdash.collect.discover import recorded_target
-    from specdash.control.supervisor import Restart, Service
+    from specdash.control.services.services import ServiceState
+    from specdash.control.services.supervisor import Restart, Service
     from specdash.core.target import Target
 
     log, env_file = directory / "llama-server.log", directory / BACKEND_ENV
     port = free_port("127.0.0.1")
     slots = directory / "slots"
     slots.mkdir(exist_ok=True)
-    text = demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine, slots=slots)
+    text = demo.env_text(port=port, log=log, spec_types=spec_types, engine=engine, slots=slots, target=model)
     env_file.write_text(text, encoding="utf-8")
     url = f"http://127.0.0.1:{port}"
     print(f"specdash demo: starting llama.cpp on {url}", file=sys.stderr)
@@ -167,14 +226,14 @@ def start_backend(supervisor: Supervisor, directory: Path, spec_types: tuple[str
             env,
             log=str(output),
             restart=Restart.ON_FAILURE,
-            ready=lambda: _healthy(port),
+            ready=lambda: status_of(f"http://127.0.0.1:{port}", "/health", 1.0) == 200,
             stop_timeout=STOP_S,
             reload_signal=signal.SIGUSR1,
         )
     )
     supervisor.start(BACKEND)
     status = supervisor.wait_ready(BACKEND, START_DEADLINE_S)
-    if status.state != "ready":
+    if status.state is not ServiceState.RUNNING:
         # Planning says why in its own words. Otherwise it is left to `backend run`: what it takes to validate settings
         # and to read models is 15 MB that the dashboard has no other use for.
         from specdash.backend.launch import plan_from_file
@@ -189,8 +248,8 @@ def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Targ
     """Start the proxy in front of `target`, and return the target with it; as it was where no proxy is installed."""
     from importlib.util import find_spec
 
-    from specdash.backend.listening import free_port
-    from specdash.control.supervisor import Restart, Service
+    from specdash.backend.launch import free_port
+    from specdash.control.services.supervisor import Restart, Service
 
     if any(find_spec(name) is None for name in _PROXY_PACKAGES):
         return target
@@ -224,9 +283,9 @@ def demo_environment(directory: Path) -> dict[str, str]:
 @contextmanager
 def commands_answered(supervisor: Supervisor, target: Target, env: Mapping[str, str]) -> Iterator[None]:
     """Other commands find the demo's services, as they find those of the built-in supervisor, in its environment."""
-    from specdash.control.supervisor_claim import Claim
-    from specdash.control.supervisor_daemon import Daemon
-    from specdash.control.supervisor_services import ServiceEntry, write_services
+    from specdash.control.services.supervisor_client import Claim
+    from specdash.control.services.supervisor_daemon import Daemon
+    from specdash.control.services.supervisor_services import ServiceEntry, write_services
     from specdash.core.changes import Role
 
     directory = Path(env["XDG_CONFIG_HOME"])
@@ -252,8 +311,8 @@ def tuner_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def demo_deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:
     """The demo's own services, which may be tuned like any others."""
-    from specdash.control.services import Deployment, ManagedService
-    from specdash.control.supervised import SupervisedManager
+    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.control.services.supervisor import SupervisedManager
     from specdash.core.changes import Role
 
     manager = SupervisedManager(supervisor)
@@ -264,43 +323,62 @@ def demo_deployment(supervisor: Supervisor, directory: Path, target: Target) -> 
     return Deployment(backend, proxy)
 
 
-def _healthy(port: int) -> bool:
-    import http.client
+def start_baseline(supervisor: Supervisor, directory: Path) -> None:
+    """Begin to measure decode without speculation, on an engine of its own and in the demo's own records."""
+    from specdash.control.services.supervisor import Restart, Service
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    file = str(directory / BACKEND_ENV)
+    argv = (sys.executable, "-m", "specdash", "baseline", "record", "--env-file", file, "--force", *_BASELINE)
+    output = str(directory / "baseline.out")
+    supervisor.add(Service(BASELINE, argv, demo_environment(directory), log=output, restart=Restart.NEVER))
+    supervisor.start(BASELINE)
 
 
-def start_traffic(supervisor: Supervisor, target: Target, record: Path | None) -> None:
-    """Start the workload; with `record`, every request\'s timings go to that file."""
-    from specdash.control.supervisor import Restart, Service
+def traffic_after_baseline(
+    supervisor: Supervisor, target: Target, record: Path | None, limit_s: float = BASELINE_S
+) -> None:
+    """Start the workload as soon as the baseline is measured, or after so long with what there is of it: they would
+    slow each other down."""
+    with suppress(SpecdashError):  # there is no baseline to wait for, or the demo has ended
+        supervisor.wait_ended(BASELINE, limit_s)
+        supervisor.stop(BASELINE)
+    with suppress(SpecdashError):
+        start_traffic(supervisor, target, record)
+
+
+def start_traffic(
+    supervisor: Supervisor,
+    target: Target,
+    record: Path | None,
+    phases: tuple[str, ...] = (),
+    *,
+    with_agents: bool = True,
+) -> None:
+    """Start the workload anew, of these phases or of all; with `record`, every request's timings go to that file."""
+    from specdash.control.services.supervisor import Restart, Service
 
     argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
+    for phase in phases:
+        argv += ["--phase", phase]
     if record is not None:
         argv += ["--record", str(record.absolute())]
     supervisor.add(Service(TRAFFIC, tuple(argv), os.environ.copy(), restart=Restart.ON_FAILURE))
-    supervisor.start(TRAFFIC)
-    if target.proxy_url is not None:
+    supervisor.restart(TRAFFIC)
+    if target.proxy_url is not None and with_agents:
         agents = (sys.executable, "-m", "specdash.backend.agents", "--url", target.proxy_url)
         supervisor.add(Service(AGENTS, agents, os.environ.copy(), restart=Restart.ON_FAILURE))
         supervisor.start(AGENTS)
 
 
-def _headless(supervisor: Supervisor, target: Target, record: Path | None, seconds: float) -> Picture:
+def _headless(supervisor: Supervisor, directory: Path, target: Target, record: Path | None, seconds: float) -> Picture:
     from specdash.collect.hub import Hub
     from specdash.insight.state import TargetState
 
     state = TargetState(target)
     ends = time.monotonic() + seconds
-    with Hub(target, [state.apply]):
+    with Hub(target, [state.apply], env=demo_environment(directory)):
         time.sleep(min(0.5, seconds / 4))
-        start_traffic(supervisor, target, record)
+        traffic_after_baseline(supervisor, target, record, min(BASELINE_S, seconds / 3))
         time.sleep(max(0.0, ends - time.monotonic() - min(LOAD_ENDS_BEFORE_S, seconds / 4)))
         for name in (AGENTS, TRAFFIC) if target.proxy_url is not None else (TRAFFIC,):
             supervisor.stop(name)

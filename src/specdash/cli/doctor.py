@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from specdash.cli.options import add_settings, one_target, resolved_settings
 from specdash.core.config import TARGET_SETTINGS
 from specdash.core.errors import ExitCode
+from specdash.system.data import json_of
+from specdash.system.text import size
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.gpu_checkup import EngineCheck, GpuCheckup
-    from specdash.collect.checkup import Checkup, LogCheck
-    from specdash.collect.gpu_driver import Driver
-    from specdash.collect.proxy_checkup import ProxyCheck
+    from specdash.backend.devices import EngineCheck, GpuCheckup
+    from specdash.collect.checkup import Checkup, LogCheck, ProxyCheck
+    from specdash.collect.gpu import Driver
+    from specdash.export import documents
 
-SCHEMA = 1
+SCHEMA: Final = 1
 
 _LEVELS = {1: "errors", 2: "warnings", 3: "info", 4: "trace", 5: "debug"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_settings(parser, TARGET_SETTINGS)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/collect.md)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit 0 when a llama-server answers, else 4."""
-    from specdash.backend.gpu_checkup import check_engines
+    from specdash.backend.devices import check_engines
     from specdash.collect.api_key import key_file_warning
     from specdash.collect.checkup import check
 
@@ -47,9 +47,8 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
 
 
-def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> dict[str, Any]:
+def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> documents.DoctorDocument:
     """The findings as JSON; unknown values are null."""
-    log = checkup.log
     return {
         "schema": SCHEMA,
         "reachable": checkup.reachable,
@@ -62,35 +61,24 @@ def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> dict[
             {
                 "path": endpoint.path,
                 "state": endpoint.state,
-                "latency_ms": None if endpoint.latency_s is None else round(endpoint.latency_s * 1000, 2),
                 "detail": endpoint.detail,
+                "latency_ms": None if endpoint.latency_s is None else round(endpoint.latency_s * 1000, 2),
             }
             for endpoint in checkup.endpoints
         ],
-        "log": {
-            "path": log.path,
-            "failure": log.failure,
-            "lines": log.lines,
-            "unrecognised": log.unrecognised,
-            "verbosity": log.verbosity,
-            "llama_trace": log.traced_steps,
-        },
+        "log": json_of(checkup.log, "path failure lines unrecognised verbosity llama_trace=traced_steps"),
         "gpu": _gpu_json(checkup.driver),
-        "engines": [_engine_json(one) for one in engines.engines],
+        "engines": [_engine_json(engine) for engine in engines.engines],
         "engine_problem": engines.problem,
-        "install": [{"what": one.what, "command": one.command, "needs": one.needs} for one in engines.install],
-        "process": {"unavailable": checkup.process_failure},
-        "proxy": asdict(checkup.proxy) if checkup.proxy is not None else None,
-        "missing": [
-            {"missing": remedy.missing, "switch": remedy.switch, "lights": list(remedy.lights)}
-            for remedy in checkup.remedies
-        ],
+        "install": [json_of(install, "what command needs") for install in engines.install],
+        "process": json_of(checkup, "unavailable=process_failure gpu_memory_bytes=gpu_bytes"),
+        "proxy": json_of(checkup.proxy),
+        "missing": [json_of(remedy, "missing switch lights") for remedy in checkup.remedies],
         "warnings": warnings,
     }
 
 
 def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
-    """The findings for people."""
     target = checkup.target
     lines = [f"server   {target.url} ({target.origin})"]
     for endpoint in checkup.endpoints:
@@ -99,7 +87,7 @@ def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
     lines.append(f"log      {_log_words(checkup.log)}")
     lines += _gpu_lines(checkup.driver)
     lines += _engine_lines(engines)
-    lines.append(f"process  {checkup.process_failure or 'visible'}")
+    lines.append(f"process  {checkup.process_failure or f'visible{_held_words(checkup.gpu_bytes)}'}")
     lines.append(f"proxy    {_proxy_words(checkup.proxy)}")
     lines += [f"warning  {warning}" for warning in warnings]
     if checkup.remedies:
@@ -110,39 +98,30 @@ def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _gpu_json(driver: Driver) -> dict[str, Any]:
+def _gpu_json(driver: Driver) -> documents.DriverDocument:
     return {
         "count": len(driver.gpus),
         "unavailable": driver.detail or None,
-        "absence": str(driver.absence) if driver.absence is not None else None,
+        "absence": driver.absence,
         "driver": driver.version,
-        "cuda": ".".join(map(str, driver.cuda)) if driver.cuda is not None else None,
+        "cuda": _dotted(driver.cuda),
         "devices": [
-            {
-                "index": one.index,
-                "name": one.name,
-                "memory_bytes": one.memory_bytes,
-                "compute": ".".join(map(str, one.compute)) if one.compute is not None else None,
-            }
-            for one in driver.gpus
+            {"index": gpu.index, "name": gpu.name, "memory_bytes": gpu.memory_bytes, "compute": _dotted(gpu.compute)}
+            for gpu in driver.gpus
         ],
     }
 
 
-def _engine_json(one: EngineCheck) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "version": one.version,
-        "path": one.path,
-        "chosen": one.chosen,
-        "reason": one.reason,
-        "cuda_build": one.build.cuda,
-        "other_accelerators": list(one.build.others),
-        "evidence": one.build.evidence,
-        "devices": None if one.devices is None else [asdict(device) for device in one.devices],
-        "uses_gpu": one.usable,
-        "verdict": one.verdict,
-    }
+def _dotted(version: tuple[int, ...] | None) -> str | None:
+    return ".".join(map(str, version)) if version is not None else None
+
+
+def _engine_json(engine_check: EngineCheck) -> documents.EngineDocument:
+    build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
+    told: documents.EngineDocument = json_of(
+        engine_check, f"kind version path chosen reason {build} devices uses_gpu=usable verdict"
+    )
+    return told
 
 
 def _gpu_lines(driver: Driver) -> list[str]:
@@ -151,26 +130,32 @@ def _gpu_lines(driver: Driver) -> list[str]:
         return [f"gpu      {driver.detail}{known}"]
     cuda = f", CUDA {'.'.join(map(str, driver.cuda))}" if driver.cuda is not None else ""
     lines = [f"gpu      {driver.gpus[0].words}; driver {driver.version or 'of unknown version'}{cuda}"]
-    return lines + [f"         {one.words}" for one in driver.gpus[1:]]
+    return lines + [f"         {driver_gpu.words}" for driver_gpu in driver.gpus[1:]]
 
 
 def _engine_lines(engines: GpuCheckup) -> list[str]:
     lines = [] if engines.problem is None else [f"engine   {engines.problem}"]
-    for one in engines.engines:
-        lines += [f"engine   {one.kind} {one.version} ({one.reason})", f"         {one.verdict}"]
+    for engine in engines.engines:
+        lines += [f"engine   {engine.kind} {engine.version} ({engine.reason})", f"         {engine.verdict}"]
     return lines
 
 
 def _install_lines(driver: Driver, engines: GpuCheckup) -> list[str]:
     """How to get an engine that uses the GPU, where the chosen one does not."""
-    chosen = next((one for one in engines.engines if one.chosen), None)
+    chosen = next((engine for engine in engines.engines if engine.chosen), None)
     if chosen is not None and chosen.usable:
         return []
     where = "To use the GPU" if driver.gpus else "To use a GPU, on a machine that has one"
     lines = ["", f"{where}, either of:"]
-    for one in engines.install:
-        lines += [f"  {one.what} (needs {one.needs})", f"      {one.command}"]
+    for install in engines.install:
+        lines += [f"  {install.what} (needs {install.needs})", f"      {install.command}"]
     return lines
+
+
+def _held_words(gpu_bytes: int | None) -> str:
+    if gpu_bytes is None:
+        return ""
+    return f", holds {size(gpu_bytes)} of GPU memory" if gpu_bytes else ", holds no GPU memory: it runs on the CPU"
 
 
 def _proxy_words(proxy: ProxyCheck | None) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import ExitCode, InputError, UsageError
+from specdash.system.data import json_of
+from specdash.system.text import counted, percent, size
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.control.projection import Projection, Wish
+    from specdash.control.preflight.memory import Projection, ProjectionRequest
     from specdash.llama.gguf import GgufFacts
     from specdash.llama.model_facts import ModelFacts
 
@@ -28,7 +30,6 @@ _SIZES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("file", metavar="FILE", help="the GGUF file; of a model in parts, the first")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/gguf.md)")
     parser.add_argument(
@@ -57,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     facts = read_facts(_path(args.file))
     draft = read_facts(_path(args.draft)) if args.draft is not None else None
     named = _one_type(args.spec_type)
-    one = describe(facts, draft, draft_type=named)
+    model_facts = describe(facts, draft, draft_type=named)
     _check_draft_kind(draft)
     projections = None
-    if one.kind in ("model", "draft"):
+    if model_facts.kind in ("model", "draft"):
         try:
             projections = _projections(facts, draft, wish, args)
         except InputError as error:
@@ -69,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
             # Nobody named the file: it must not keep anybody from looking at a model.
             source = f"the defaults, for {wish.env_file} cannot be used: {error}"
             projections = _projections(facts, draft, replace(wish, env={}), args)
-    failures = _failures(one, projections, args)
+    failures = _failures(model_facts, projections, args)
     if args.json:
-        print(json.dumps(_as_json(one, projections, source, failures), indent=1))
+        print(json.dumps(_as_json(model_facts, projections, source, failures), indent=1))
     else:
-        print("\n".join(_as_text(one, projections, source, failures)))
-    if one.refusal is not None and one.kind != "draft":
-        raise InputError(f"model {args.file}: {one.refusal}")
+        print("\n".join(_as_text(model_facts, projections, source, failures)))
+    if model_facts.refusal is not None and model_facts.kind != "draft":
+        raise InputError(f"model {args.file}: {model_facts.refusal}")
     return ExitCode.FAILED if failures else ExitCode.OK
 
 
@@ -93,13 +94,13 @@ def _one_type(chain: str | None) -> str | None:
         types = parse_chain(chain, "--spec-type")
     except InputError as error:
         raise UsageError(str(error)) from None
-    return next((one.name for one in types if one.reads_draft_model), None)
+    return next((kind.name for kind in types if kind.reads_draft_model), None)
 
 
-def _wish(args: argparse.Namespace) -> tuple[Wish, str]:
+def _wish(args: argparse.Namespace) -> tuple[ProjectionRequest, str]:
     """What is asked for, and where the sizes come from."""
     from specdash.backend.launch import read_env_file
-    from specdash.control.projection import Wish
+    from specdash.control.preflight.memory import ProjectionRequest
     from specdash.core.parameter_catalogue import BY_NAME
     from specdash.core.paths import backend_env_file
 
@@ -123,7 +124,7 @@ def _wish(args: argparse.Namespace) -> tuple[Wish, str]:
     given = ", ".join(f"--{name} {text}" for name, text in sizes.items())
     source = " and ".join(filter(None, [given, str(file) if known else fallback]))
     on_gpu = True if args.gpu else False if args.cpu else None
-    return Wish(file, env, sizes, args.spec_type, args.free_mib, on_gpu), source
+    return ProjectionRequest(file, env, sizes, args.spec_type, args.free_mib, on_gpu), source
 
 
 def _check_draft_kind(draft: GgufFacts | None) -> None:
@@ -137,32 +138,33 @@ def _check_draft_kind(draft: GgufFacts | None) -> None:
 
 
 def _projections(
-    facts: GgufFacts, draft: GgufFacts | None, wish: Wish, args: argparse.Namespace
+    facts: GgufFacts, draft: GgufFacts | None, wish: ProjectionRequest, args: argparse.Namespace
 ) -> tuple[Projection, int | None]:
     """What the sizes take, and the largest context that fits where that is asked for."""
-    from specdash.control.projection import at_context, largest, project
+    from specdash.control.preflight.memory import at_context, largest, project
 
-    one = project(facts, draft, wish)
+    projection = project(facts, draft, wish)
     if not args.fit:
-        return one, None
-    fits = largest(facts, draft, one)
+        return projection, None
+    fits = largest(facts, draft, projection)
     if fits and args.ctx_size is None:
-        one = at_context(facts, draft, one, fits)
+        projection = at_context(facts, draft, projection, fits)
     elif not fits:
-        one = at_context(facts, draft, replace(one, context=0), 256 * one.load.slots.sequences)
-    return one, fits
+        projection = at_context(facts, draft, replace(projection, context=0), 256 * projection.load.slots.sequences)
+    return projection, fits
 
 
-def _failures(one: ModelFacts, found: tuple[Projection, int | None] | None, args: argparse.Namespace) -> list[str]:
+def _failures(
+    model_facts: ModelFacts, found: tuple[Projection, int | None] | None, args: argparse.Namespace
+) -> list[str]:
     """Each check that was asked for and failed, in words."""
-    from specdash.export.gguf_report import in_words
 
     failures = []
-    if args.check_instruct and one.tuning == "base":
-        failures.append(f"it is a base model: {one.tuning_reasons[0]}")
-    if one.pair is not None and not one.pair.fits:
+    if args.check_instruct and model_facts.tuning == "base":
+        failures.append(f"it is a base model: {model_facts.tuning_reasons[0]}")
+    if model_facts.pair is not None and not model_facts.pair.fits:
         failures.append(
-            f"the draft does not fit: {next(row.said for row in one.pair.misfits if row.severity == 'error')}"
+            f"the draft does not fit: {next(row.said for row in model_facts.pair.misfits if row.severity == 'error')}"
         )
     if found is None or found[1] != 0:
         return failures
@@ -173,47 +175,43 @@ def _failures(one: ModelFacts, found: tuple[Projection, int | None] | None, args
         failures.append("how much memory is free is not known; give it with --free-mib")
     else:
         failures.append(
-            f"nothing fits: {in_words(plan.needed or 0)} are needed with {plan.context} tokens of context, and "
-            f"{in_words(int(plan.free_bytes * plan.headroom))} may be used ({plan.headroom:.0%} of "
-            f"{in_words(plan.free_bytes)} free)"
+            f"nothing fits: {size(plan.needed or 0, exact=True)} are needed with {plan.context} tokens of context, and "
+            f"{size(int(plan.free_bytes * plan.headroom), exact=True)} may be used ({percent(plan.headroom)} of "
+            f"{size(plan.free_bytes, exact=True)} free)"
         )
     return failures
 
 
 def _as_json(
-    one: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
+    model_facts: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
 ) -> dict[str, Any]:
     from specdash.export.gguf_report import estimate_json, facts_json
 
-    answer = facts_json(one)
+    answer = facts_json(model_facts)
     answer["failures"] = failures
     if found is not None:
         plan, fits = found
         answer["projection"] = {
             "sizes_from": source,
-            "ctx_size": plan.context,
-            "slots": plan.load.slots.sequences,
-            "unified": plan.load.slots.unified,
-            "cache_type_k": plan.load.key_type,
-            "cache_type_v": plan.load.value_type,
-            "spec_types": list(plan.spec_types),
-            "gpus": plan.gpus,
-            "free_bytes": plan.free_bytes,
-            "headroom": plan.headroom,
-            "needed_bytes": plan.needed,
-            "fits": plan.fits,
+            **json_of(plan, _PROJECTION),
             "largest_ctx_size": fits,
             "memory": estimate_json(plan.estimate) if plan.estimate is not None else None,
         }
     return answer
 
 
+_PROJECTION = (
+    "ctx_size=context slots=load.slots.sequences unified=load.slots.unified cache_type_k=load.key_type "
+    "cache_type_v=load.value_type spec_types gpus free_bytes headroom needed_bytes=needed fits"
+)
+
+
 def _as_text(
-    one: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
+    model_facts: ModelFacts, found: tuple[Projection, int | None] | None, source: str, failures: list[str]
 ) -> list[str]:
     from specdash.export.gguf_report import facts_text, labelled
 
-    lines = facts_text(one)
+    lines = facts_text(model_facts)
     if found is not None and found[0].estimate is not None:
         lines += ["", *_memory_text(found[0], found[1], source)]
     for failure in failures:
@@ -222,7 +220,7 @@ def _as_text(
 
 
 def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
-    from specdash.export.gguf_report import estimate_text, in_words, labelled
+    from specdash.export.gguf_report import estimate_text, labelled
     from specdash.llama.memory import GPU_OVERHEAD
 
     slots = plan.load.slots
@@ -230,7 +228,7 @@ def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
     drafting = ", ".join(plan.spec_types) or "no speculation"
     lines = labelled(
         "needs",
-        f"at --ctx-size {plan.context}, {slots.sequences} slot{'s' if slots.sequences > 1 else ''}{shared}, "
+        f"at --ctx-size {plan.context}, {counted(slots.sequences, 'slot')}{shared}, "
         f"cache {plan.load.key_type}/{plan.load.value_type}, {drafting} (sizes from {source})",
     )
     if plan.estimate is None:
@@ -240,12 +238,16 @@ def _memory_text(plan: Projection, fits: int | None, source: str) -> list[str]:
         lines += labelled("", "the layers of this architecture are not known in detail: an estimate")
     if plan.free_bytes is not None and plan.needed is not None:
         where = "GPU memory" if plan.gpus else "main memory"
-        context = f", {in_words(GPU_OVERHEAD * plan.gpus)} of it for the GPU's own context (about)" if plan.gpus else ""
+        context = (
+            f", {size(GPU_OVERHEAD * plan.gpus, exact=True)} of it for the GPU's own context (about)"
+            if plan.gpus
+            else ""
+        )
         verdict = "fits" if plan.fits else "does NOT fit"
         lines += labelled(
             "free",
-            f"{in_words(plan.free_bytes)} of {where}, of which {plan.headroom:.0%} may be used; "
-            f"{in_words(plan.needed)} are needed{context}: {verdict}",
+            f"{size(plan.free_bytes, exact=True)} of {where}, of which {percent(plan.headroom)} may be used; "
+            f"{size(plan.needed, exact=True)} are needed{context}: {verdict}",
         )
     if fits is not None:
         lines += labelled("largest", f"--ctx-size {fits}" if fits else "no context fits")

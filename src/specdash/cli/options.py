@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.core import paths
-from specdash.core.config import BY_NAME, Resolved, resolve
+from specdash.core.config import BY_NAME, COMMAND_LINE, SETTINGS, Resolved, of_target, resolve
 from specdash.core.errors import InputError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from specdash.core.target import Target
+    from specdash.core.target import SshHost, Target
+    from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
+    from specdash.insight.state import TargetState
+
+
+_ANY_ADDRESS = Resolved("http://127.0.0.1", "default")
+"""In the place of an address that the settings do not name, where only what else they say is wanted."""
 
 MOST_SEED = 2**32 - 2
 """Seeds are 0 to this: llama.cpp's own have 32 bits, of which the last stands for a random one."""
 
 
 def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Add the named settings as options; an option that is not given stays None."""
+    """Add the named settings as options; an option that is not given stays None. With the address comes `--target`."""
     for name in names:
+        if name == "url":
+            parser.add_argument(
+                "--target", dest="target_name", metavar="NAME", help="the [[target]] of that name in config.toml"
+            )
         setting = BY_NAME[name]
         if isinstance(setting.default, bool):
             wanted = not setting.default
@@ -40,7 +53,8 @@ def accept_ago(parser: argparse.ArgumentParser) -> None:
 
 
 def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
-    """All settings, from the command line, the environment and the user's config.toml."""
+    """All settings, from the command line, the environment and the user's config.toml, and of the target that
+    `--target` names."""
     path = paths.config_file()
     try:
         text: str | None = path.read_text(encoding="utf-8")
@@ -48,8 +62,14 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
         text = None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
-    given = {name: getattr(args, name, None) for name in BY_NAME} if args is not None else {}
-    return resolve(given, os.environ, text, str(path))
+    given = {setting.name: getattr(args, setting.name, None) for setting in SETTINGS if setting.has_option}
+    settings = resolve(given, os.environ, text, str(path))
+    name = getattr(args, "target_name", None)
+    if name is None:
+        return settings
+    if given["url"] is not None:
+        raise UsageError("--target and --url name two servers; give one of them")
+    return of_target(settings, name)
 
 
 def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
@@ -73,14 +93,15 @@ def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
 def bare_target(settings: Mapping[str, Resolved]) -> Target:
     """The server at the address that the settings name, with nothing but what they say of it."""
     from specdash.collect.api_key import resolve_api_key
-    from specdash.core.target import Target
-    from specdash.llama.address import normalise_url
+    from specdash.core.target import Target, is_over_ssh, normalise_url
 
+    url, origin = settings["url"].value or "", settings["url"].origin
+    if is_over_ssh(url.strip()):
+        return _over_ssh(url, settings)
     log = settings["log"].value
     if log is not None and Path(log).is_dir():
         raise UsageError(f"log {log} ({settings['log'].origin}) is a directory; name the server's log file")
     key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
-    url, origin = settings["url"].value or "", settings["url"].origin
     proxy, proxy_key = settings["proxy_url"], settings["proxy_key_env"].value
     proxy_log = settings["proxy_log"]
     if proxy_log.value is not None and Path(proxy_log.value).is_dir():
@@ -95,44 +116,209 @@ def bare_target(settings: Mapping[str, Resolved]) -> Target:
         proxy_key=resolve_api_key(proxy_key, None, os.environ, "--proxy-key-env"),
         proxy_log=proxy_log.value,
         proxy_origin=proxy.origin if proxy.value is not None else "",
+        name=_called(settings, "name"),
+        group=_called(settings, "group"),
+        gpu_host=_gpu_host(normalise_url(url), settings),
     )
 
 
+def _gpu_host(url: str, settings: Mapping[str, Resolved]) -> SshHost | None:
+    """The machine that the table names; there the server has the port that it has here, where none is named."""
+    from urllib.parse import urlsplit
+
+    from specdash.core.target import ssh_host
+
+    named = _called(settings, "gpu_host")
+    if not named:
+        return None
+    command, program = _ssh(settings)
+    host = ssh_host(named, command=command, program=program)
+    if host.server is not None:
+        return host
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return ssh_host(f"{named.rstrip('/')}/127.0.0.1:{port}", command=command, program=program)
+
+
+def _ssh(settings: Mapping[str, Resolved]) -> tuple[tuple[str, ...], str]:
+    """How ssh is called, and what the other machine calls specdash."""
+    import shlex
+
+    how = settings["ssh"].value
+    try:
+        return tuple(shlex.split(how["command"])), how["program"]
+    except ValueError as error:
+        raise UsageError(f"ssh.command = {how['command']!r} ({settings['ssh'].origin}): {error}") from None
+
+
+def _called(settings: Mapping[str, Resolved], key: str) -> str:
+    """What the table of a target calls it, "" where there is none."""
+    called: str = settings[key].value if key in settings else ""
+    return called
+
+
+def _over_ssh(url: str, settings: Mapping[str, Resolved]) -> Target:
+    """The server of a machine behind ssh. What the settings say of it holds there: names of variables, never a key."""
+    from specdash.core.config import TARGET_SETTINGS
+    from specdash.core.target import Target, ssh_host
+
+    given = {name: settings[name].value for name in TARGET_SETTINGS if name != "url"}
+    options = [
+        word for name, value in given.items() if value is not None for word in (BY_NAME[name].option, str(value))
+    ]
+    command, program = _ssh(settings)
+    host = ssh_host(url, command=command, program=program, options=tuple(options))
+    return Target(
+        host.url,
+        model=settings["model"].value,
+        origin=settings["url"].origin,
+        ssh=host,
+        name=_called(settings, "name"),
+        group=_called(settings, "group"),
+    )
+
+
+def said_there(settings: Mapping[str, Resolved], names: Iterable[str], *, typed: bool = True) -> list[str]:
+    """Options that say on the machine of a target what the settings say of its services: what its table has and, with
+    `typed`, what the command line says."""
+    target = settings["name"].value if "name" in settings else None
+    table: Mapping[str, Any] = next((table for table in settings["target"].value if table["name"] == target), {})
+    words: list[str] = []
+    for name in names:
+        is_typed = settings[name].origin.startswith(COMMAND_LINE)
+        if typed if is_typed else name in table:
+            words += BY_NAME[name].option, str(settings[name].value)
+    return words
+
+
 def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
-    """The servers that the settings name or, without an address, those found on this machine, best first.
+    """The servers that the settings name or, without an address, all that are known (`every_target`).
 
     Each comes with the proxy in front of it: the one that the settings name, else the one that left a run record.
     """
+    if settings["url"].value is not None:
+        from specdash.collect import discover
+
+        named = bare_target(settings)
+        if named.ssh is not None:
+            return [named]
+        return [_with(discover.target_for_url(named.url, os.environ, origin=named.origin), named)]
+    # Before the search: a key that is not set is said whether or not a server is found.
+    named = bare_target({**settings, "url": _ANY_ADDRESS})
+    return [target if target.name else _with(target, named) for target in every_target(settings)]
+
+
+def every_target(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> list[Target]:
+    """The servers found on this machine, best first, and those of config.toml: each with what is known of it alone."""
+    from dataclasses import replace
+
     from specdash.collect import discover
 
+    configured = [_configured(settings, table["name"]) for table in settings["target"].value]
+    targets: list[Target] = []
+    for here in discover.discover(env):
+        tables = [target for target in configured if discover.place(target.url) == discover.place(here.url)]
+        targets += [
+            _with(replace(here, url=target.url, origin=f"{target.origin}; {here.origin}"), target) for target in tables
+        ] or [here]
+        configured = [target for target in configured if target not in tables]
+    return targets + [discover.with_proxy(target, env) for target in configured]
+
+
+def _configured(settings: Mapping[str, Resolved], name: str) -> Target:
+    """The server of a table. One whose key cannot be read is looked at without: that costs the others nothing, and it
+    says itself that it wants one."""
+    own = of_target(settings, name, alone=True)
+    try:
+        return bare_target(own)
+    except InputError as error:
+        say(f'[[target]] "{name}": {error}')
+        unset = Resolved(None, "default")
+        return bare_target(own | dict.fromkeys(("api_key_env", "api_key_file", "proxy_key_env"), unset))
+
+
+def as_named(found: Target, settings: Mapping[str, Resolved]) -> Target:
+    """A server that was found and chosen, with what the settings say of it; what they say of the server at an address
+    of its own is not for this one, nor is anything for one that has a table of its own."""
+    if found.name:
+        return found
     if settings["url"].value is not None:
+        from specdash.collect.discover import place, with_proxy
+
         named = bare_target(settings)
-        return [_with(discover.target_for_url(named.url, os.environ, origin=named.origin), named)]
-    anywhere = bare_target({**settings, "url": Resolved("http://127.0.0.1", "default")})
-    return [_with(target, anywhere) for target in discover.discover(os.environ)]
+        return _with(found, named) if place(named.url) == place(found.url) else with_proxy(found, os.environ)
+    return _with(found, bare_target({**settings, "url": _ANY_ADDRESS}))
 
 
-def one_target(settings: Mapping[str, Resolved]) -> Target:
-    """The one server to look at; raises `UnreachableError` when nothing is named and nothing is found."""
+def one_target(settings: Mapping[str, Resolved], *, over_ssh: bool = False) -> Target:
+    """The one server to look at, the best of those found; that there are several is said on standard error.
+
+    `over_ssh`: it is only watched, which an agent on another machine does as well. Raises `UnreachableError` when
+    nothing is named and nothing is found, `UsageError` for a server that is to be asked and can only be watched.
+    """
     targets = find_targets(settings)
     if not targets:
-        raise UnreachableError(
-            "no llama-server found on this machine; name one with --url http://HOST:PORT, or try `specdash demo`"
+        raise no_server()
+    if targets[0].ssh is not None and not over_ssh:
+        there = targets[0].ssh.words("COMMAND")
+        raise UsageError(f"{targets[0].url} can only be watched from here; what asks or changes it runs there: {there}")
+    if len(targets) > 1:
+        say(
+            f"{len(targets)} servers found, taking {targets[0].url}; `specdash targets` lists them, --url names another"
         )
     return targets[0]
+
+
+def all_targets(settings: Mapping[str, Resolved]) -> list[Target]:
+    """The servers that `--all` means. Raises `UsageError` where the settings name one, `UnreachableError` where there
+    is none."""
+    check_all_alone(settings)
+    targets = find_targets(settings)
+    if not targets:
+        raise no_server()
+    return targets
+
+
+def check_all_alone(settings: Mapping[str, Resolved]) -> None:
+    """Raise `UsageError` where beside `--all` the settings name one server."""
+    if settings["url"].value is not None:
+        raise UsageError(f"--all is every server, and {settings['url'].origin} names one of them; leave one out")
+
+
+def no_server() -> UnreachableError:
+    """That no server is named and none was found."""
+    return UnreachableError(
+        "no llama-server found on this machine; name one with --url http://HOST:PORT, or try `specdash demo`"
+    )
 
 
 def _with(found: Target, named: Target) -> Target:
     """What was found, overruled by what the user named, with the proxy found where none is named."""
     from dataclasses import replace
 
-    from specdash.collect.proxy_discover import with_proxy
+    from specdash.collect.discover import with_proxy
 
     changes: dict[str, Any] = {
         name: getattr(named, name)
-        for name in ("log", "api_key", "model", "proxy_url", "proxy_key", "proxy_log", "proxy_origin")
+        for name in (
+            "log",
+            "api_key",
+            "model",
+            "proxy_url",
+            "proxy_key",
+            "proxy_log",
+            "proxy_origin",
+            "name",
+            "group",
+            "gpu_host",
+        )
     }
     return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)
+
+
+def say(words: str) -> None:
+    """A line of the program's own on standard error."""
+    print(f"specdash: {words}", file=sys.stderr, flush=True)
 
 
 def within(option: str, value: Any, default: Any, least: float, most: float) -> Any:
@@ -147,3 +333,166 @@ def within(option: str, value: Any, default: Any, least: float, most: float) -> 
 def _plain(number: float) -> str:
     """A whole number with all its digits, which `:g` does not give from a million on."""
     return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+# One look at a server for a command that prints: collect until everything has answered, and derive the picture.
+
+FIRST_ANSWERS_S = 5.0
+"""How long the first answers of all endpoints may take; what has not answered by then is told as it is."""
+SSH_ANSWERS_S = 30.0
+"""The same where an agent is to be started on another machine first."""
+_POLL_S = 0.005
+
+
+def look(
+    target: Target,
+    rules: Sequence[Rule],
+    window_s: float,
+    *,
+    before_s: float = 0.0,
+    limit_s: float = FIRST_ANSWERS_S,
+    after_s: float = 0.0,
+    interval_s: float = 1.0,
+    env: Mapping[str, str] = os.environ,
+) -> Picture:
+    """The picture of a server and its machine over the last `window_s` seconds.
+
+    Watches for `before_s`, then until every source has answered once, at most for `limit_s`, then for `after_s`.
+    """
+    with collecting(target, rules, interval_s=interval_s, env=env) as state:
+        wait_until(before_s)
+        await_answers([state], limit_s)
+        wait_until(after_s)
+        return state.picture(time.monotonic(), time.time(), window_s)
+
+
+@contextmanager
+def collecting(
+    target: Target, rules: Sequence[Rule], *, interval_s: float = 1.0, env: Mapping[str, str] = os.environ
+) -> Iterator[TargetState]:
+    """The state of a server that is asked every `interval_s` seconds."""
+    from specdash.collect.hub import Hub
+    from specdash.insight.state import TargetState
+
+    state = TargetState(target, rules=rules)
+    with Hub(target, [state.apply], interval_s=interval_s, on_target=state.retarget, env=env):
+        yield state
+
+
+def settings_for(target: Target, settings: Mapping[str, Resolved]) -> Mapping[str, Resolved]:
+    """The settings as the target's own table has them, where it has one."""
+    return of_target(settings, target.name) if target.name else settings
+
+
+def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S) -> None:
+    """Wait until every source of all of them has answered once, at most for `limit_s`."""
+    from specdash.core.readings import Source
+
+    asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
+    asked |= {Source.APPLIES, Source.TRIAL}
+
+    def has_answered(state: TargetState) -> bool:
+        target = state.target
+        where = {Source.LOG: target.log, Source.PROXY: target.proxy_url, Source.PROXY_EVENTS: target.proxy_log}
+        awaited = asked | {source for source, place in where.items() if place is not None}
+        return awaited <= state.latest.keys() and state.has_caught_up
+
+    wait_until(_patience_s(states, limit_s), lambda: all(map(has_answered, states)))
+
+
+def _patience_s(states: Sequence[TargetState], limit_s: float) -> float:
+    is_far = any(state.target.ssh is not None or state.target.gpu_host is not None for state in states)
+    return max(limit_s, SSH_ANSWERS_S) if is_far else limit_s
+
+
+def await_light_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S) -> None:
+    """The same of servers that a `FleetHub` watches: one whose health cannot be had is not waited for, but for an agent
+    that is being reached."""
+    from specdash.core.readings import Source
+
+    def has_answered(state: TargetState) -> bool:
+        health = state.latest.get(Source.HEALTH)
+        asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS}
+        asked |= {Source.LOG} if state.target.log is not None else set()
+        asked |= {Source.GPU} if state.target.gpu_host is not None else set()
+        away = health is not None and health.value is None and state.target.ssh is None
+        return away or (asked <= state.latest.keys() and state.has_caught_up)
+
+    wait_until(_patience_s(states, limit_s), lambda: all(map(has_answered, states)))
+
+
+def look_at_all(
+    targets: Sequence[Target], rules: Sequence[Rule], window_s: float, watch_s: float = 0.0, interval_s: float = 1.0
+) -> list[Picture]:
+    """The pictures of many servers, watched at the same time for `watch_s` after their first answers: those of this
+    machine as `look` does, others as a fleet's."""
+    from contextlib import ExitStack
+
+    from specdash.collect.fleet import FleetHub
+    from specdash.core.target import local_port
+    from specdash.insight.state import TargetState
+
+    with ExitStack() as stack:
+        states: list[TargetState] = []
+        far: list[TargetState] = []
+        for target in targets:
+            if local_port(target.url) is not None:
+                states.append(stack.enter_context(collecting(target, rules, interval_s=interval_s)))
+            else:
+                states.append(TargetState(target, rules=rules))
+                far.append(states[-1])
+        stack.enter_context(FleetHub([(state.target, state.apply) for state in far], interval_s=interval_s))
+        await_answers([state for state in states if state not in far])
+        await_light_answers(far)
+        wait_until(watch_s)
+        return [state.picture(time.monotonic(), time.time(), window_s) for state in states]
+
+
+def wait_until(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+    """Wait so long, or until that holds."""
+    ends = time.monotonic() + seconds
+    while not until() and (left := ends - time.monotonic()) > 0:
+        time.sleep(min(_POLL_S, left))
+
+
+# A server of a backend env that a command starts for itself, beside what runs.
+
+
+def add_own_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--env-file", metavar="F", help="start a server of this backend env for it, beside what runs")
+    parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
+    parser.add_argument("--force", action="store_true", help="start it also where memory seems not to suffice")
+
+
+def check_own_server(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for options that do not go together."""
+    if args.env_file is None and (args.engine is not None or args.force):
+        raise UsageError("--engine and --force go with --env-file, which starts a server")
+    if args.env_file is not None and args.url is not None:
+        raise UsageError("--url and --env-file name two servers; give one of them")
+
+
+@contextmanager
+def chosen_server(
+    args: argparse.Namespace, name: str, say: Callable[[str], None]
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """Address, key and model of the server that is named or found, or of one of `--env-file` on a free port, which is
+    gone afterwards. `name` is the command. Raises `SpecdashError`."""
+    check_own_server(args)
+    if args.env_file is None:
+        target = one_target(resolved_settings(args))
+        yield target.url, target.api_key, target.model
+        return
+    from specdash.backend.launch import read_env_file
+    from specdash.bench.baseline.baseline_engine import own_engine, plan_beside
+    from specdash.bench.verify.verify_run import OwnedEngine
+    from specdash.cli.demo import private_directory
+
+    with private_directory(f"specdash-{name}-") as directory:
+        values = read_env_file(args.env_file)
+        plan = plan_beside(values, args.env_file, directory / "engine.log", name, engine=args.engine)
+        if not args.force:
+            OwnedEngine(plan, values, "the candidate").check_memory()
+        say(f"starting {plan.engine.words} on {plan.settings.url}")
+        with own_engine(plan) as place:
+            yield place.url, place.key, None

@@ -13,13 +13,12 @@ from specdash.core.errors import ExitCode, InputError
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.insight.log_summary import LogSummary
+    from specdash.insight.log.log_summary import LogSummary
 
 _PIECE_BYTES = 1024 * 1024
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument("file", metavar="FILE", help="the log of a llama-server, of any build; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object (docs/parse-log.md)")
 
@@ -65,7 +64,7 @@ def _read(name: str) -> LogSummary:
 
 
 def _summarise(file: BinaryIO) -> LogSummary:
-    from specdash.insight.log_summary import LogSummary
+    from specdash.insight.log.log_summary import LogSummary
     from specdash.llama.log_parser import LogParser
 
     parser, summary = LogParser(tail_lines=0), LogSummary()

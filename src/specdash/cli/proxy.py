@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 import sys
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UnreachableError, UsageError
 from specdash.core.proxy_parameters import NEEDS_RESTART, PARAMETERS
+from specdash.system import http
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.proxy.configuration import Configuration
+    from specdash.proxy.settings import Configuration
 
 _OVERRIDES = {"host": "PROXY_HOST", "port": "PROXY_PORT", "upstream": "LLAMA_CPP_BASE"}
 _ASK_S = 10.0
@@ -33,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     state_parser = actions.add_parser(
         "state", help="say whether the proxy is held, and how many wait", allow_abbrev=False
     )
-    for one in (run_parser, show_parser, hold_parser, resume_parser, state_parser):
-        one.add_argument(
+    for argument_parser in (run_parser, show_parser, hold_parser, resume_parser, state_parser):
+        argument_parser.add_argument(
             "--env-file",
             metavar="F",
             help="proxy env in systemd's EnvironmentFile dialect (default: ~/.config/specdash/proxy.env, else PROXY_* "
@@ -44,8 +42,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run_parser.add_argument("--port", metavar="P", help="port to listen on; overrides PROXY_PORT")
     run_parser.add_argument("--upstream", metavar="U", help="the llama.cpp server's URL; overrides LLAMA_CPP_BASE")
     show_parser.add_argument("--json", action="store_true", help="print one JSON object")
-    for one in (hold_parser, resume_parser, state_parser):
-        one.add_argument("--url", metavar="U", help="the running proxy (default: the one that runs on this machine)")
+    for argument_parser in (hold_parser, resume_parser, state_parser):
+        argument_parser.add_argument(
+            "--url", metavar="U", help="the running proxy (default: the one that runs on this machine)"
+        )
     hold_parser.add_argument("--reason", metavar="R", default="", help="what clients and the log are told")
     hold_parser.add_argument("--limit", metavar="S", type=float, help="seconds after which the hold ends by itself")
     hold_parser.add_argument("--wait", metavar="S", type=float, help="how long a request may wait in this hold")
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "run":
         # Somebody may ask for a reload as soon as we are there: that must not end us, and not be lost.
         signal.signal(signal.SIGHUP, lambda number, _frame: reloads.append(number))
-    from specdash.proxy.configuration import load
+    from specdash.proxy.settings import load
 
     given = {key: getattr(args, name, None) for name, key in _OVERRIDES.items()}
     configuration = load(args.env_file, overrides={key: text for key, text in given.items() if text})
@@ -80,28 +80,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(configuration: Configuration, reloads: list[int]) -> int:
+    from specdash.system.memory import return_memory
+
     try:
-        from specdash.proxy import server
+        from specdash.proxy.http import server
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("specdash"):
             raise
         raise InputError(f"the proxy needs the package {error.name}: pip install 'specdash[proxy]'") from None
+    return_memory()
     return server.run(configuration, reloads)
 
 
 def _rows(configuration: Configuration) -> list[dict[str, Any]]:
-    from specdash.proxy.configuration import shown
+    from specdash.proxy.settings import shown
 
     return [
         {
-            "key": one.key,
-            "value": shown(one, configuration.settings),
-            "unit": one.unit,
-            "source": configuration.source_of(one.key),
-            "needs_restart": one.key in NEEDS_RESTART,
-            "meaning": one.meaning,
+            "key": parameter.key,
+            "value": shown(parameter, configuration.settings),
+            "unit": parameter.unit,
+            "source": configuration.source_of(parameter.key),
+            "needs_restart": parameter.key in NEEDS_RESTART,
+            "meaning": parameter.meaning,
         }
-        for one in PARAMETERS
+        for parameter in PARAMETERS
     ]
 
 
@@ -128,20 +131,25 @@ def _as_text(configuration: Configuration, rows: list[dict[str, Any]]) -> str:
 def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tuple[str, str | None]:
     """Address and key of the proxy that is meant: the named one, else the one that runs and left a record, as `watch`
     finds it, else where the settings say that it listens. Raises `UsageError` where several run."""
-    from specdash.collect.discover import recorded_key
-    from specdash.collect.proxy_discover import running_proxies
+    from specdash.collect.discover import recorded_key, running_proxies
 
     settings = configuration.settings
     key = settings.api_key or os.environ.get("PROXY_API_KEY")
     if url is not None:
         return _with_scheme(url), key
     found = list(running_proxies(os.environ)) if not named else []
-    ours = [one for one in found if configuration.env_file is not None and one.env_file == str(configuration.env_file)]
+    ours = [
+        proxy_record
+        for proxy_record in found
+        if configuration.env_file is not None and proxy_record.env_file == str(configuration.env_file)
+    ]
     if len(found) > 1 and len(ours) != 1:
-        raise UsageError(f"several proxies run: {', '.join(one.url for one in found)}; name one with --url")
-    for one in ours or found:
-        print(f"specdash: {one.url} (run record of process {one.pid})", file=sys.stderr)
-        return one.url, recorded_key(one, os.environ) or key
+        raise UsageError(
+            f"several proxies run: {', '.join(proxy_record.url for proxy_record in found)}; name one with --url"
+        )
+    for our in ours or found:
+        print(f"specdash: {our.url} (run record of process {our.pid})", file=sys.stderr)
+        return our.url, recorded_key(our, os.environ) or key
     scheme = "https" if settings.tls_cert_file else "http"
     host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
     print(f"specdash: {scheme}://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
@@ -154,25 +162,17 @@ def _with_scheme(url: str) -> str:
 
 def _ask(configuration: Configuration, base: str, key: str | None, path: str, body: Any, *, wait_s: float) -> Any:
     settings = configuration.settings
-    headers = {"content-type": "application/json"}
-    if key:
-        headers["x-api-key"] = key
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(base + path, data, headers)  # noqa: S310 - http and https only, see above
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if base.startswith("https://"):
-        trusted = os.path.expanduser(settings.tls_cert_file) if settings.tls_cert_file else None  # noqa: PTH111
-        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=trusted)))
+    trusted = os.path.expanduser(settings.tls_cert_file) if settings.tls_cert_file else None  # noqa: PTH111
+    headers = {"x-api-key": key} if key else {}
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=_ASK_S + wait_s) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise SpecdashError(f"{base}{path}: {error.code}: {_message(error.read())}") from None
+        answer = http.ask(base, path, body=body, headers=headers, timeout=_ASK_S + wait_s, certificate=trusted)
     except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise UnreachableError(f"no proxy answers at {base} ({reason}); name it with --url") from None
-    except ValueError:
-        raise UnreachableError(f"{base} does not answer like a specdash proxy; name it with --url") from None
+        raise UnreachableError(f"no proxy answers at {base} ({http.words(error)}); name it with --url") from None
+    if answer.status != 200:
+        raise SpecdashError(f"{base}{path}: {answer.status}: {_message(answer.body)}")
+    if answer.json is None:
+        raise UnreachableError(f"{base} does not answer like a specdash proxy; name it with --url")
+    return answer.json
 
 
 def _message(body: bytes) -> str:

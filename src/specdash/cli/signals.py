@@ -9,18 +9,28 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.core.flag import Flag
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from specdash.control.apply import Apply
-
 _STDERR = 2
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Cancellable(Protocol):
+    """An apply that runs: `control.apply.apply.Apply`, or one on another machine."""
+
+    @property
+    def undoing(self) -> bool:
+        """Whether it is rolling back: nothing stops that."""
+
+    def cancel(self) -> bool:
+        """Roll back and end; returns at once: False when it is too late."""
 
 
 @dataclass(slots=True)
@@ -52,7 +62,7 @@ def stopped_by_signals() -> Iterator[Stoppable]:
 
 
 @contextmanager
-def cancelled_by_signals(apply: Apply) -> Iterator[None]:
+def cancelled_by_signals(apply: Cancellable) -> Iterator[None]:
     """While inside, a signal means: roll back and end, or that it is too late for that. A second one changes nothing.
     Within a run, which puts everything back anyway, it is never too late: the run must look at `apply.cancelled`."""
     within = bool(_under_way)

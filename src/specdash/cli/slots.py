@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, one_target, resolved_settings
+from specdash.cli.options import add_settings, one_target, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
+from specdash.system.text import MIB, UNKNOWN, number, plain, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from specdash.control.slots import SlotList
     from specdash.core.target import Target
@@ -32,20 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _common(parser)
     actions = parser.add_subparsers(dest="action", metavar="{" + ",".join(_ACTIONS) + "}")
     for name, words in _ACTIONS.items():
-        one = actions.add_parser(name, help=words, description=words, allow_abbrev=False)
+        argument_parser = actions.add_parser(name, help=words, description=words, allow_abbrev=False)
         # What was given before the action must not be set back by its own default.
-        _common(one, suppress=True)
+        _common(argument_parser, suppress=True)
         if name == "list":
             continue
-        one.add_argument("slot", metavar="SLOT", help="number of the slot, from 0")
+        argument_parser.add_argument("slot", metavar="SLOT", help="number of the slot, from 0")
         if name != "erase":
-            one.add_argument("file", metavar="FILE", help="name of the file, without a directory")
+            argument_parser.add_argument("file", metavar="FILE", help="name of the file, without a directory")
         if name == "restore":
-            one.add_argument(
+            argument_parser.add_argument(
                 "--unchecked", action="store_true", help="also a file of which nothing is known; it may end the server"
             )
-        one.add_argument("--yes", "-y", action="store_true", help="do not ask")
-        one.add_argument("--dry-run", action="store_true", help="say what would be done; exit 7 when it is refused")
+        argument_parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+        argument_parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be done; exit 7 when it is refused"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _change(args: argparse.Namespace, target: Target) -> int:
-    from specdash.cli.apply_view import confirm
+    from specdash.cli.changes.apply_run import confirm
     from specdash.control import slots
 
     plan = slots.plan(
@@ -72,7 +73,7 @@ def _change(args: argparse.Namespace, target: Target) -> int:
         unchecked=getattr(args, "unchecked", False),
     )
     for warning in plan.warnings:
-        print(f"specdash: {warning}", file=sys.stderr)
+        say(warning)
     if args.dry_run:
         print(plan.question)
         return ExitCode.OK
@@ -81,7 +82,7 @@ def _change(args: argparse.Namespace, target: Target) -> int:
         return ExitCode.OK
     done = slots.carry_out(plan)
     for warning in done.warnings:
-        print(f"specdash: {warning}", file=sys.stderr)
+        say(warning)
     print(json.dumps(asdict(done), indent=1) if args.json else done.sentence)
     return ExitCode.OK
 
@@ -92,7 +93,6 @@ def to_json(found: SlotList) -> dict[str, Any]:
 
 
 def to_text(found: SlotList) -> str:
-    """The list for people."""
     lines = [f"server  {found.url}"]
     if found.asleep:
         lines.append("asleep, and not woken: its slots hold nothing")
@@ -102,27 +102,28 @@ def to_text(found: SlotList) -> str:
             (
                 str(slot.id),
                 "busy" if slot.busy else "idle",
-                "--" if slot.tokens is None else str(slot.tokens),
-                "--" if slot.context is None else str(slot.context),
-                {None: "--", True: "yes", False: "no"}[slot.speculative],
+                plain(slot.tokens),
+                plain(slot.context),
+                {None: UNKNOWN, True: "yes", False: "no"}[slot.speculative],
             )
             for slot in found.slots
         ]
-        lines += _table(rows)
+        lines += table(rows, indent="  ")
     lines.append(f"saved   {found.directory or 'directory not seen from here'}")
     if found.files:
-        lines += _table(
+        lines += table(
             [("FILE", "SAVED", "TOKENS", "MIB", "MODEL")]
             + [
                 (
-                    one.filename,
-                    time.strftime("%Y-%m-%d %H:%M", time.localtime(one.at)),
-                    "--" if one.tokens is None else str(one.tokens),
-                    "--" if one.bytes is None else f"{one.bytes / 2**20:.1f}",
-                    "--" if one.model is None else one.model.rpartition("/")[2],
+                    file.filename,
+                    timestamp(file.at, seconds=False),
+                    plain(file.tokens),
+                    UNKNOWN if file.bytes is None else number(file.bytes / MIB, 1),
+                    UNKNOWN if file.model is None else file.model.rpartition("/")[2],
                 )
-                for one in found.files
-            ]
+                for file in found.files
+            ],
+            indent="  ",
         )
     else:
         lines.append("  no saved slots")
@@ -144,8 +145,3 @@ def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 6:
         raise UsageError(f"slot {text!r}: wants a number from 0")
     return int(text)
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "  ".join(f"{text:<{w}}" for text, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -5,25 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, resolved_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, SpecdashError
-from specdash.core.start_check import Drafting
+from specdash.core.records import Drafting
+from specdash.system.data import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.bench.smoke import Check
-    from specdash.bench.smoke_run import Effort, Smoke
+    from specdash.bench.smoke.smoke import Check
+    from specdash.bench.smoke.smoke_run import Smoke, SmokeEffort
     from specdash.core.target import Target
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_settings(parser, ("url", "model", "api_key_env", "api_key_file"))
     parser.add_argument("-n", dest="identical", type=int, metavar="N", help="identical prompts to send (default: 5)")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens of each answer (default: 64)")
@@ -38,15 +36,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send, judge and print."""
-    from specdash.bench.smoke import Status
-    from specdash.bench.smoke_run import Smoke
+    from specdash.bench.report import RunningLine
+    from specdash.bench.smoke.smoke import SmokeStatus
+    from specdash.bench.smoke.smoke_run import Smoke
 
     effort = _effort(args)
     target = one_target(resolved_settings(args))
     expected, because = _expectation(args, target)
     effort, code = _with_batch(args, effort, target), ExitCode.OK
-    progress = _Progress()
+    running = RunningLine()
     test = Smoke(
         target.url,
         effort,
@@ -55,17 +53,17 @@ def run(args: argparse.Namespace) -> int:
         target.api_key,
         target.model,
         process=lambda: _process(target),
-        on_step=progress,
+        on_step=lambda words, done, planned: running.show(f"  {done + 1}/{planned}  {words}"),
     )
-    with test, stopped_by_signals():
+    with stopped_by_signals():
         try:
             test.run()
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
         finally:
-            progress.end()
+            running.end()
         checks = test.checks
-        if code is ExitCode.OK and any(check.status is Status.FAIL for check in checks):
+        if code is ExitCode.OK and any(check.status is SmokeStatus.FAIL for check in checks):
             code = ExitCode.FAILED
         print(_as_json(test, checks, code) if args.json else "\n".join(_as_text(test, checks, code)))
     return code
@@ -77,7 +75,7 @@ def _as_text(test: Smoke, checks: list[Check], code: ExitCode) -> list[str]:
     seen = test.looks[-1].instance if test.looks else None
     facts = [test.url, *((test.model,) if test.model else ())]
     if seen is not None:
-        facts += [one for one in (seen.model and os.path.basename(seen.model), seen.build) if one]  # noqa: PTH119
+        facts += [name for name in (seen.model and os.path.basename(seen.model), seen.build) if name]  # noqa: PTH119
     lines = [printable("  ".join(facts)), ""]
     lines += [printable(f"{check.status}  {check.name:<12} {check.words}") for check in checks]
     ends = {ExitCode.OK: "PASS", ExitCode.FAILED: "FAIL", ExitCode.INTERRUPTED: "STOPPED: judged by what came so far"}
@@ -85,21 +83,17 @@ def _as_text(test: Smoke, checks: list[Check], code: ExitCode) -> list[str]:
 
 
 def _as_json(test: Smoke, checks: list[Check], code: ExitCode) -> str:
-    completions = [
-        {name: value for name, value in asdict(one).items() if name not in ("text", "reasoning")}
-        | {"text_characters": len(one.text), "reasoning_characters": len(one.reasoning)}
-        for one in test.completions
-    ]
     told: dict[str, Any] = {
-        "url": test.url,
-        "model": test.model,
+        **json_of(test, "url model"),
         "passed": code is ExitCode.OK,
         "stopped": code is ExitCode.INTERRUPTED,
-        "checks": [
-            {"name": one.name, "status": str(one.status), "words": one.words, "figures": one.figures} for one in checks
+        "checks": json_of(checks),
+        "completions": [
+            {name: value for name, value in json_of(completion).items() if name not in ("text", "reasoning")}
+            | {"text_characters": len(completion.text), "reasoning_characters": len(completion.reasoning)}
+            for completion in test.completions
         ],
-        "completions": completions,
-        "instance": asdict(test.looks[-1].instance) if test.looks else None,
+        "instance": json_of(test.looks[-1].instance) if test.looks else None,
     }
     return json.dumps(told, indent=1, allow_nan=False)
 
@@ -117,7 +111,7 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
     values = _recorded_env(target)
     if values is None:
         return None, ""
-    from specdash.backend.model_files import detect
+    from specdash.backend.auto import detect
     from specdash.backend.settings import settings_from_env
 
     try:
@@ -127,7 +121,7 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
     return bool(types), f"its env file asks for {','.join(types) or 'none'}"
 
 
-def _with_batch(args: argparse.Namespace, effort: Effort, target: Target) -> Effort:
+def _with_batch(args: argparse.Namespace, effort: SmokeEffort, target: Target) -> SmokeEffort:
     from dataclasses import replace
 
     from specdash.backend.settings import settings_from_env
@@ -155,39 +149,19 @@ def _recorded_env(target: Target) -> Mapping[str, str] | None:
 
 def _process(target: Target) -> tuple[int, float] | None:
     """Pid and start of the process that has the server's address now, where that is on this machine."""
-    import psutil
-
     from specdash.collect.discover import target_for_url
+    from specdash.system.processes import began
 
     pid = target_for_url(target.url, os.environ).pid if target.pid is not None else None
-    try:
-        return (pid, psutil.Process(pid).create_time()) if pid is not None else None
-    except psutil.Error:
-        return None
+    started = began(pid) if pid is not None else None
+    return (pid, started) if pid is not None and started is not None else None
 
 
-def _effort(args: argparse.Namespace) -> Effort:
-    from specdash.bench.smoke_run import IDENTICAL, LIMIT_S, TOKENS, Effort
+def _effort(args: argparse.Namespace) -> SmokeEffort:
+    from specdash.bench.smoke.smoke_run import IDENTICAL, LIMIT_S, TOKENS, SmokeEffort
 
-    return Effort(
+    return SmokeEffort(
         identical=within("-n", args.identical, IDENTICAL, 1, 1000),
         tokens=within("--max-tokens", args.max_tokens, TOKENS, 8, 8192),
         limit_s=within("--timeout", args.timeout, LIMIT_S, 1.0, 86400.0),
     )
-
-
-class _Progress:
-    """The running completion on a terminal's stderr, in place."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-
-    def __call__(self, words: str, done: int, planned: int) -> None:
-        """Take one report."""
-        if self._live:
-            print(f"\r\x1b[K  {done + 1}/{planned}  {words}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

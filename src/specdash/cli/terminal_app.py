@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from specdash.core.errors import ExitCode, UsageError
@@ -21,13 +20,10 @@ ResultT = TypeVar("ResultT")
 
 LEAVE_S = 10.0
 """How long leaving may take once it was asked for, the demo's servers included."""
-_LOOK_S = 0.2
+_LOOK_S, _ENDING_LOOK_S = 1.0, 0.2
+"""Between two looks at whether the terminal is still there, and while the program is to end."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STREAMS = (0, 1, 2)
-_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
-"""As glibc's malloc.h numbers them."""
-_LARGE = 256 * 1024
-"""Bytes from which memory is the kernel's again as soon as it is free."""
 _DUMB = ("dumb", "unknown")
 """Values of TERM that name no terminal on which text can be placed."""
 
@@ -44,23 +40,12 @@ def need_terminal(command: str, instead: str) -> None:
         )
 
 
-def return_memory() -> None:
-    """Have the C library give large buffers back, and keep one heap for all threads; before there are any.
-
-    Left to itself it gives each of a dozen threads a heap, and once it has seen a large buffer come and go (a block of
-    the record, its compressor) it keeps room for the next one in each: 5 to 10 MB that nobody uses. No Python object
-    lies there, so there is no nearer place to mend it. Other C libraries have no such call.
-    """
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        change = ctypes.CDLL(None).mallopt
-        for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE)):
-            change(option, value)
-
-
 def run_app(
-    app: App[ResultT], *, seconds: float | None = None, tidy: Callable[[], object] = lambda: None
+    app: App[ResultT],
+    *,
+    seconds: float | None = None,
+    tidy: Callable[[], object] = lambda: None,
+    in_browser: bool = False,
 ) -> ResultT | None:
     """Run the app until the user quits, or for `seconds`, and return what it returns.
 
@@ -68,9 +53,15 @@ def run_app(
     ends within `LEAVE_S` of the end of `tidy`, whatever the app, its threads or a frozen terminal do; further signals
     change nothing. `tidy` is called in a thread of its own, and puts back what must not stay as it is.
     """
-    from specdash.tui.driver import TerminalDriver
+    if in_browser:
+        # Standard output is textual-serve's.
+        from textual.drivers.web_driver import WebDriver
 
-    app.driver_class = TerminalDriver
+        app.driver_class = WebDriver
+    else:
+        from specdash.tui.driver import TerminalDriver
+
+        app.driver_class = TerminalDriver
     asked, ended = Flag(), Flag()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in _SIGNALS}
     guard = threading.Thread(target=_guard, args=(app, asked, ended, seconds, tidy), name="specdash-guard", daemon=True)
@@ -91,7 +82,7 @@ def _guard(app: App[ResultT], asked: Flag, ended: Flag, seconds: float | None, t
     """Watch over the app, outside of its event loop, which may hang."""
     terminals = [number for number in _STREAMS if os.isatty(number)]
     until = None if seconds is None else time.monotonic() + seconds
-    while not asked.wait(_LOOK_S):
+    while not asked.wait(_LOOK_S if until is None else min(_LOOK_S, max(_ENDING_LOOK_S, until - time.monotonic()))):
         if ended.is_set():
             return
         if until is not None and time.monotonic() >= until:
@@ -104,7 +95,7 @@ def _guard(app: App[ResultT], asked: Flag, ended: Flag, seconds: float | None, t
             _let_go(terminals)
             terminals = []
         app.call_later(app.exit)
-        ended.wait(_LOOK_S)
+        ended.wait(_ENDING_LOOK_S)
 
 
 def _let_go(terminals: list[int]) -> None:

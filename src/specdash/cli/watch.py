@@ -9,14 +9,24 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, bare_target, find_targets, resolved_settings
-from specdash.cli.recording import own_rules, recorder_for
+from specdash.cli.options import (
+    add_settings,
+    as_named,
+    bare_target,
+    every_target,
+    find_targets,
+    resolved_settings,
+    said_there,
+    settings_for,
+)
+from specdash.cli.record.recording import own_rules, recorder_for
 from specdash.cli.signals import stopped_by_signals
-from specdash.cli.terminal_app import need_terminal, return_memory, run_app
+from specdash.cli.terminal_app import need_terminal, run_app
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
     ARM_SETTINGS,
+    LAYOUT_SETTINGS,
     RECORD_SETTINGS,
     RULE_SETTINGS,
     SCREEN_SETTINGS,
@@ -28,22 +38,30 @@ from specdash.core.errors import ExitCode, SpecdashError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from specdash.collect.hub import Hub
     from specdash.control.console import Console
-    from specdash.control.services import Deployment
+    from specdash.control.services.services import Deployment
     from specdash.core.config import Resolved
+    from specdash.core.log_facts import LogLine
+    from specdash.core.readings import Reading
     from specdash.core.target import Target
+    from specdash.export.status_notes import StatusNotes
     from specdash.history.recorder import Recorder
     from specdash.history.replay import ReplaySession
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
-    from specdash.tune.console import TunerConsole
+    from specdash.tui.saved_layout import LayoutStore
+    from specdash.tui.tour import Tour
+    from specdash.tune.run.console import TunerConsole
 
 
+NOTED_S = 3.5
+"""So old may a picture be of which the status note is left."""
 ROLLBACK_S = 300.0
 """How long leaving waits for the rollback of an apply that was running."""
 
@@ -55,6 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         (
             *TARGET_SETTINGS,
             *SCREEN_SETTINGS,
+            *LAYOUT_SETTINGS,
             *SERVICE_SETTINGS,
             *APPLY_SETTINGS,
             *ARM_SETTINGS,
@@ -72,106 +91,191 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watch(settings: Mapping[str, Resolved]) -> int:
+    from specdash.tui.saved_layout import LayoutStore
+
+    layouts = LayoutStore(paths.layouts_file())
+    layouts.first(settings)
     if settings["url"].value is not None:
         # What this machine knows of a named server takes time to find out; the screen is drawn meanwhile.
-        return open_dashboard(bare_target(settings), settings, complete=lambda: find_targets(settings)[0])
-    targets = find_targets(settings)
-    target = targets[0] if targets else _wait_for_server(settings)
-    return open_dashboard(target, settings) if target is not None else ExitCode.OK
+        return open_dashboard(
+            bare_target(settings), settings, layouts=layouts, complete=lambda: find_targets(settings)[0]
+        )
+    targets = find_targets(settings) or _wait_for_server(settings)
+    target = targets[0] if len(targets) == 1 else _choose(targets, settings)
+    return open_dashboard(target, settings, layouts=layouts) if target is not None else ExitCode.OK
 
 
-def _wait_for_server(settings: Mapping[str, Resolved]) -> Target | None:
-    """Show how to connect until a server turns up or the user quits."""
+def _choose(targets: Sequence[Target], settings: Mapping[str, Resolved]) -> Target | None:
+    """Show the servers until the user takes one of them or quits; None of none."""
+    from specdash.collect.targets import TargetLook, look_at
+    from specdash.tui.action_table import read_keys
+    from specdash.tui.screens.connect import ChooseApp
+
+    if not targets:
+        return None
+    app = ChooseApp(
+        [TargetLook(target, "looking…", answers=False) for target in targets],
+        lambda: look_at(every_target(settings)),
+        theme=settings["theme"].value,
+        ascii_only=settings["ascii"].value,
+        keys=read_keys(settings["keys"]),
+    )
+    taken = run_app(app)
+    return as_named(taken, settings) if taken is not None else None
+
+
+def _wait_for_server(settings: Mapping[str, Resolved]) -> Sequence[Target]:
+    """Show how to connect until servers turn up; none when the user quit."""
     from specdash.collect.discover import USUAL_PORTS
+    from specdash.tui.action_table import read_keys
     from specdash.tui.screens.connect import ConnectApp
 
-    def look() -> Target | None:
-        return next(iter(find_targets(settings)), None)
+    def look() -> Sequence[Target] | None:
+        return find_targets(settings) or None
 
     tried = (
         (str(paths.run_records_dir()), "no `specdash backend run` is alive"),
         ("processes of this machine", "no llama-server among those this user may see"),
         (", ".join(f"127.0.0.1:{port}" for port in USUAL_PORTS), "nothing there answers as llama-server"),
     )
-    app: ConnectApp[Target] = ConnectApp(
-        tried, look=look, theme=settings["theme"].value, ascii_only=settings["ascii"].value
+    app: ConnectApp[Sequence[Target]] = ConnectApp(
+        tried,
+        look=look,
+        theme=settings["theme"].value,
+        ascii_only=settings["ascii"].value,
+        keys=read_keys(settings["keys"]),
     )
-    return run_app(app)
+    return run_app(app) or ()
 
 
 def open_dashboard(
     target: Target,
     settings: Mapping[str, Resolved],
     *,
+    layouts: LayoutStore | None = None,
     complete: Callable[[], Target] | None = None,
     demo: bool = False,
     seconds: float | None = None,
     deployment: Callable[[], Deployment] | None = None,
     tuner: TunerConsole | None = None,
+    tour: Tour | None = None,
+    in_browser: bool = False,
+    of_fleet: bool = False,
     env: Mapping[str, str] = os.environ,
 ) -> int:
-    """Watch one server until the user quits, or for `seconds`.
+    """Watch one server, and whichever the user takes instead, until the user quits, or for `seconds`.
 
-    Collecting begins after the first paint; `complete` then finds out what else is known of the target. `deployment`
-    finds the services that may be changed from here (default: those of this machine), `tuner` tunes them; `env` says
-    where their state is.
+    Collecting begins after the first paint; `complete` then finds out what else is known of the target. `layouts` says
+    how the dashboard begins, and keeps how it ends. `deployment` finds the services that may be changed from here
+    (default: those of this machine), `tuner` tunes them, `tour` leads through the screens; `env` says where their
+    state is. `in_browser` draws for one, and only looks: nothing is changed, recorded or kept. With `of_fleet` escape
+    leaves it, too.
     """
-    from specdash.control.console import Console
-    from specdash.control.slot_console import SlotConsole
+    from specdash.collect.targets import look_at
+    from specdash.control.console import SlotConsole
     from specdash.core.config import WINDOWS_S
+    from specdash.tui.action_table import read_keys
     from specdash.tui.app import Dashboard
     from specdash.tui.arming import Arming
-    from specdash.tui.themes import THEME_NAMES
-    from specdash.tune.console import TunerConsole
+    from specdash.tui.spans import PALETTES
+    from specdash.tune.run.console import TunerConsole
 
     theme = settings["theme"]
-    if theme.value is not None and theme.value not in THEME_NAMES:
-        raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(THEME_NAMES)}")
+    if theme.value is not None and theme.value not in PALETTES:
+        raise UsageError(f"theme {theme.value!r} ({theme.origin}): unknown; one of {', '.join(PALETTES)}")
+
+    keys = read_keys(settings["keys"])
+
+    def watched(target: Target, complete: Callable[[], Target] | None) -> Dashboard:
+        """One dashboard, from its start to its end; the next begins with nothing of its charts, changes and arming."""
+        own = settings_for(target, settings)
+        collecting = Collecting(target, complete, own, env, is_kept=not in_browser)
+        changes = target.ssh is None and not in_browser
+        console = _console(target, own, deployment or (lambda: _services(own)), env)
+        app = Dashboard(
+            collecting,
+            on_interval=collecting.set_interval,
+            on_ready=collecting.start,
+            demo=demo,
+            theme=settings["theme"].value,
+            ascii_only=settings["ascii"].value,
+            screenshots=paths.state_dir() / "screenshots",
+            console=None if in_browser else console,
+            arming=Arming(
+                settings["disarm_after"].value,
+                in_browser or settings["read_only"].value,
+                elsewhere=_elsewhere(target),
+            ),
+            incident=None if in_browser else collecting.write_incident,
+            recording=lambda: collecting.recording_trouble,
+            record=collecting.open_record,
+            slots=SlotConsole(lambda: collecting.target, env) if changes else None,
+            tuner=(tuner or TunerConsole(_for_children(own, env))) if changes else None,
+            look_around=None if demo or in_browser else lambda: look_at(every_target(settings, env)),
+            tour=tour,
+            of_fleet=of_fleet,
+            layouts=layouts,
+            keys=keys,
+            greeted=None if in_browser else paths.greeted_file(),
+        )
+        app.window_s = WINDOWS_S[settings["window"].value]
+        if layouts is not None and (layout := layouts.first(settings)) is not None:
+            app.take_layout(layout)
+        began = app.screen_layout
+        app.interval_s = settings["refresh"].value
+        collecting.on_news = lambda: app.call_later(app.refresh_view)
+        try:
+            run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S), in_browser=in_browser)
+        finally:
+            collecting.stop()
+            _end_apply(console)
+            if layouts is not None:
+                layouts.keep_last(began, app.screen_layout)
+        return app
+
+    from specdash.system.memory import return_memory
 
     return_memory()
-    collecting = Collecting(target, complete, settings, env)
-    console = Console(
-        deployment or (lambda: _services(settings)),
+    app = watched(target, complete)
+    while app.chosen_target is not None:
+        app = watched(as_named(app.chosen_target, settings), None)
+    return app.return_code or ExitCode.OK
+
+
+def _elsewhere(target: Target) -> str:
+    if target.ssh is None:
+        return ""
+    return f"slots and the tuner of {target.url} are worked from its own machine: {target.ssh.words('tune')}"
+
+
+def _console(
+    target: Target, settings: Mapping[str, Resolved], deployment: Callable[[], Deployment], env: Mapping[str, str]
+) -> Console:
+    """What changes the services: here, or on the machine of a target behind ssh."""
+    if target.ssh is not None:
+        from specdash.control.far_console import FarConsole
+
+        return FarConsole(target.ssh, said_there(settings, SERVICE_SETTINGS), said_there(settings, APPLY_SETTINGS))
+    from specdash.control.console import Console
+
+    return Console(
+        deployment,
         drain_timeout_s=settings["drain_timeout"].value,
         health_timeout_s=settings["health_timeout"].value,
         settle_s=settings["settle_time"].value,
         env=env,
     )
-    app = Dashboard(
-        collecting,
-        on_interval=collecting.set_interval,
-        on_ready=collecting.start,
-        demo=demo,
-        theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
-        screenshots=paths.state_dir() / "screenshots",
-        console=console,
-        arming=Arming(settings["disarm_after"].value, settings["read_only"].value),
-        incident=collecting.write_incident,
-        recording=lambda: collecting.recording_trouble,
-        record=collecting.open_record,
-        slots=SlotConsole(lambda: collecting.target, env),
-        tuner=tuner or TunerConsole(_for_children(settings, env)),
-    )
-    app.window_s = WINDOWS_S[settings["window"].value]
-    app.interval_s = settings["refresh"].value
-    try:
-        run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S))
-    finally:
-        collecting.stop()
-        _end_apply(console)
-    return app.return_code or ExitCode.OK
 
 
 def _for_children(settings: Mapping[str, Resolved], env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a `specdash` that works on the same services as this one."""
-    given = (one for one in SETTINGS if one.name in (*SERVICE_SETTINGS, *APPLY_SETTINGS))
-    values = {one.variable: settings[one.name].value for one in given}
+    given = (setting for setting in SETTINGS if setting.name in (*SERVICE_SETTINGS, *APPLY_SETTINGS))
+    values = {setting.variable: settings[setting.name].value for setting in given}
     return {**env, **{name: str(value) for name, value in values.items() if value is not None}}
 
 
 def _services(settings: Mapping[str, Resolved]) -> Deployment:
-    from specdash.control.deployment import find_deployment
+    from specdash.control.services.deployment import find_deployment
 
     return find_deployment(settings)
 
@@ -196,10 +300,13 @@ class Collecting:
         complete: Callable[[], Target] | None,
         settings: Mapping[str, Resolved],
         env: Mapping[str, str] = os.environ,
+        *,
+        is_kept: bool = True,
     ) -> None:
-        """Raises `InputError` for rules that cannot be meant."""
+        """Without `is_kept` nothing is recorded and noted. Raises `InputError` for rules that cannot be meant."""
         self._target = target
         self._env = env
+        self._is_kept = is_kept
         self._complete = complete
         self._settings = settings
         self._interval_s: float = settings["refresh"].value
@@ -207,13 +314,19 @@ class Collecting:
         self._state: TargetState | None = None
         self._hub: Hub | None = None
         self._recorder: Recorder | None = None
+        self._notes: StatusNotes | None = None
         self._ended = False
         self._lock = threading.Lock()
+        self._headline: object = None
+        self._shown: Picture | None = None
+        self.on_news: Callable[[], object] = lambda: None
+        """Called, on a collector's thread, for what must not wait for the next refresh (`TargetState.headline`)."""
 
     def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
         """See `TargetState.picture`."""
         if self._state is not None:
-            return self._state.picture(now, wall, window_s)
+            self._shown = self._state.picture(now, wall, window_s)
+            return self._shown
         from specdash.insight.picture import BackendPicture, Picture
 
         return Picture(now, wall, window_s, BackendPicture(self._target.url, reason="no answer yet"))
@@ -222,7 +335,7 @@ class Collecting:
         """See `TargetState.columns`."""
         return self._state.columns(metric, now, window_s, count) if self._state is not None else [None] * count
 
-    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[LogLine, ...]]:
         """See `TargetState.log_lines`."""
         return self._state.log_lines(after, limit) if self._state is not None else (0, ())
 
@@ -239,7 +352,7 @@ class Collecting:
     def write_incident(self) -> Path:
         """Write an incident bundle about the last minutes, and say where it is. Takes seconds; raises
         `NotWrittenError`."""
-        from specdash.cli import incident
+        from specdash.cli.incident import incident
 
         state, span = self._state, incident.recent()
         parts = incident.gather(
@@ -277,31 +390,56 @@ class Collecting:
             hub, self._hub = self._hub, None
         if hub is not None:
             hub.stop()
+            if self._notes is not None:
+                self._notes.close()
             if self._recorder is not None:
                 self._recorder.close()
 
+    def _noted(self, now: float, wall: float, window_s: float) -> Picture:
+        """The picture for the status note: the one that the screen just drew does, where it is of the same window."""
+        assert self._state is not None  # noqa: S101 - for the type checker
+        shown = self._shown
+        if shown is not None and shown.window_s == window_s and 0 <= now - shown.at <= NOTED_S:
+            return shown
+        return self._state.picture(now, wall, window_s)
+
+    def _look_for_news(self, _: Reading[Any]) -> None:
+        headline = self._state.headline if self._state is not None else None
+        if headline != self._headline:
+            self._headline, self._shown = headline, None
+            self.on_news()
+
     def _begin(self) -> None:
         from specdash.collect.hub import Hub
-        from specdash.collect.processes import process_began
+        from specdash.export.status_notes import StatusNotes
         from specdash.history.warm_up import warm_up
         from specdash.insight.state import TargetState
+        from specdash.system.processes import began
 
         if self._complete is not None:
             # The address alone is enough to watch; the rest is a convenience.
             with suppress(SpecdashError, OSError):
                 self._target = self._complete()
-        began = process_began(self._target.pid) if self._target.pid is not None else None
-        memory = warm_up(paths.history_file(self._env), self._target, started_wall=began)
+        started = began(self._target.pid) if self._target.pid is not None else None
+        memory = warm_up(paths.history_file(self._env), self._target, started_wall=started)
         with self._lock:
             if not self._ended:
-                recorder = self._recorder = recorder_for(self._target, self._settings, self._env)
+                recorder = recorder_for(self._target, self._settings, self._env) if self._is_kept else None
+                self._recorder = recorder
                 state = TargetState(self._target, rules=self._rules, observer=recorder)
                 if memory is not None:
                     state.remember(memory)
                 self._state = state
+                # Beside the demo, too, whose own directory nobody else looks into.
+                notes = self._notes = StatusNotes(self._noted) if self._is_kept else None
                 self._hub = Hub(
                     self._target,
-                    [state.apply, *([recorder.on_reading] if recorder is not None else [])],
+                    [
+                        state.apply,
+                        self._look_for_news,
+                        *([notes.on_reading] if notes is not None else []),
+                        *([recorder.on_reading] if recorder is not None else []),
+                    ],
                     interval_s=self._interval_s,
                     on_target=state.retarget,
                     env=self._env,

@@ -9,20 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.router import RouterWatch
-from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
-from specdash.core.readings import Failure, FailureKind, Reading, Source
-from specdash.core.router import ROUTER
+from specdash.core.readings import (
+    ROUTER,
+    Counters,
+    Failure,
+    FailureKind,
+    Health,
+    HealthStatus,
+    Props,
+    Reading,
+    RouterModels,
+    Slots,
+    Source,
+    most_recent_resident,
+)
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Protocol
 
     from specdash.collect.model_files import ModelFiles
-    from specdash.core.router import RouterModels
 
     class Asked(Protocol):
         """What of `LlamaClient` the poller uses."""
@@ -33,6 +43,71 @@ if TYPE_CHECKING:
         async def slots(self, deadline_s: float) -> Slots | Failure: ...
         async def models(self, deadline_s: float) -> RouterModels | Failure: ...
         def look_at(self, model: str | None) -> None: ...
+
+
+EVERY_S = 2.0
+DEADLINE_S = 3.0
+NO_ROUTER_S = 30.0
+"""How long until a server that was no router is asked again, by a user who named a model."""
+
+
+class RouterWatch:
+    """Publishes ROUTER readings until its `run` is cancelled; silent for a server that is no router.
+
+    `ask` is GET /models; `look_at` is told the model to look at, None: the router itself.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[float], Awaitable[RouterModels | Failure]],
+        publish: Callable[[Reading[Any]], None],
+        look_at: Callable[[str | None], None],
+        *,
+        named: str | None,
+    ) -> None:
+        self._ask = ask
+        self._publish = publish
+        self._look_at = look_at
+        self._named = named
+        self._looks_at: str | None = named
+        self.seen = asyncio.Event()
+        """Set when the server said that it is a router."""
+        self.chosen = asyncio.Event()
+        """Set when it is known which model to look at, or that there is none."""
+        if named is not None:
+            self.seen.set()
+            self.chosen.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            await self.seen.wait()
+            result = await self._ask(DEADLINE_S)
+            await asyncio.sleep(self._take(result))
+
+    def _take(self, result: RouterModels | Failure) -> float:
+        now = time.monotonic()
+        if isinstance(result, Failure):
+            self._publish(Reading.unknown(Source.ROUTER, now, result.kind, result.detail))
+            return EVERY_S
+        if not result.models and self._named is not None:
+            return NO_ROUTER_S
+        if not result.models:
+            self.seen.clear()
+        self._publish(Reading.known(Source.ROUTER, now, result))
+        if self._named is None:
+            self._choose(result)
+        return EVERY_S
+
+    def _choose(self, found: RouterModels) -> None:
+        if any(model.id == self._looks_at and model.resident for model in found.models):
+            return
+        best = most_recent_resident(found.models)
+        chosen = best.id if best is not None else None
+        if chosen != self._looks_at:
+            self._looks_at = chosen
+            self._look_at(chosen)
+        self.chosen.set()
 
 
 MIN_INTERVAL_S = 0.25
@@ -50,13 +125,15 @@ DEADLINES_S: dict[Source, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollPace:
     """How often to ask when it is not the nominal interval. Seconds."""
 
     props: float = 30.0
     props_asleep: float = 5.0
-    health_quiet: float = 4.0
-    """At most, while an idle server answers /metrics."""
+    quiet: float = 4.0
+    """At most, of /health and /metrics by turns, while the server is at rest."""
+    health_at_work: float = 0.0
+    """At least, of /health while a server at work answers /metrics."""
     first_retry: float = 2.0
     """Also the pause of /metrics while the key is refused: it asks for all."""
     last_retry: float = 5.0
@@ -104,6 +181,8 @@ class _Endpoint:
     """Of the last look."""
     answered: bool = False
     """Whether the last look brought a value."""
+    asked: float = 0.0
+    """When it was last asked (monotonic)."""
 
 
 class BackendPoller:
@@ -115,7 +194,7 @@ class BackendPoller:
         publish: Callable[[Reading[Any]], None],
         *,
         interval_s: float = 1.0,
-        pace: Pace | None = None,
+        pace: PollPace | None = None,
         deadlines_s: dict[Source, float] | None = None,
         files: ModelFiles | None = None,
         model: str | None = None,
@@ -127,12 +206,13 @@ class BackendPoller:
         self._client = client
         self._files = files
         self._publish = publish
-        self._pace = pace or Pace()
+        self._pace = pace or PollPace()
         self._deadlines = deadlines_s or DEADLINES_S
         self._interval = interval_s
         self._slept_since = slept_since
         self._known = _Known()
         self._props_told = asyncio.Event()
+        self._looked_now = float("-inf")
         self._settled = False
         """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
@@ -156,6 +236,18 @@ class BackendPoller:
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
 
+    def look_now(self) -> None:
+        """The server closed a connection, and may be gone: ask whether it is, at most once in an interval."""
+        now = time.monotonic()
+        if now - self._looked_now >= self._interval:
+            self._looked_now = now
+            self._wake(Source.HEALTH)
+
+    def look_for_work(self) -> None:
+        """The log tells that a server at rest has something to do: its counters need not wait for their turn."""
+        if self._known.quiet:
+            self._wake(Source.METRICS)
+
     def _look_at(self, model: str | None) -> None:
         self._client.look_at(model)
         self._known = _Known(healthy=self._known.healthy)
@@ -166,7 +258,7 @@ class BackendPoller:
         due = time.monotonic()
         while True:
             endpoint.wake.clear()
-            asked = time.monotonic()
+            asked = endpoint.asked = time.monotonic()
             result = await endpoint.observe()
             now = time.monotonic()
             if self._is_own_doing(result, asked):
@@ -178,7 +270,7 @@ class BackendPoller:
             else:
                 self._publish(Reading.known(endpoint.source, now, result))
             # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
-            due = max(due + self._pause(endpoint, result), now)
+            due = max(due + self._pause(endpoint, result, due), now)
             try:
                 async with asyncio.timeout(due - now):
                     await endpoint.wake.wait()
@@ -197,19 +289,34 @@ class BackendPoller:
         endpoint.misses = 0 if endpoint.answered else endpoint.misses + 1
         if before is FailureKind.UNAUTHORIZED and endpoint.failure is not before:
             # The key is the same for all of them.
-            self._wake(*(one.source for one in self._endpoints.values() if one.failure is FailureKind.UNAUTHORIZED))
+            self._wake(
+                *(
+                    endpoint.source
+                    for endpoint in self._endpoints.values()
+                    if endpoint.failure is FailureKind.UNAUTHORIZED
+                )
+            )
 
-    def _pause(self, endpoint: _Endpoint, result: object) -> float:
-        """Seconds from one look at an endpoint to the next."""
+    def _pause(self, endpoint: _Endpoint, result: object, due: float) -> float:
         if isinstance(result, Failure):
             return self._pause_after(result.kind, endpoint)
         if endpoint.source is Source.PROPS:
             soon = self._known.asleep or (self._files is not None and self._files.pending)
             return self._pace.props_asleep if soon else self._pace.props
-        if endpoint.source is Source.HEALTH and self._known.quiet:
-            # /metrics has just answered, which says as much; it asks for /health again when it fails.
-            return max(self._interval, min(2 * self._interval, self._pace.health_quiet))
+        if endpoint.source in (Source.HEALTH, Source.METRICS) and self._known.quiet and self._known.healthy:
+            return self._pause_at_rest(endpoint, due)
+        if endpoint.source is Source.HEALTH and self._known.quiet is False:
+            return max(self._interval, self._pace.health_at_work)
         return self._interval
+
+    def _pause_at_rest(self, endpoint: _Endpoint, due: float) -> float:
+        """An answer of either says that the server is there, and /metrics asks for /health again when it fails."""
+        pause = max(self._interval, min(2 * self._interval, self._pace.quiet))
+        if endpoint.source is Source.HEALTH and pause == 2 * self._interval:
+            # By turns: half of it after /metrics.
+            pause -= (due - self._endpoints[Source.METRICS].asked - self._interval) % pause
+            pause += 2 * self._interval if pause < self._interval / 2 else 0.0
+        return pause
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
         if endpoint.source is Source.HEALTH and kind not in NOBODY_THERE:
@@ -233,7 +340,9 @@ class BackendPoller:
         if kind is FailureKind.UNAUTHORIZED:
             metrics = self._endpoints[Source.METRICS]
             return endpoint is not metrics and metrics.failure is FailureKind.UNAUTHORIZED
-        is_llama_server = any(one.answered for one in self._endpoints.values() if one.source is not Source.HEALTH)
+        is_llama_server = any(
+            endpoint.answered for endpoint in self._endpoints.values() if endpoint.source is not Source.HEALTH
+        )
         return kind is FailureKind.DISABLED or (kind is FailureKind.NOT_FOUND and is_llama_server)
 
     def _wake(self, *sources: Source) -> None:

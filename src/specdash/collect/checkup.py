@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.gpu_driver import Driver, look
-from specdash.collect.proxy_checkup import ProxyCheck, check_proxy
+from specdash.collect.gpu import Driver, look
+from specdash.collect.proxy import ProxyPoller
+from specdash.collect.proxy_log import lines_of
 from specdash.collect.tail import LogTail
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
-from specdash.core.observations import Counters, Health, HealthStatus, Props, Slots
-from specdash.core.readings import Failure, FailureKind, Reading
+from specdash.core.readings import Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
 from specdash.llama.client import LlamaClient
+from specdash.system.data import dataclass
+from specdash.system.processes import is_alive
 
 if TYPE_CHECKING:
     from specdash.core.target import Target
-
-ENDPOINTS = ("/health", "/props", "/metrics", "/slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,8 @@ class Checkup:
     process_failure: str | None
     remedies: tuple[Remedy, ...]
     proxy: ProxyCheck | None = None
+    gpu_bytes: int | None = None
+    """GPU memory that the server holds: 0 tells that it runs on the CPU. None where the driver does not tell."""
 
     @property
     def reachable(self) -> bool:
@@ -137,10 +138,10 @@ def check(target: Target) -> Checkup:
     endpoints = asyncio.run(_check_endpoints(target))
     log = check_log(target.log)
     driver = look()
-    process_failure = _check_process(target)
+    process_failure, gpu_bytes = _check_process(target, driver)
     missing = _missing(target, endpoints, log, driver, process_failure)
     remedies = tuple(REMEDIES[name] for name in missing)
-    return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target))
+    return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target), gpu_bytes)
 
 
 def check_log(path: str | None) -> LogCheck:
@@ -217,14 +218,35 @@ def _detail_of(value: object) -> str:
     return ""
 
 
-def _check_process(target: Target) -> str | None:
+def _check_process(target: Target, driver: Driver) -> tuple[str | None, int | None]:
     from specdash.collect.host import HostCollector
     from specdash.core.readings import Source
 
     readings: list[Reading[Any]] = []
     HostCollector(target, readings.append).step(1.0)
     reading = next(reading for reading in readings if reading.source is Source.PROCESS)
-    return reading.failure.detail if reading.failure is not None else None
+    if reading.failure is not None:
+        return reading.failure.detail, None
+    pids = getattr(reading.value, "pids", ())
+    return None, _held(frozenset(pids)) if driver.gpus and pids else None
+
+
+def _held(pids: frozenset[int]) -> int | None:
+    """Bytes that these processes hold on the GPUs; None where the driver hides processes, or numbers them otherwise."""
+    from specdash.collect.gpu import GpuCollector
+    from specdash.core.readings import Gpus
+
+    seen: list[Reading[Any]] = []
+    GpuCollector(seen.append, lambda: pids).step(1.0)
+    gpus = seen[-1].value if seen else None
+    if not isinstance(gpus, Gpus) or any(gpu.processes is None for gpu in gpus.gpus):
+        return None
+    rows = [row for gpu in gpus.gpus for row in gpu.processes or ()]
+    ours = [row.memory_bytes for row in rows if row.is_backend]
+    # In a container NVML gives the numbers of outside, or no process at all.
+    outside = not ours and bool(rows) and not any(is_alive(row.pid) for row in rows)
+    known = [size for size in ours if size is not None]
+    return None if outside or len(known) < len(ours) else sum(known)
 
 
 def _missing(
@@ -234,7 +256,7 @@ def _missing(
     driver: Driver,
     process_failure: str | None,
 ) -> list[str]:
-    from specdash.collect.processes import local_port
+    from specdash.core.target import local_port
 
     kinds = {endpoint.path: endpoint.failure.kind for endpoint in endpoints if endpoint.failure is not None}
     props = endpoints[1].value
@@ -259,3 +281,45 @@ def _missing(
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCheck:
+    """The proxy: `state` is `ok` or why it does not answer; `events` where they are read, and why they are not."""
+
+    url: str | None
+    origin: str
+    state: str
+    detail: str
+    events: str | None
+    events_failure: str | None
+
+
+def check_proxy(target: Target) -> ProxyCheck | None:
+    """The findings, None when no proxy is known. Bounded by the poller's deadline."""
+    if target.proxy_url is None and target.proxy_log is None:
+        return None
+    state, detail = asyncio.run(_look(target)) if target.proxy_url is not None else ("--", "its address is not known")
+    failure = "no proxy log is known" if target.proxy_log is None else _events_failure(target.proxy_log)
+    return ProxyCheck(target.proxy_url, target.proxy_origin, state, detail, target.proxy_log, failure)
+
+
+async def _look(target: Target) -> tuple[str, str]:
+    poller = ProxyPoller(target, lambda _: None)
+    try:
+        result = await poller.look()
+    finally:
+        await poller.aclose()
+    if isinstance(result, Failure):
+        return str(result.kind), result.detail
+    version = result.version or "unknown version"
+    return "ok", f"{version}, upstream {result.upstream}, {result.session_count} sessions"
+
+
+def _events_failure(place: str) -> str | None:
+    lines = lines_of(place)
+    try:
+        failure = lines.read(1).failure
+        return failure.detail if failure is not None else None
+    finally:
+        lines.close()

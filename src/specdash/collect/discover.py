@@ -3,38 +3,107 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psutil
 
-from specdash.collect.command_line import EMBEDDED_MODULE, is_llama_server, server_arguments
-from specdash.collect.processes import local_port
+from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
-from specdash.core.run_record import RunRecord
-from specdash.core.target import Target, is_local
-from specdash.llama.address import normalise_url
-from specdash.llama.bodies import ParseError
-from specdash.llama.health import parse_health
+from specdash.core.masking import added, flags_of, speculation
+from specdash.core.parameter_catalogue import BY_KEY
+from specdash.core.records import RunRecord
+from specdash.core.target import Target, is_local, is_over_ssh, local_port, normalise_url
+from specdash.llama.server_answers import ParseError, parse_health
+from specdash.system.data import dataclass
+from specdash.system.processes import began
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from specdash.core.run_record import ProxyRecord
+    from specdash.core.parameters import Parameter
+    from specdash.core.records import ProxyRecord
+
+
+# What the command line and environment of a running llama-server tell about it.
+
+EMBEDDED_MODULE = "specdash.backend.embedded"
+
+DEFAULT_PORT = 8080
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - named, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class ServerArguments:
+    """How a server was started, as far as arguments and `LLAMA_ARG_*` variables tell; None where they do not."""
+
+    host: str | None = None
+    port: int | None = None
+    log: str | None = None
+    needs_key: bool = False
+    speculation: tuple[tuple[str, str], ...] = ()
+    """(flag without dashes, value) of every speculation flag; a switch has an empty value."""
+
+    def url(self, port: int | None = None) -> str | None:
+        """Where it can be asked from this machine; None for a socket file."""
+        host = self.host or ""
+        if host.endswith(".sock") or "/" in host:
+            return None
+        host = _ANY_ADDRESS.get(host, host)
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{port or self.port or DEFAULT_PORT}"
+
+
+def is_llama_server(command: Sequence[str]) -> bool:
+    """Whether an argument vector is a llama-server: the binary, or the embedded one of `specdash backend run`."""
+    if not command:
+        return False
+    if PurePath(command[0]).name.startswith("llama-server"):
+        return True
+    return any(flag == "-m" and module == EMBEDDED_MODULE for flag, module in itertools.pairwise(command))
+
+
+def server_arguments(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: str | None = None
+) -> ServerArguments:
+    """What the arguments, and where they are silent the environment, say. A relative log path is taken from `cwd`."""
+    given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
+    for flag, (parameter, value) in flags_of(command[1:]).items():
+        given[flag] = (parameter, added(parameter, given.get(flag), value))
+    values = {flag: value for flag, (_, value) in given.items()}
+    log = values.get("--log-file")
+    return ServerArguments(
+        host=values.get("--host"),
+        port=_port(values.get("--port")),
+        log=str(PurePath(cwd or "/", log)) if log else None,
+        needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
+        speculation=speculation(given),
+    )
+
+
+def _by_native_key(key: str) -> Parameter | None:
+    parameter = BY_KEY.get(key) if key.startswith("LLAMA_ARG_") else None
+    return parameter if parameter is not None and parameter.flags else None
+
+
+def _port(text: str | None) -> int | None:
+    if text is None or not text.isdecimal() or len(text) > 5:
+        return None
+    return int(text) or None
+
 
 USUAL_PORTS: tuple[int, ...] = (8080, 9931)
 """llama-server's default port, and the one announced as its next."""
 
 PROBE_S = 0.3
-
-_SAME_START_S = 2.0
-"""Start times of one process as read by two programs differ by rounding."""
 
 
 def discover(env: Mapping[str, str] = os.environ, ports: Iterable[int] = USUAL_PORTS) -> list[Target]:
@@ -50,12 +119,21 @@ def discover(env: Mapping[str, str] = os.environ, ports: Iterable[int] = USUAL_P
 
 
 def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = "--url") -> Target:
-    """The target at an address that the user named, with what this machine knows of it: log, process, parameters."""
-    if local_port(url) is not None:
-        for target in (*_recorded(env), *_running()):
-            if place(target.url) == place(url):
-                return replace(target, url=url, origin=f"{origin}; {target.origin}")
-    return Target(url, origin=origin)
+    """The target at an address that the user named, with what this machine knows of it: log, process, parameters.
+
+    Between two boots of a restart it keeps the key of what ran there last.
+    """
+    if local_port(url) is None:
+        return Target(url, origin=origin)
+    here = next(
+        (known for known in itertools.chain(_recorded(env), _running()) if place(known.url) == place(url)), None
+    )
+    target = (
+        replace(here, url=url, origin=f"{origin}; {here.origin}") if here is not None else Target(url, origin=origin)
+    )
+    if target.api_key is None and (last := ended_run(url, env)) is not None:
+        return replace(target, api_key=recorded_key(last, env))
+    return target
 
 
 def recorded_target(url: str, env: Mapping[str, str] = os.environ) -> Target | None:
@@ -74,16 +152,16 @@ def recorded_env_file(url: str, env: Mapping[str, str] = os.environ) -> str | No
 
 def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> RunRecord | None:
     """What the backend that ran last left of itself, at this local address or at any where none runs now."""
-    notes = [*_notes(paths.run_records_dir(env)), *_notes(paths.ended_records_dir(env))]
+    left = [*notes(paths.run_records_dir(env), RunRecord), *notes(paths.ended_records_dir(env), RunRecord)]
     places: dict[tuple[str, int], list[tuple[float, RunRecord]]] = {}
-    for file, record in notes:
+    for file, record in left:
         with contextlib.suppress(OSError, ValueError):
             alive = record.ended is None and is_alive(record)
             when = float("inf") if alive else record.ended or file.stat().st_mtime
             places.setdefault(place(record.url), []).append((when, record))
-    newest = [max(found, key=lambda one: one[0]) for found in places.values()]
-    ended = [one for one in newest if one[0] != float("inf") and (url is None or place(one[1].url) == place(url))]
-    return max(ended, key=lambda one: one[0])[1] if ended else None
+    newest = [max(found, key=lambda pair: pair[0]) for found in places.values()]
+    ended = [pair for pair in newest if pair[0] != float("inf") and (url is None or place(pair[1].url) == place(url))]
+    return max(ended, key=lambda pair: pair[0])[1] if ended else None
 
 
 def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
@@ -129,35 +207,9 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
 
 
 def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
-    """The records of backends that run, with their addresses, the newest first."""
-    for _, record in _notes(paths.run_records_dir(env)):
+    for record in live_backends(env):
         with contextlib.suppress(SpecdashError):
-            url = normalise_url(record.url)
-            if is_alive(record):
-                yield url, record
-
-
-def _notes(directory: Path) -> Iterator[tuple[Path, RunRecord]]:
-    """The records in a directory, the newest first."""
-    try:
-        files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    except OSError:
-        return
-    for file in files:
-        try:
-            record = RunRecord.from_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if record is not None:
-            yield file, record
-
-
-def is_alive(record: RunRecord | ProxyRecord) -> bool:
-    """Whether the process that left the record still runs, and is the same."""
-    try:
-        return abs(psutil.Process(record.pid).create_time() - record.pid_started) <= _SAME_START_S
-    except (psutil.Error, ValueError, OverflowError):
-        return False
+            yield normalise_url(record.url), record
 
 
 def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str | None:
@@ -177,7 +229,7 @@ def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str
 
 def _running() -> Iterator[Target]:
     processes = [(process, command) for process, command in _commands() if is_llama_server(command)]
-    for process, command in sorted(processes, key=lambda found: _started(found[0]), reverse=True):
+    for process, command in sorted(processes, key=lambda found: began(found[0].pid) or 0.0, reverse=True):
         try:
             target = _target_of(process, command)
         except psutil.Error:
@@ -189,15 +241,18 @@ def _running() -> Iterator[Target]:
 def _commands() -> Iterator[tuple[psutil.Process, list[str]]]:
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            yield process, process.cmdline()
+            if _may_be_llama_server(pid):
+                process = psutil.Process(pid)
+                yield process, process.cmdline()
 
 
-def _started(process: psutil.Process) -> float:
+def _may_be_llama_server(pid: int) -> bool:
+    """By a look that costs a fifth of psutil's: a desktop has some hundred processes, and each command looks at all."""
     try:
-        return process.create_time()
-    except psutil.Error:
-        return 0.0
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return b"llama-server" in words or EMBEDDED_MODULE.encode() in words
 
 
 def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
@@ -256,7 +311,9 @@ def _redirected_log(pid: int) -> str | None:
 
 
 def place(url: str) -> tuple[str, int]:
-    """Host and port for comparison; all names of this machine are one."""
+    """Host and port for comparison; all names of this machine are one, and what is watched over ssh is itself alone."""
+    if is_over_ssh(url):
+        return url, 0
     parts = urlsplit(url)
     host = parts.hostname or ""
     local = is_local(host)
@@ -269,3 +326,82 @@ def concerns(url: str | None, here: tuple[str, int]) -> bool:
         return url is None or place(url) == here
     except ValueError:
         return False
+
+
+# Finds the proxy in front of a server: by the run records that proxies of this machine leave.
+
+
+_NOTHING: dict[str, Any] = {"proxy_url": None, "proxy_key": None, "proxy_log": None, "proxy_origin": ""}
+
+
+def with_proxy(target: Target, env: Mapping[str, str]) -> Target:
+    """The target with the youngest proxy whose upstream it is, where there is one; its events before its log.
+
+    What the target says of its proxy already stays, and with an address that is everything.
+    """
+    record = _record(target, env) if target.proxy_url is None else None
+    return _joined(target, record, env) if record is not None else target
+
+
+class ProxySearch:
+    """Looks for the proxy of a target again and again. Costs a directory listing while nothing changes."""
+
+    def __init__(self, target: Target, env: Mapping[str, str]) -> None:
+        """The target names no proxy, or has one from `with_proxy`."""
+        self._env = env
+        self._told = target
+        self._bare = replace(target, proxy_found=(), **{name: _NOTHING[name] for name in target.proxy_found})
+        self._record: ProxyRecord | None = None
+        self._listing: frozenset[tuple[str, int, int]] | None = None
+
+    def look(self) -> Target | None:
+        """The target with the proxy found for it, when that is another than before."""
+        if self._record is not None and is_alive(self._record):
+            return None
+        listing = _listing(self._env)
+        if self._record is None and listing == self._listing:
+            return None
+        self._listing = listing
+        self._record = _record(self._bare, self._env)
+        if self._record is None:
+            return None
+        found = _joined(self._bare, self._record, self._env)
+        before, self._told = self._told, found
+        return found if found != before else None
+
+
+def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Target:
+    recorded: dict[str, Any] = {
+        "proxy_url": record.url,
+        "proxy_key": recorded_key(record, env),
+        "proxy_log": record.events or record.log,
+        "proxy_origin": f"run record of process {record.pid}",
+    }
+    taken = {name: value for name, value in recorded.items() if value and not getattr(target, name)}
+    return replace(target, proxy_found=tuple(taken), **taken)
+
+
+def _record(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
+    return next((record for record in running_proxies(env) if place(record.upstream) == place(target.url)), None)
+
+
+def _listing(env: Mapping[str, str]) -> frozenset[tuple[str, int, int]]:
+    """The records there are, by name, time of change and size: equal listings hold the same records."""
+    seen: set[tuple[str, int, int]] = set()
+    try:
+        with os.scandir(paths.proxy_records_dir(env)) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json"):
+                    status = entry.stat()
+                    seen.add((entry.name, status.st_mtime_ns, status.st_size))
+    except OSError:
+        # What vanished in between makes another listing the next time.
+        pass
+    return frozenset(seen)
+
+
+def running_proxies(env: Mapping[str, str]) -> Iterator[ProxyRecord]:
+    """The proxies of this machine that run and left a record, the youngest first."""
+    for record in live_proxies(env):
+        with contextlib.suppress(SpecdashError):
+            yield replace(record, url=normalise_url(record.url), upstream=normalise_url(record.upstream))

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from specdash.collect.processes import ProcessWatch, listening_pid, local_port
 from specdash.core.config import JOURNAL
-from specdash.core.observations import Disk, Host, ProcessTree
+from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
+from specdash.core.target import local_port
+from specdash.system.processes import began, listening_pid, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from specdash.core.target import Target
+    from specdash.system.processes import ProcessUsage
 
 MEMINFO = Path("/proc/meminfo")
 VMSTAT = Path("/proc/vmstat")
+_MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+)", re.MULTILINE)
+_SWAPPED = re.compile(rb"^(pswpin|pswpout) (\d+)$", re.MULTILINE)
 
 DISKS_S = 2.0
 """Disks do not fill faster than this can tell, and a look at a network's may be slow."""
 
 FIND_AGAIN_S = 5.0
 """Finding the process that owns a port reads every process's file descriptors."""
+
+CHILDREN_TTL_S = 10.0
+"""Listing a process's descendants reads all of /proc, and they hardly ever change."""
 
 FIRST_PAUSE_S = 0.25
 """CPU figures need two looks; the second follows the first soon."""
@@ -63,15 +72,20 @@ class HostCollector:
         self._watch: ProcessWatch | None = None
         self._given_pid = target.pid
         self._sought_at: float | None = None
+        self._is_left_out = False
 
     def backend_pids(self) -> frozenset[int]:
         """The backend's process and its descendants, as far as known."""
         watch = self._watch
         return frozenset(watch.pids) if watch is not None else frozenset()
 
-    def step(self, interval_s: float) -> float:
-        """Publish one reading of the machine and one of the backend's process."""
+    def step(self, interval_s: float, *, at_rest: bool = False) -> float:
+        """Publish one reading of the machine and one of the backend's process; of a server `at_rest` at every other
+        step alone, unless its process was stopped, goes on or has ended."""
         first = self._cpu is None
+        self._is_left_out = at_rest and not first and not self._is_left_out
+        if self._is_left_out and (self._watch is None or not self._watch.has_changed()):
+            return interval_s
         host = self._host()
         self._publish(Reading.known(Source.HOST, self._clock(), host))
         self._publish(self._process())
@@ -156,10 +170,10 @@ def memory_figures(meminfo: Path = MEMINFO) -> dict[str, int]:
     Read here because psutil's swap figures come with warnings on kernels that lack /proc/vmstat.
     """
     try:
-        lines = meminfo.read_text(encoding="ascii", errors="replace").splitlines()
+        text = meminfo.read_bytes()
     except OSError:
         return {}
-    kib = {name: int(words[0]) for name, _, rest in (line.partition(":") for line in lines) if (words := rest.split())}
+    kib = {name.decode(): int(value) for name, value in _MEMORY.findall(text)}
     figures = {"memory_total_bytes": kib.get("MemTotal"), "swap_total_bytes": kib.get("SwapTotal")}
     if "MemTotal" in kib and "MemAvailable" in kib:
         figures["memory_used_bytes"] = kib["MemTotal"] - kib["MemAvailable"]
@@ -207,13 +221,9 @@ def disk_of(use: str, path: str) -> Disk | None:
 def swapped_pages(vmstat: Path = VMSTAT) -> tuple[int, int] | None:
     """Pages read from the swap and written to it since the machine started; None where the kernel does not tell."""
     try:
-        lines = vmstat.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    counts = dict(words for line in lines if len(words := line.split()) == 2)
-    try:
-        return int(counts["pswpin"]), int(counts["pswpout"])
-    except (KeyError, ValueError):
+        counts = dict(_SWAPPED.findall(vmstat.read_bytes()))
+        return int(counts[b"pswpin"]), int(counts[b"pswpout"])
+    except (OSError, KeyError):
         return None
 
 
@@ -222,3 +232,108 @@ def _watch(pid: int, clock: Callable[[], float]) -> ProcessWatch | None:
         return ProcessWatch(pid, clock)
     except psutil.Error:
         return None
+
+
+class ProcessWatch:
+    """Measures one process and its descendants from one `sample` to the next."""
+
+    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises psutil.NoSuchProcess when there is none."""
+        self._root = psutil.Process(pid)
+        self._clock = clock
+        usage = usage_of(pid)
+        self._root_started = usage.started if usage is not None else None
+        self._used: dict[int, float | None] = {pid: None}
+        """By process of the tree, its CPU time at the last look, None before the first."""
+        self._listed_at: float | None = None
+        self._sampled_at: float | None = None
+        self._stopped: tuple[int, ...] = ()
+        self._waited: dict[int, int] = {}
+        """Nanoseconds that each thread was ready to run and got no CPU."""
+        self._name = self._root.name()
+        self._started = began(pid) or 0.0
+        self._command = self._read_command()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The root and its descendants."""
+        return tuple(self._used)
+
+    def sample(self) -> ProcessTree | None:
+        """What the tree costs since the last sample; None when the root has ended (also when its pid lives on)."""
+        now = self._clock()
+        if self._listed_at is None or now - self._listed_at >= CHILDREN_TTL_S:
+            self._list_members(now)
+        usages = self._usages()
+        if usages is None:
+            return None
+        elapsed = None if self._sampled_at is None else now - self._sampled_at
+        self._sampled_at = now
+        used_s, memory, threads, alive = 0.0, 0, 0, 0
+        stopped = []
+        for pid, usage in usages.items():
+            if usage.stopped:
+                stopped.append(pid)
+            # A member seen for the first time has no earlier figure to subtract.
+            before_s = self._used[pid]
+            used_s += usage.cpu_s - before_s if before_s is not None else 0.0
+            self._used[pid] = usage.cpu_s
+            memory, threads, alive = memory + usage.resident_bytes, threads + usage.threads, alive + 1
+        self._stopped = tuple(stopped)
+        waited, before = _waited(self._used), self._waited
+        self._waited = waited
+        waits = [ns - before[thread] for thread, ns in waited.items() if thread in before]
+        return ProcessTree(
+            pid=self._root.pid,
+            name=self._name,
+            started_wall=self._started,
+            cpu_cores=max(0.0, used_s / elapsed) if elapsed else None,
+            memory_bytes=memory,
+            threads=threads,
+            processes=alive,
+            pids=self.pids,
+            command=self._command,
+            stopped=self._stopped,
+            cpu_wait=round(min(1.0, max(waits) / 1e9 / elapsed), 2) if waits and elapsed else None,
+        )
+
+    def has_changed(self) -> bool:
+        """Whether a process of the tree was stopped or goes on since the last sample, or the root has ended."""
+        usages = self._usages()
+        return usages is None or self._stopped != tuple(pid for pid, usage in usages.items() if usage.stopped)
+
+    def _usages(self) -> dict[int, ProcessUsage] | None:
+        """Of those that live; None when the root has ended, whoever has its pid now."""
+        usages = {pid: usage for pid in self._used if (usage := usage_of(pid)) is not None}
+        root = usages.get(self._root.pid)
+        return usages if root is not None and root.started == self._root_started else None
+
+    def _list_members(self, now: float) -> None:
+        self._listed_at = now
+        try:
+            children = self._root.children(recursive=True)
+        except psutil.Error:
+            return
+        self._used = {pid: self._used.get(pid) for pid in (self._root.pid, *(child.pid for child in children))}
+
+    def _read_command(self) -> tuple[str, ...]:
+        try:
+            return masked_command(self._root.cmdline())
+        except psutil.Error:
+            return ()
+
+
+def _waited(pids: Iterable[int]) -> dict[int, int]:
+    """By thread of these processes, how many nanoseconds it was ready to run and got no CPU; empty where the kernel
+    does not tell."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # A Path for each, or even a file, costs more than the look.
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                schedstat = os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY)
+                try:
+                    found[int(thread)] = int(os.read(schedstat, 128).split()[1])
+                finally:
+                    os.close(schedstat)
+    return found

@@ -7,26 +7,304 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from specdash.collect.bus import Bus
-from specdash.collect.proxy_watch import ProxyWatch
-from specdash.collect.record_watch import RecordWatch
-from specdash.collect.scheduling import SchedulingWatch
-from specdash.collect.worker import RETRY_S, Worker
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.collect.discover import ProxySearch
+from specdash.core.log_facts import LogBatch
+from specdash.core.readings import STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Slots, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from specdash.collect.agent_wire import LogPlace
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
+    from specdash.collect.over_ssh import AgentWatch
     from specdash.collect.proxy import ProxyPoller
+    from specdash.collect.proxy_log import ProxyEventsCollector
+    from specdash.collect.tail import LogTail
     from specdash.core.target import Target
 
+    Sink = Callable[[Reading[Any]], None]
+
+
+# A daemon thread that takes one step after another, for everything that may block.
+
 _log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+TOGETHER_S = 0.02
+"""Steps that are due within this are taken at one wake-up."""
+
+
+class Worker:
+    """Takes steps until stopped; each returns the seconds to wait before it is taken again.
+
+    An error in a step is a bug: it is logged once, handed to its `on_error` every time, and it goes on after a pause.
+    The thread is a daemon, so that a driver call that never returns cannot keep the program from ending.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], on_error: Callable[[Exception], None]) -> None:
+        self._steps: dict[Callable[[], float], Callable[[Exception], None]] = {step: on_error}
+        self._due: dict[Callable[[], float], float] = {}
+        self._wake = threading.Event()
+        self._stopping = False
+        self._failed: set[Callable[[], float]] = set()
+        self._thread = threading.Thread(target=self._run, name=f"specdash-{name}", daemon=True)
+
+    def add(self, step: Callable[[], float], on_error: Callable[[Exception], None]) -> None:
+        """Take this step, too; before `start`."""
+        self._steps[step] = on_error
+
+    def start(self) -> None:
+        """Take the first steps at once, in the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take all steps now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take no further step. Returns at once; `join` waits."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread's end; False when it did not come in time."""
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            now = time.monotonic()
+            for step in self._steps:
+                if self._due.get(step, now) <= now + TOGETHER_S:
+                    self._due[step] = self._pause(step) + time.monotonic()
+            if self._wake.wait(max(0.0, min(self._due.values()) - time.monotonic())):
+                self._wake.clear()
+                self._due.clear()
+
+    def _pause(self, step: Callable[[], float]) -> float:
+        try:
+            return step()
+        except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
+            if step not in self._failed:
+                self._failed.add(step)
+                _log.exception("%s failed", self._thread.name)
+            self._steps[step](error)
+            return RETRY_S
+
+
+# Watches the proxy of one target: the one that was named, or whichever is found to stand before the server.
+
+
+SEARCH_S = 5.0
+"""Seconds between two looks for a proxy."""
+
+NO_PROXY: dict[Source, str] = {
+    Source.PROXY: "no proxy found: start specdash with --proxy-url http://127.0.0.1:4000",
+    Source.PROXY_EVENTS: "no proxy log: start specdash with --proxy-log FILE or journal:UNIT",
+}
+"""What to do about a proxy that nobody named."""
+
+_LAST_STEP_S = 0.5
+"""What the reader of another proxy's events gets to end."""
+
+
+class ProxyWatch:
+    """Follows the proxy's events and has its picture polled, from `start` to `stop`.
+
+    While no proxy is named it looks for one that runs, and again when the one that it found has ended; until another is
+    found, that one stays.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        publish: Callable[[Reading[Any]], None],
+        *,
+        poll: Callable[[Target], None],
+        on_target: Callable[[Target], None],
+        env: Mapping[str, str],
+    ) -> None:
+        """`poll` polls the proxy of a target instead of the one before; `on_target` hears of a target that changed."""
+        self._target = target
+        self._publish = publish
+        self._poll = poll
+        self._on_target = on_target
+        self._stopped = False
+        self._events: tuple[ProxyEventsCollector, Worker] | None = None
+        self._search = ProxySearch(target, env) if target.proxy_url is None or target.proxy_found else None
+        self._searching = Worker("proxy-search", self._look, partial(self._failed, Source.PROXY))
+
+    def start(self) -> None:
+        """Begin."""
+        for source, named in ((Source.PROXY, self._target.proxy_url), (Source.PROXY_EVENTS, self._target.proxy_log)):
+            if named is None:
+                self._publish_none(source)
+        if self._target.proxy_url is not None:
+            self._poll(self._target)
+        self._follow()
+        if self._search is not None:
+            self._searching.start()
+
+    def stop(self) -> None:
+        """Begin to end; `join` waits."""
+        self._stopped = True
+        self._searching.stop()
+        if self._events is not None:
+            self._events[1].stop()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end."""
+        deadline = time.monotonic() + timeout_s
+        self._searching.join(timeout_s)
+        # The search may have begun to follow a file since `stop`.
+        if (events := self._events) is not None:
+            collector, worker = events
+            worker.stop()
+            worker.join(deadline - time.monotonic())
+            collector.close()
+
+    def _look(self) -> float:
+        found = self._search.look() if self._search is not None else None
+        if found is not None and not self._stopped:
+            self._change(found)
+        return SEARCH_S
+
+    def _change(self, target: Target) -> None:
+        before, self._target = self._target, target
+        other_log = before.proxy_log != target.proxy_log
+        if other_log:
+            self._end_events()
+        elif self._events is not None:
+            self._events[0].tell_no_context()
+        # Before anything of the other proxy is published.
+        self._on_target(target)
+        if (before.proxy_url, before.proxy_key) != (target.proxy_url, target.proxy_key):
+            self._poll(target)
+        if other_log:
+            self._follow()
+            if target.proxy_log is None:
+                self._publish_none(Source.PROXY_EVENTS)
+
+    def _follow(self) -> None:
+        place = self._target.proxy_log
+        if place is None or self._stopped:
+            return
+        from specdash.collect.proxy_log import ProxyEventsCollector
+
+        collector = ProxyEventsCollector(place, self._publish, tell_context=self._target.proxy_url is None)
+        worker = Worker("proxy-log", collector.step, partial(self._failed, Source.PROXY_EVENTS))
+        self._events = collector, worker
+        worker.start()
+
+    def _end_events(self) -> None:
+        if self._events is None:
+            return
+        collector, worker = self._events
+        worker.stop()
+        if worker.join(_LAST_STEP_S):
+            collector.close()
+        self._events = None
+
+    def _publish_none(self, source: Source) -> None:
+        self._publish(Reading.unknown(source, time.monotonic(), FailureKind.NOT_CONFIGURED, NO_PROXY[source]))
+
+    def _failed(self, source: Source, error: Exception) -> None:
+        detail = f"the collector failed: {type(error).__name__}"
+        self._publish(Reading.unknown(source, time.monotonic(), FailureKind.ERROR, detail))
+
+
+class Bus:
+    """Hands every reading to every sink, one at a time, on the thread that published it.
+
+    A sink that raises loses that reading and nothing else: the others get theirs and the collectors go on. The first
+    error of each sink is logged, the rest are counted in `errors`.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self._sinks: list[Sink] = list(sinks)
+        self._failed: set[int] = set()
+        self._lock = threading.RLock()
+        self._closed = False
+        self.errors = 0
+
+    def publish(self, reading: Reading[Any]) -> None:
+        """Hand a reading to every sink; nothing once the bus is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            for sink in tuple(self._sinks):
+                try:
+                    sink(reading)
+                except Exception:  # noqa: BLE001 - a sink is not ours, and no error of it may stop the collectors
+                    self._note_error(sink, reading)
+
+    def close(self) -> None:
+        """Publish nothing from now on."""
+        # Without the lock: a sink that hangs must not be able to hold up the end.
+        self._closed = True
+
+    def _note_error(self, sink: Sink, reading: Reading[Any]) -> None:
+        self.errors += 1
+        if id(sink) not in self._failed:
+            self._failed.add(id(sink))
+            _log.exception("a sink failed on a %s reading; further failures of it are not logged", reading.source)
+
+
+TICK_S = 0.25
+SPAN_S = 5.0
+"""Over so many seconds lateness is added up; specdash counts as starved so long after it was."""
+REPEATED_S = 1.0
+"""While it is starved, it says so again after this."""
+
+
+class SchedulingWatch:
+    """Publishes SCHEDULING readings: the first, every change, and the state again while it is starved."""
+
+    def __init__(self, publish: Callable[[Reading[Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._publish = publish
+        self._clock = clock
+        self._due = clock() + TICK_S
+        self._delays: deque[tuple[float, float]] = deque()
+        """When it woke, and how late that was."""
+        self._last: tuple[float, SchedulingDelay] | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled, in the loop that polls."""
+        while True:
+            self._due = self._clock() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self.woke()
+
+    def woke(self) -> None:
+        """Take in one wake-up, which was due `TICK_S` after the one before, and publish what it changes."""
+        now = self._clock()
+        self._delays.append((now, max(0.0, now - self._due)))
+        self._due = now + TICK_S
+        while self._delays[0][0] <= now - SPAN_S:
+            self._delays.popleft()
+        delay = SchedulingDelay(sum(late for _, late in self._delays), SPAN_S)
+        if self._last is not None:
+            at, before = self._last
+            if delay.is_starved == before.is_starved and not (delay.is_starved and now - at >= REPEATED_S):
+                return
+        self._last = now, delay
+        self._publish(Reading.known(Source.SCHEDULING, now, delay))
+
+    def slept_since(self, asked: float) -> bool:
+        """Whether specdash itself slept through so much of the time since `asked` (monotonic) that an answer may have
+        come in time and was not taken."""
+        now = self._clock()
+        late = sum(min(late, woke - asked) for woke, late in self._delays if woke > asked)
+        late += max(0.0, now - max(self._due, asked))
+        return late >= STARVED_SHARE * max(now - asked, TICK_S)
+
 
 PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
 """What the proxy's watch knows of a target."""
@@ -34,6 +312,8 @@ RECORD_FIELDS = ("pid", "engine", "parameters", "start_check")
 """What the run record's watch knows of it."""
 STOP_S = 0.9
 """How long `stop` may take in all."""
+SOON_S, SOON_LOOKS = 0.1, 5
+"""A process that was killed takes a moment to end: so often it is looked at, and how long between two looks."""
 
 
 class Hub:
@@ -53,16 +333,27 @@ class Hub:
         host: bool = True,
         on_target: Callable[[Target], None] = lambda _: None,
         env: Mapping[str, str] = os.environ,
+        log_after: LogPlace | None = None,
     ) -> None:
         """`on_target` is told, on another thread, of the target as it is known by now: with a proxy that was found for
-        it, or with the parameters of another engine. `env` says where records are."""
-        self.bus = Bus(sinks)
+        it, or with the parameters of another engine. `env` says where records are. `log_after` is how far the log was
+        read by whoever watched before.
+
+        A target that is watched over ssh is watched by an agent there, whose readings are published here."""
+        self.bus = Bus([*sinks, self._look_again])
         self._target = target
         self._interval_s = interval_s
         self._with_gpu, self._with_host = gpu, host
         self._env = env
         self._workers: list[Worker] = []
         self._host: HostCollector | None = None
+        self._host_worker: Worker | None = None
+        self._looks_soon = 0
+        self._was_refused = self._is_at_rest = False
+        self._log_after = log_after
+        self._log_tail: LogTail | None = None
+        self._agent = self._agent_watch() if target.ssh is not None else None
+        self._gpu_agent: AgentWatch | None = None
         self._http = _HttpThread(target, self.bus.publish, interval_s, lambda: self._target)
         self._on_target = on_target
         self._knowing = threading.Lock()
@@ -79,12 +370,12 @@ class Hub:
 
     def start(self) -> None:
         """Begin to watch. Raises UsageError when the target's url cannot be meant."""
+        if self._agent is not None:
+            self._agent.start()
+            return
         self._http.start()
         self._watch_log()
-        self._watch_applies()
-        self._watch_baselines()
-        self._watch_trials()
-        self._watch_record()
+        self._watch_own_files()
         self._proxy.start()
         if self._with_host:
             self._watch_host()
@@ -97,10 +388,15 @@ class Hub:
         """End within a second, whatever hangs; no sink is called afterwards."""
         self.bus.close()
         deadline = time.monotonic() + STOP_S
+        agents = [agent for agent in (self._agent, self._gpu_agent) if agent is not None]
+        for agent in agents:
+            agent.stop()
         self._http.stop()
         self._proxy.stop()
         for worker in self._workers:
             worker.stop()
+        for agent in agents:
+            agent.join(deadline - time.monotonic())
         self._http.join(deadline - time.monotonic())
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
@@ -109,38 +405,49 @@ class Hub:
     def set_interval(self, interval_s: float) -> None:
         """Change the seconds between two looks, from now on."""
         self._interval_s = interval_s
+        for agent in (self._agent, self._gpu_agent):
+            if agent is not None:
+                agent.set_interval(interval_s)
         self._http.set_interval(interval_s)
         for worker in self._workers:
             worker.wake()
 
+    @property
+    def log_read(self) -> LogPlace | None:
+        """How far the log was read; of meaning on the thread that publishes its readings."""
+        return self._log_tail.place if self._log_tail is not None else None
+
+    def _agent_watch(self) -> AgentWatch:
+        from specdash.collect.agent_wire import LEARNT_FIELDS
+        from specdash.collect.over_ssh import AgentWatch
+
+        learn = partial(self._learn, LEARNT_FIELDS)
+        return AgentWatch(self._target, self.bus.publish, self._interval_s, learn)
+
     def _watch_log(self) -> None:
         path = self._target.log
         if path is None:
-            detail = "no log file is known; name it with --log FILE"
+            detail = "no log file: start specdash with --log FILE"
             self.bus.publish(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, detail))
             return
         from specdash.collect.logs import LogCollector
+        from specdash.collect.tail import LogTail
 
-        self._work("log", LogCollector(path, self.bus.publish).step, Source.LOG)
+        tail = self._log_tail = LogTail(path, after=self._log_after)
+        self._work("log", LogCollector(path, self.bus.publish, tail=tail).step, Source.LOG)
 
-    def _watch_applies(self) -> None:
-        from specdash.collect.applies import ApplyCollector
+    def _watch_own_files(self) -> None:
+        from specdash.collect.own_files import ApplyCollector, BaselineCollector, RecordWatch, TrialCollector
 
-        self._work("applies", ApplyCollector(self._target.url, self.bus.publish, self._env).step, Source.APPLIES)
-
-    def _watch_baselines(self) -> None:
-        from specdash.collect.baselines import BaselineCollector
-
-        self._work("baselines", BaselineCollector(self.bus.publish, self._env).step, Source.BASELINES)
-
-    def _watch_trials(self) -> None:
-        from specdash.collect.trials import TrialCollector
-
-        self._work("trials", TrialCollector(self._target.url, self.bus.publish, self._env).step, Source.TRIAL)
-
-    def _watch_record(self) -> None:
-        watch = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), self._env)
-        self._work("record", watch.step, Source.PROCESS)
+        publish, url, env = self.bus.publish, self._target.url, self._env
+        record = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), env)
+        trials = self._work("own-files", TrialCollector(url, publish, env).step, Source.TRIAL)
+        for step, source in (
+            (ApplyCollector(url, publish, env).step, Source.APPLIES),
+            (BaselineCollector(publish, env).step, Source.BASELINES),
+            (record.step, Source.PROCESS),
+        ):
+            trials.add(step, partial(self._collector_failed, source))
 
     def _learn(self, fields: tuple[str, ...], target: Target) -> None:
         """Take what `target` says in `fields`: two watches each know a part."""
@@ -154,9 +461,41 @@ class Hub:
         self._host = HostCollector(
             self._target, self.bus.publish, places=lambda: written_places(self._target, self._env)
         )
-        self._work("host", partial(self._step, self._host.step), Source.HOST)
+        self._host_worker = self._work("host", self._step_host, Source.HOST)
+
+    def _look_again(self, reading: Reading[Any]) -> None:
+        """Where nothing listens any more, whether its process has ended must not wait: the alert does for it. Nor must
+        the figures of a server that begins to work."""
+        if self._is_at_rest and isinstance(reading.value, LogBatch) and reading.value.facts:
+            self._http.look_for_work()
+        if isinstance(reading.value, Slots):
+            was_at_rest, self._is_at_rest = (
+                self._is_at_rest,
+                not any(slot.is_processing for slot in reading.value.slots),
+            )
+            if was_at_rest and not self._is_at_rest and self._host_worker is not None:
+                self._host_worker.wake()
+        if reading.source is Source.HEALTH and self._host_worker is not None:
+            is_refused = reading.failure is not None and reading.failure.kind is FailureKind.REFUSED
+            if is_refused and not self._was_refused:
+                self._looks_soon = SOON_LOOKS
+                self._host_worker.wake()
+            self._was_refused = is_refused
+
+    def _step_host(self) -> float:
+        assert self._host is not None  # noqa: S101 - for the type checker
+        at_rest = self._is_at_rest and self._interval_s <= 1.0 and not self._looks_soon
+        pause = self._host.step(self._interval_s, at_rest=at_rest)
+        self._looks_soon -= bool(self._looks_soon)
+        return min(pause, SOON_S) if self._looks_soon else pause
 
     def _watch_gpu(self) -> None:
+        if self._target.gpu_host is not None:
+            from specdash.collect.over_ssh import gpu_watch
+
+            self._gpu_agent = gpu_watch(self._target.gpu_host, self.bus.publish, self._interval_s)
+            self._gpu_agent.start()
+            return
         from specdash.collect.gpu import GpuCollector
 
         pids = self._host.backend_pids if self._host is not None else frozenset
@@ -165,8 +504,9 @@ class Hub:
     def _step(self, step: Callable[[float], float]) -> float:
         return step(self._interval_s)
 
-    def _work(self, name: str, step: Callable[[], float], source: Source) -> None:
+    def _work(self, name: str, step: Callable[[], float], source: Source) -> Worker:
         self._workers.append(Worker(name, step, partial(self._collector_failed, source)))
+        return self._workers[-1]
 
     def _collector_failed(self, source: Source, error: Exception) -> None:
         detail = f"the collector failed: {type(error).__name__}"
@@ -202,7 +542,7 @@ class _HttpThread:
         self._thread = threading.Thread(target=self._run, name="specdash-http", daemon=True)
 
     def start(self) -> None:
-        from specdash.llama.address import normalise_url
+        from specdash.core.target import normalise_url
 
         normalise_url(self._target.url)
         if self._target.proxy_url is not None:
@@ -221,6 +561,10 @@ class _HttpThread:
         """Poll the target's proxy, and no other one. From any thread."""
         self._proxied = target
         self._in_loop(self._poll_proxy)
+
+    def look_for_work(self) -> None:
+        if (poller := self._poller) is not None:
+            self._in_loop(poller.look_for_work)
 
     def set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -274,7 +618,7 @@ class _HttpThread:
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
         from specdash.collect.model_files import ModelFiles
-        from specdash.collect.processes import local_port
+        from specdash.core.target import local_port
         from specdash.llama.client import LlamaClient
 
         client = LlamaClient(self._target)
@@ -289,6 +633,7 @@ class _HttpThread:
                     model=self._target.model,
                     slept_since=self._scheduling.slept_since,
                 )
+                client.on_closed = self._poller.look_now
                 await self._keep(self._poller, Source.HEALTH)
         finally:
             await client.aclose()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.collect.tail import LogTail
-from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, WarningTally
+from specdash.core.log_facts import DETAIL, TOLD, LogBatch, LogFact, ServerEvent, WarningTally
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-class Parser(Protocol):
+class LineParser(Protocol):
     """What `specdash.llama.log_parser.LogParser` offers."""
 
     def feed(self, data: bytes) -> LogBatch:
@@ -25,7 +26,12 @@ class Parser(Protocol):
 
 
 PERIOD_S = 0.2
-"""Seconds between looks at the file, and so between batches."""
+"""Seconds between looks at a file that is written to, and so between batches."""
+
+QUIET_PERIOD_S = 0.5
+QUIET_AFTER_S = 5.0
+"""Without new lines that say something for so long, looks are `QUIET_PERIOD_S` apart: at verbosity 4, an idle server
+writes of every question that it is asked."""
 
 SLICE_BYTES = 64 * 1024
 """Parsed at a time, so that other threads get their turn."""
@@ -46,7 +52,7 @@ class LogCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         tail: LogTail | None = None,
-        new_parser: Callable[[], Parser] | None = None,
+        new_parser: Callable[[], LineParser] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -55,9 +61,10 @@ class LogCollector:
         self._publish = publish
         self._new_parser = new_parser or _log_parser
         self._clock = clock
-        self._parser: Parser | None = None
+        self._parser: LineParser | None = None
         self._failure: Failure | None = None
         self._told = False
+        self._eventful_at = clock()
         self._caught_up = False
 
     def step(self) -> float:
@@ -69,20 +76,22 @@ class LogCollector:
         while True:
             if chunk.data or chunk.replaced:
                 self._parse(chunk.data, replaced=chunk.replaced, into=batches)
+                if batches[-1].facts or batches[-1].warnings or chunk.replaced:
+                    self._eventful_at = started
             if not chunk.more or self._clock() >= deadline:
                 break
             chunk = self._tail.read(SLICE_BYTES)
         self._tell(batches, chunk.failure, more=chunk.more)
         spent = self._clock() - started
         # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
-        return min(spent, PERIOD_S) if chunk.more else max(0.01, PERIOD_S - spent)
+        period = PERIOD_S if started - self._eventful_at < QUIET_AFTER_S else QUIET_PERIOD_S
+        return min(spent, PERIOD_S) if chunk.more else max(0.01, period - spent)
 
     def close(self) -> None:
         """Let go of the file."""
         self._tail.close()
 
     def _age_s(self) -> float | None:
-        """How long ago the file was written to, None while it is not read to its end."""
         written_at = self._tail.written_at()
         return max(0.0, self._wall() - written_at) if written_at is not None else None
 
@@ -100,7 +109,7 @@ class LogCollector:
         recovered = self._failure is not None and failure is None
         if batches or recovered or (failure is None and not self._told):
             *earlier, last = dated(merged(batches), self._age_s()) or (LogBatch(),)
-            for batch, ends in (*((one, False) for one in earlier), (last, not more)):
+            for batch, ends in (*((log_batch, False) for log_batch in earlier), (last, not more)):
                 told = batch if self._caught_up or ends else replace(batch, more_follows=True)
                 self._publish(Reading.known(Source.LOG, now, told))
             self._caught_up = self._caught_up or not more
@@ -161,12 +170,14 @@ def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:
 
 
 def _merge(run: Sequence[LogBatch]) -> LogBatch:
+    tail, kinds = _last_lines(run)
     return LogBatch(
         lines=sum(batch.lines for batch in run),
         unrecognised=sum(batch.unrecognised for batch in run),
         facts=tuple(fact for batch in run for fact in batch.facts),
         warnings=_tallies(run),
-        tail=_last_lines(run),
+        tail=tail,
+        tail_kinds=kinds,
         restarted=run[0].restarted,
         unrecognised_samples=next((batch.unrecognised_samples for batch in run if batch.unrecognised_samples), ()),
     )
@@ -182,16 +193,18 @@ def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
     return tuple(tallies.values())
 
 
-def _last_lines(run: Sequence[LogBatch]) -> tuple[str, ...]:
-    kept: list[str] = []
-    for batch in reversed(run):
-        kept[:0] = batch.tail
-        if len(kept) >= KEPT_TAIL_LINES:
-            break
-    return tuple(kept[-KEPT_TAIL_LINES:])
+def _last_lines(run: Sequence[LogBatch]) -> tuple[tuple[str, ...], str]:
+    """The tail of them all and its kinds: the last lines, and of those before them what is no detail."""
+    texts = tuple(chain.from_iterable(batch.tail for batch in run))
+    kinds = "".join(batch.tail_kinds or TOLD * len(batch.tail) for batch in run)
+    if len(texts) > KEPT_TAIL_LINES:
+        half = KEPT_TAIL_LINES // 2
+        told = [text for text, kind in zip(texts[:-half], kinds[:-half], strict=True) if kind == TOLD][-half:]
+        texts, kinds = (*told, *texts[-half:]), TOLD * len(told) + kinds[-half:]
+    return texts, kinds if DETAIL in kinds else ""
 
 
-def _log_parser() -> Parser:
+def _log_parser() -> LineParser:
     from specdash.llama.log_parser import LogParser
 
     return LogParser()

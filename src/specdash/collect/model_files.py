@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.core.errors import SpecdashError
-from specdash.core.observations import ModelOutline
+from specdash.core.readings import ModelOutline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.core.observations import Props
+    from specdash.core.readings import Props
     from specdash.core.target import Target
 
 DRAFT_PARAMETER = "spec-draft-model"
@@ -87,7 +87,7 @@ class ModelFiles:
 def outline_of(path: str) -> ModelOutline | None:
     """What the header of a GGUF file says; None for a file that cannot be read, or is none."""
     from specdash.llama.gguf import read_facts
-    from specdash.llama.model_shape import STATE_ROLLBACK, shape_of
+    from specdash.llama.model_facts import STATE_ROLLBACK, shape_of
 
     try:
         facts = read_facts(path)
@@ -96,8 +96,6 @@ def outline_of(path: str) -> ModelOutline | None:
             architecture=name if _NAME.fullmatch(name) else None,
             memory=shape.memory if shape is not None else None,
             gives_states=facts.architecture in STATE_ROLLBACK,
-            parameters=sum(one.elements for one in facts.tensors) or None,
-            nextn_layers=facts.nextn_layers,
             block_size=facts.number("block_size"),
         )
     except (SpecdashError, OSError, ValueError):

@@ -6,18 +6,16 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, Pace
-from specdash.collect.proxy_answers import parse_context
+from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace
+from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
-from specdash.llama.address import normalise_url
-from specdash.llama.bodies import ParseError, error_message, one_line
-from specdash.llama.client import KIND_OF_STATUS
-from specdash.llama.transport import Answer, Transport
+from specdash.core.target import normalise_url
+from specdash.llama.client import KIND_OF_STATUS, HttpAnswer, Transport
+from specdash.llama.server_answers import ParseError, error_message, flag, load_object, mapping, natural, one_line, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.core.proxy_status import ProxyStatus
     from specdash.core.target import Target
 
 DEADLINE_S = 2.0
@@ -33,14 +31,14 @@ class ProxyPoller:
         publish: Callable[[Reading[Any]], None],
         *,
         interval_s: float = 1.0,
-        pace: Pace | None = None,
+        pace: PollPace | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raises UsageError when the address cannot be meant. The target names a proxy."""
         self._key = target.proxy_key
         self._transport = Transport(normalise_url(target.proxy_url or ""), self._key)
         self._publish = publish
-        self._pace = pace or Pace()
+        self._pace = pace or PollPace()
         self._deadline_s = deadline_s
         self._wake = asyncio.Event()
         self._misses = 0
@@ -97,7 +95,7 @@ class ProxyPoller:
             return self._pace.settled
         return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
 
-    def _refusal(self, answer: Answer) -> Failure:
+    def _refusal(self, answer: HttpAnswer) -> Failure:
         message = error_message(answer.body)
         message = one_line(message.replace(self._key, "***") if self._key else message)
         kind = KIND_OF_STATUS.get(answer.status, FailureKind.ERROR)
@@ -113,3 +111,67 @@ def _parsed(body: bytes, changed_at: float) -> ProxyStatus | Failure:
         return parse_context(body, changed_at)
     except ParseError as error:
         return Failure(FailureKind.GARBAGE, f"{error}; is this a proxy?")
+
+
+UAP = "UAP"
+"""What stands for the version of a proxy that tells none and answers as the UAP proxy does."""
+
+_UAP_FIELDS = frozenset({"active_session_id", "last_input_tokens", "utilization", "loop_protection"})
+
+
+def parse_context(body: bytes, changed_at: float = 0.0) -> ProxyStatus:
+    """The proxy's picture from the body of GET /v1/context. Raises ParseError when it is no proxy's.
+
+    A UAP proxy does not date its last request: `changed_at`, the Unix time of a change that was seen, stands for it,
+    and 0 for not known.
+    """
+    answer = load_object(body)
+    if "status" in answer:
+        status = status_from_json(answer["status"])
+        if status is None:
+            raise ParseError("a status of another form")
+        return status
+    if not _UAP_FIELDS & answer.keys():
+        raise ParseError("a JSON object without a proxy's status")
+    return _uap_status(answer, changed_at)
+
+
+def _uap_status(answer: dict[str, Any], changed_at: float) -> ProxyStatus:
+    window = natural(answer.get("context_window"))
+    session = text(answer.get("active_session_id"))
+    requests = natural(answer.get("total_requests")) or 0
+    sessions = (_uap_session(session, answer, window, changed_at),) if session is not None and requests else ()
+    return ProxyStatus(
+        version=UAP,
+        context_window=window,
+        requests=requests,
+        sessions=sessions,
+        session_count=natural(answer.get("session_count")) or len(sessions),
+    )
+
+
+def _uap_session(session: str, answer: dict[str, Any], window: int | None, changed_at: float) -> SessionView:
+    loops = mapping(answer.get("loop_protection"))
+
+    def counted(name: str) -> int:
+        return natural(loops.get(name)) or 0
+
+    return SessionView(
+        id=session,
+        last_seen=changed_at,
+        requests=natural(answer.get("total_requests")) or 0,
+        context_tokens=natural(answer.get("last_input_tokens")),
+        context_window=window,
+        peak_tokens=natural(answer.get("peak_input_tokens")),
+        output_tokens=natural(answer.get("last_output_tokens")),
+        turns_remaining=natural(answer.get("estimated_turns_remaining")),
+        prunes=natural(answer.get("prune_count")) or 0,
+        overflows=natural(answer.get("overflow_count")) or 0,
+        is_looping=bool(flag(loops.get("is_looping"))),
+        loop_repeats=counted("loop_repeat_count"),
+        no_progress=counted("no_progress_streak"),
+        loop_warnings=counted("loop_warnings_emitted"),
+        malformed_streak=counted("malformed_tool_streak"),
+        contamination_resets=counted("contamination_resets"),
+        unexpected_ends=counted("unexpected_end_turn_count"),
+    )

@@ -7,10 +7,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdash.collect.tail import Chunk, LogTail
+from specdash.collect.tail import LogTail, TailChunk
 from specdash.core.config import JOURNAL
-from specdash.core.proxy_events import from_json
-from specdash.core.proxy_status import SESSIONS_SHOWN, ProxyEvents, ProxyStatus, SessionView
+from specdash.core.proxy_events import SESSIONS_SHOWN, ProxyEvents, ProxyStatus, SessionView, from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 
 if TYPE_CHECKING:
@@ -39,10 +38,10 @@ _PAST_S = 2.0
 """What is read so soon after the begin was written before it."""
 
 
-class Lines(Protocol):
+class LineSource(Protocol):
     """Where lines come from, as `LogTail` gives them."""
 
-    def read(self, limit: int = ...) -> Chunk:
+    def read(self, limit: int = ...) -> TailChunk:
         """What is new, at most `limit` bytes."""
 
     def close(self) -> None:
@@ -58,7 +57,7 @@ class ProxyEventsCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         tell_context: bool = False,
-        lines: Lines | None = None,
+        lines: LineSource | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -101,7 +100,7 @@ class ProxyEventsCollector:
         """Let go of the file or the journal."""
         self._lines.close()
 
-    def _take(self, chunk: Chunk, batch: _Batch) -> None:
+    def _take(self, chunk: TailChunk, batch: _Batch) -> None:
         if chunk.replaced and self._rest:
             batch.add(self._rest)
             self._rest, self._is_overlong = b"", False
@@ -189,13 +188,13 @@ def _status(known: dict[str, SessionView], lines: Iterable[ContextLine]) -> Prox
     latest_first = tuple(reversed(known.values()))
     return ProxyStatus(
         context_window=latest_first[0].context_window,
-        requests=sum(one.requests for one in latest_first),
+        requests=sum(session_view.requests for session_view in latest_first),
         sessions=latest_first,
         session_count=len(latest_first),
     )
 
 
-def lines_of(place: str) -> Lines:
+def lines_of(place: str) -> LineSource:
     """What follows a file, or `journal:UNIT`."""
     if place.startswith(JOURNAL):
         return JournalLines(place.removeprefix(JOURNAL))
@@ -213,10 +212,10 @@ class JournalLines:
         self._backlog = JOURNAL_LINES
         self._failure: Failure | None = None
 
-    def read(self, limit: int = _SLICE_BYTES) -> Chunk:
+    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
         if self._process is None and not self._start():
-            return Chunk(failure=self._failure)
+            return TailChunk(failure=self._failure)
         assert self._process is not None  # noqa: S101 - for the type checker
         assert self._process.stdout is not None  # noqa: S101
         try:
@@ -225,14 +224,14 @@ class JournalLines:
             # One that ends at once is not a recovery.
             settled = self._clock() > self._not_before - _RESTART_S + _SETTLED_S
             self._failure = None if settled else self._failure
-            return Chunk(failure=self._failure)
+            return TailChunk(failure=self._failure)
         if data:
             self._failure = None
             # A pipe gives as much as it holds, which is less than is asked for.
-            return Chunk(data, more=True)
+            return TailChunk(data, more=True)
         status = self._end()
         self._failure = Failure(FailureKind.UNAVAILABLE, f"journalctl ended with status {status}")
-        return Chunk(failure=self._failure)
+        return TailChunk(failure=self._failure)
 
     def close(self) -> None:
         """End journalctl."""

@@ -10,9 +10,9 @@ import contextlib
 import errno
 import os
 import stat
-from dataclasses import dataclass
 
 from specdash.core.readings import Failure, FailureKind
+from specdash.system.data import dataclass
 
 WHOLE_BELOW_BYTES = 8 * 1024 * 1024
 """A file smaller than this is read from its start, so that totals are those of the whole run."""
@@ -27,7 +27,7 @@ _OVERLAP = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TailChunk:
     """What one read yielded: `data` is new, `more` tells that there is more to read at once.
 
     `replaced` marks the first data of another file, or of the same one begun anew; what came before belongs to the old.
@@ -47,8 +47,18 @@ class LogTail:
     place, deletion, and a path or symlink that comes to name another file.
     """
 
-    def __init__(self, path: str, *, whole_below: int = WHOLE_BELOW_BYTES, backfill: int = BACKFILL_BYTES) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        whole_below: int = WHOLE_BELOW_BYTES,
+        backfill: int = BACKFILL_BYTES,
+        after: tuple[int, int, int] | None = None,
+    ) -> None:
+        """`after`: where a reader before this one ended, as its `place` says; a file that took the place of that one is
+        read from its start."""
         self.path = path
+        self._after = after
         self._whole_below = whole_below
         self._backfill = backfill
         self._fd: int | None = None
@@ -63,11 +73,11 @@ class LogTail:
         self._followed_before = False
         self._missed_before = False
 
-    def read(self, limit: int = MAX_READ_BYTES) -> Chunk:
+    def read(self, limit: int = MAX_READ_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes."""
         if self._fd is None and (failure := self._open()) is not None:
             self._missed_before = True
-            return Chunk(failure=failure)
+            return TailChunk(failure=failure)
         assert self._fd is not None  # noqa: S101 - for the type checker
         try:
             data = self._read(self._fd, limit)
@@ -76,7 +86,7 @@ class LogTail:
             return self._at_the_end(self._fd, limit)
         except OSError as error:
             self.close()
-            return Chunk(failure=_failure(self.path, error))
+            return TailChunk(failure=_failure(self.path, error))
 
     def written_at(self) -> float | None:
         """Unix time of the last write to the file, None while it is not open or not read to its end."""
@@ -84,19 +94,27 @@ class LogTail:
             return None
         return self._seen_mtime / 1e9
 
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """Device and inode of the open file, and how far it was read; None while none is open."""
+        if self._fd is None:
+            return None
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino, self._position
+
     def close(self) -> None:
         """Let go of the file; the next `read` opens it anew, from its start."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def _chunk(self, data: bytes, limit: int) -> Chunk:
+    def _chunk(self, data: bytes, limit: int) -> TailChunk:
         more = len(data) == limit
         if self._to_line_start:
             _, newline, data = data.partition(b"\n")
             self._to_line_start = not newline
         replaced, self._replaced = self._replaced, False
-        return Chunk(data, more, replaced)
+        return TailChunk(data, more, replaced)
 
     def _open(self) -> Failure | None:
         try:
@@ -112,7 +130,11 @@ class LogTail:
             return Failure(FailureKind.UNAVAILABLE, f"{self.path} is {_kind_of(status.st_mode)}, not a log file")
         self._fd = fd
         self._begin()
-        if not self._followed_before and not self._missed_before and status.st_size >= self._whole_below:
+        after, self._after = self._after, None
+        if after is not None:
+            self._followed_before = after[:2] != (status.st_dev, status.st_ino) or after[2] > status.st_size
+            self._position = 0 if self._followed_before else after[2]
+        elif not self._followed_before and not self._missed_before and status.st_size >= self._whole_below:
             self._position = status.st_size - self._backfill
             self._to_line_start = True
         self._replaced = self._followed_before
@@ -161,24 +183,24 @@ class LogTail:
         self._position += len(data) - len(text)
         return text
 
-    def _at_the_end(self, fd: int, limit: int) -> Chunk:
+    def _at_the_end(self, fd: int, limit: int) -> TailChunk:
         """Nothing new in the open file: see whether the path still names it."""
         try:
             named = os.stat(self.path)  # noqa: PTH116
         except FileNotFoundError:
             # The writer may still hold the deleted file, so go on reading it too.
-            return Chunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} was deleted"))
+            return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} was deleted"))
         opened = os.fstat(fd)
         same = (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
         # A rotator may create the new file long before the server writes to it; llama-server never reopens its log.
         if same or named.st_size == 0:
-            return Chunk()
+            return TailChunk()
         data = self._read(fd, limit)
         if data:
             return self._chunk(data, limit)
         self.close()
         failure = self._open()
-        return Chunk(more=failure is None, failure=failure)
+        return TailChunk(more=failure is None, failure=failure)
 
 
 def _failure(path: str, error: OSError) -> Failure:

@@ -8,19 +8,23 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from specdash.core.changes import ChangeSet, Role
+from specdash.control.services.services import ServiceStatus  # noqa: TC001 - the codec reads the hints
+from specdash.core.changes import Role, shown_value
 from specdash.core.errors import SpecdashError
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.control.apply import ApplyPlan
+    from specdash.control.apply.apply import ApplyPlan
     from specdash.control.profiles import Profile
-    from specdash.control.services import Deployment, ServiceStatus
-    from specdash.core.applies import ApplyRecord, Progress
+    from specdash.control.services.services import Deployment
+    from specdash.control.slots import SlotChange, SlotPlan
+    from specdash.core.changes import ApplyProgress, ApplyRecord, WantedValues
+    from specdash.core.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,16 @@ class ServiceView:
     a rollback goes back to; None when nothing was applied yet. Both hold secrets: mask before showing."""
 
     role: Role
-    name: str
     manager: str
-    env_file: str
     status: ServiceStatus
-    values: Mapping[str, str] = field(repr=False)
-    last_good: Mapping[str, str] | None = field(default=None, repr=False)
+    values: dict[str, str] = field(repr=False)
+    last_good: dict[str, str] | None = field(default=None, repr=False)
+
+    @property
+    def masked(self) -> ServiceView:
+        """Without secrets."""
+        good = self.last_good
+        return replace(self, values=_masked(self.values), last_good=None if good is None else _masked(good))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +55,20 @@ class ServicesView:
 
     def of(self, role: Role) -> ServiceView | None:
         """The service of a role."""
-        return next((one for one in self.services if one.role is role), None)
+        return next((service for service in self.services if service.role is role), None)
 
 
-class Running:
+def _masked(values: Mapping[str, str]) -> dict[str, str]:
+    return {key: shown_value(key, value) or "" for key, value in values.items()}
+
+
+class RunningApply:
     """An apply in its own thread. Reports and result may be read from any thread at any time."""
 
-    def __init__(self, work: Callable[[Callable[[Progress], None]], ApplyRecord], cancel: Callable[[], bool]) -> None:
-        self.reports: list[Progress] = []
+    def __init__(
+        self, work: Callable[[Callable[[ApplyProgress], None]], ApplyRecord], cancel: Callable[[], bool]
+    ) -> None:
+        self.reports: list[ApplyProgress] = []
         self.record: ApplyRecord | None = None
         self.error: SpecdashError | None = None
         self._work = work
@@ -66,7 +80,7 @@ class Running:
         """Whether it has not ended yet."""
         return self._thread.is_alive()
 
-    def start(self) -> Running:
+    def start(self) -> RunningApply:
         """Begin."""
         self._thread.start()
         return self
@@ -102,7 +116,7 @@ class Console:
         self._find = find
         self._patience = drain_timeout_s, health_timeout_s, settle_s
         self._env = env
-        self._running: Running | None = None
+        self._running: RunningApply | None = None
 
     def look(self) -> ServicesView:
         """The services as they are now. Raises nothing: what cannot be read is among the problems."""
@@ -124,49 +138,62 @@ class Console:
                 problems.append(str(error))
                 continue
             last_good = self._last_good(role)
-            found.append(
-                ServiceView(role, service.name, service.manager.kind, str(service.env_file), status, values, last_good)
-            )
+            found.append(ServiceView(role, service.manager.kind, status, values, last_good))
         return ServicesView(tuple(found), tuple(problems), self.unfinished())
 
-    def plan(self, changes: ChangeSet, profile: str | None = None) -> ApplyPlan:
+    def plan(self, wanted: WantedValues, profile: str | None = None) -> ApplyPlan:
         """What applying would do, with preflight's findings. Raises `SpecdashError`."""
-        from specdash.control.apply import plan_apply
+        from specdash.control.apply.apply import plan_apply
 
-        return plan_apply(self._find(), changes, profile=profile, env=self._env)
+        return plan_apply(self._find(), wanted, profile=profile, env=self._env)
+
+    def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
+        """The values listed for a key of the backend that its engine has not, with why; none where nothing is known of
+        the engine. `values` is the backend's env as it is wanted."""
+        from specdash.backend import auto, capabilities
+        from specdash.backend.settings import settings_from_env
+        from specdash.control.preflight.memory import cached_engine
+        from specdash.control.services.service_command import running_values
+
+        try:
+            service = self._find().backend
+            given = running_values(service, values) if service is not None else dict(values)
+            engine = cached_engine(auto.without(settings_from_env(given)))
+            return capabilities.missing_values(key, given, capabilities.probe(engine, self._env))
+        except (SpecdashError, ValueError, OSError):
+            return {}
 
     def plan_rollback(self) -> ApplyPlan:
         """What going back to before the last good apply would do. Raises `SpecdashError`."""
-        from specdash.control.apply import plan_rollback
+        from specdash.control.apply.apply import plan_rollback
 
         return plan_rollback(self._find(), env=self._env)
 
-    def start(self, plan: ApplyPlan) -> Running:
+    def start(self, plan: ApplyPlan) -> RunningApply:
         """Apply in a thread. One at a time: raises `SpecdashError` while another of this dashboard runs."""
-        from specdash.control.apply import Apply, ApplyOptions
+        from specdash.control.apply.apply import Apply, ApplyOptions
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
         options = ApplyOptions(*self._patience)
 
         apply = Apply(plan, options, lambda progress: running.reports.append(progress), self._env)
-        self._running = running = Running(lambda _: apply.run(), apply.cancel)
+        self._running = running = RunningApply(lambda _: apply.run(), apply.cancel)
         return running.start()
 
-    def recover(self, *, finish: bool) -> Running:
+    def recover(self, *, finish: bool) -> RunningApply:
         """Finish or roll back the apply that was cut short, in a thread; what was left on trial is put back, whatever
         `finish` says. Raises `SpecdashError` when there is neither."""
-        from specdash.control.apply import ApplyOptions
-        from specdash.control.recover import recover, unfinished
-        from specdash.control.trial import abandoned
-        from specdash.control.trial_end import restore_abandoned
+        from specdash.control.apply.apply import ApplyOptions, restore_abandoned
+        from specdash.control.apply.trial import abandoned
+        from specdash.control.apply.undo import recover, unfinished
 
         journal, trial = unfinished(self._env), abandoned(self._env)
         if journal is None and trial is None:
             raise SpecdashError("no apply was cut short: there is nothing to recover")
         deployment = self._find()
 
-        def work(report: Callable[[Progress], None]) -> ApplyRecord:
+        def work(report: Callable[[ApplyProgress], None]) -> ApplyRecord:
             record: ApplyRecord | None = None
             if journal is not None:
                 go_on = finish and trial is None
@@ -177,7 +204,7 @@ class Console:
                 raise SpecdashError("the settings from before the trial are in force: there is nothing to recover")
             return record
 
-        self._running = Running(work, lambda: False)
+        self._running = RunningApply(work, lambda: False)
         return self._running.start()
 
     def profiles(self) -> tuple[Profile, ...]:
@@ -201,7 +228,7 @@ class Console:
 
     def unfinished(self) -> str | None:
         """In words, the apply or the trial that was cut short by the death of its specdash; None when there is none."""
-        from specdash.control.journal import unfinished
+        from specdash.control.apply.journal import unfinished
         from specdash.core.paths import trial_file
 
         with contextlib.suppress(SpecdashError):
@@ -210,26 +237,68 @@ class Console:
                 return journal.words
             if trial_file(self._env).exists():
                 # Every dashboard asks; what reads a trial takes 15 MB to import, and hardly ever is there one.
-                from specdash.control.trial import abandoned
+                from specdash.control.apply.trial import abandoned
 
                 trial = abandoned(self._env)
                 return None if trial is None else trial.words
         return None
 
-    def _last_good(self, role: Role) -> Mapping[str, str] | None:
-        from specdash.control.apply_plan import undone_stack
+    def _last_good(self, role: Role) -> dict[str, str] | None:
+        from specdash.control.apply.journal import read_records
+        from specdash.control.apply.plan import undone_stack
         from specdash.control.env_store import Backups
-        from specdash.control.records import read_records
         from specdash.core.envfile import read_values
         from specdash.core.paths import applies_file, backups_dir
 
         backups = Backups(backups_dir(self._env))
         try:
             in_force = undone_stack(read_records(applies_file(self._env)), backups)
-            last = next((one for one in reversed(in_force) if str(role) in one.backups), None)
+            last = next((record for record in reversed(in_force) if str(role) in record.backups), None)
             if last is None:
                 return None
             number = last.backups[str(role)]
             return read_values(backups.read(role, number), f"backup {number} of the {role}'s env")
         except SpecdashError:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotConsole:
+    """Changes to the slots of `target()`, as `Console` makes them to services. All methods raise `SpecdashError`."""
+
+    target: Callable[[], Target]
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+    def files(self) -> tuple[str, ...]:
+        """Names of what can be restored, the newest first."""
+        from specdash.control import slots
+
+        return tuple(file.filename for file in slots.list_slots(self.target(), env=self.env).files)
+
+    def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
+        """See `control.slots.plan`; `action` is `save`, `restore` or `erase`."""
+        from specdash.control import slots
+
+        return slots.plan(self.target(), slots.SlotAction(action), slot, filename, env=self.env)
+
+    def measure_baseline(self) -> str:
+        """Measure decode without speculation in idle slots for some seconds, and keep it; what came of it, in words."""
+        from specdash.backend.baseline import measure_unasked
+        from specdash.system.text import counted, number
+
+        target = self.target()
+        report = measure_unasked(target.url, target.api_key, target.engine, env=self.env)
+        if not report.measured:
+            return f"decode without speculation was not measured: {'; '.join(report.left_out)}"
+        parts = [
+            f"{number(baseline.decode_rate, 1)} tok/s (context {baseline.context}, {baseline.concurrency} at once)"
+            for baseline in report.measured
+        ]
+        more = f"; {counted(len(report.left_out), 'case')} left out" if report.left_out else ""
+        return f"decode without speculation: {', '.join(parts)}{more}"
+
+    def carry_out(self, plan: SlotPlan) -> SlotChange:
+        """See `control.slots.carry_out`."""
+        from specdash.control import slots
+
+        return slots.carry_out(plan, env=self.env)

@@ -10,14 +10,15 @@ import json
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.control import safe_file
-from specdash.control.safe_file import Like, group_name, user_name
 from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.files import FileAttributes, group_name, user_name
 
 if TYPE_CHECKING:
     from specdash.core.changes import Role
@@ -87,11 +88,12 @@ def check_writable(snapshot: EnvSnapshot) -> None:
         directory = directory.parent
     try:
         _check_owner(snapshot)
-        safe_file.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
+        files.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
     except OSError as error:
-        raise safe_file.not_written(snapshot.path, error) from None
+        why, fix = files.reason(snapshot.path, error)
+        raise NotWrittenError(f"{snapshot.path} was not written, and is as it was: {why}", fix) from None
 
 
 def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
@@ -103,21 +105,23 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
     directory = snapshot.target.parent
     made: list[Path] = []
     try:
-        made = safe_file.make_directories(directory)
-        with safe_file.locked(directory):
+        made = files.make_directories(directory)
+        with files.locked(directory):
             now = _unchanged(snapshot)
             _check_owner(now)
-            draft = safe_file.temporary(snapshot.target, data, _like(now))
-            with safe_file.gone_on_failure(draft):
+            draft = files.temporary(snapshot.target, data, _like(now))
+            with files.gone_on_failure(draft):
                 _unchanged(snapshot)
-                draft.replace(snapshot.target)
+                files.put(draft, snapshot.target)
     except BaseException as error:
-        safe_file.remove_directories(made)
+        files.remove_directories(made)
+        if isinstance(error, files.BusyError):
+            raise ConflictError(str(error)) from None
         if isinstance(error, OSError):
-            raise safe_file.not_written(snapshot.path, error) from None
+            raise NotWrittenError(files.not_written(snapshot.path, error)) from None
         raise
     try:
-        safe_file.sync_directory(directory)
+        files.sync_directory(directory)
     except OSError as error:
         raise NotWrittenError(
             f"{snapshot.path} has its new content, but the disk did not confirm it ({error.strerror}); check the disk"
@@ -138,8 +142,8 @@ def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
     return now
 
 
-def _like(snapshot: EnvSnapshot) -> Like | None:
-    return Like(snapshot.target, snapshot.mode, snapshot.uid, snapshot.gid) if snapshot.exists else None
+def _like(snapshot: EnvSnapshot) -> FileAttributes | None:
+    return FileAttributes(snapshot.target, snapshot.mode, snapshot.uid, snapshot.gid) if snapshot.exists else None
 
 
 def _check_owner(snapshot: EnvSnapshot) -> None:
@@ -166,7 +170,6 @@ class Backup:
     `original` is the env file, None where that is not known any more; `existed` False stands for no file at all.
     """
 
-    role: Role
     number: int
     at: float
     digest: str
@@ -197,8 +200,8 @@ class Backups:
             "digest": snapshot.digest,
         }
         try:
-            safe_file.make_directories(folder)
-            with safe_file.locked(folder):
+            files.make_directories(folder)
+            with files.locked(folder):
                 number, note = _take_number(folder, json.dumps(about).encode())
                 path = note.with_suffix(".env")
                 try:
@@ -207,17 +210,19 @@ class Backups:
                     with contextlib.suppress(OSError):
                         note.unlink()
                     raise
-            safe_file.sync_directory(folder)
+            files.sync_directory(folder)
+        except files.BusyError as error:
+            raise ConflictError(str(error)) from None
         except OSError as error:
-            why = safe_file.reason(folder / "backup", error)
-            raise NotWrittenError(f"no backup of {snapshot.path} could be kept in {folder}: {why}") from None
-        return _backup(role, number, path)
+            why, fix = files.reason(folder / "backup", error)
+            raise NotWrittenError(f"no backup of {snapshot.path} could be kept in {folder}: {why}", fix) from None
+        return _backup(number, path)
 
     def list(self, role: Role) -> tuple[Backup, ...]:
         """All versions of a role, oldest first."""
-        files = (self._directory / role).glob("*.env")
-        numbered = sorted((int(file.stem), file) for file in files if file.stem.isdecimal())
-        return tuple(_backup(role, number, file) for number, file in numbered)
+        found = (self._directory / role).glob("*.env")
+        numbered = sorted((int(file.stem), file) for file in found if file.stem.isdecimal())
+        return tuple(_backup(number, file) for number, file in numbered)
 
     def read(self, role: Role, number: int) -> bytes:
         """The bytes of one version. Raises `InputError` when there is none, or it is not as it was saved."""
@@ -228,44 +233,44 @@ class Backups:
             raise InputError(f"the {role} has no backup {number}; `specdash env history` lists them") from None
         except OSError as error:
             raise InputError(f"backup {path}: {error.strerror or error}") from None
-        if _backup(role, number, path).digest != hashlib.sha256(data).hexdigest():
+        if _backup(number, path).digest != hashlib.sha256(data).hexdigest():
             raise InputError(f"backup {path} is damaged: it is not what was saved; use another one")
         return data
 
 
 def _keep(path: Path, data: bytes, at: float) -> None:
-    draft = safe_file.temporary(path, data)
-    with safe_file.gone_on_failure(draft):
+    draft = files.temporary(path, data)
+    with files.gone_on_failure(draft):
         os.utime(draft, (at, at))
-        draft.replace(path)
+        files.put(draft, path)
 
 
 def _take_number(folder: Path, note: bytes) -> tuple[int, Path]:
     """The first free number, and the note that takes it."""
-    taken = [int(one.stem) for one in folder.iterdir() if one.stem.isdecimal()]
+    taken = [int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()]
     number = max(taken, default=0) + 1
     while True:
         path = folder / f"{number:04d}.json"
         try:
-            safe_file.create(path, note)
+            files.create(path, note)
         except FileExistsError:
             number += 1
         else:
             return number, path
 
 
-def _backup(role: Role, number: int, path: Path) -> Backup:
+def _backup(number: int, path: Path) -> Backup:
     try:
         about: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
         return Backup(
-            role, number, float(about["at"]), str(about["digest"]), path, Path(about["file"]), bool(about["existed"])
+            number, float(about["at"]), str(about["digest"]), path, Path(about["file"]), bool(about["existed"])
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return _backup_without_note(role, number, path)
+        return _backup_without_note(number, path)
 
 
-def _backup_without_note(role: Role, number: int, path: Path) -> Backup:
+def _backup_without_note(number: int, path: Path) -> Backup:
     try:
-        return Backup(role, number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
+        return Backup(number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
     except OSError as error:
         raise InputError(f"backup {path}: {error.strerror or error}") from None

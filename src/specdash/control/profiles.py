@@ -8,19 +8,19 @@ import json
 import os
 import re
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from specdash.control import safe_file
-from specdash.core.changes import ChangeSet, Role, is_secret, role_of
-from specdash.core.errors import InputError, UsageError
+from specdash.core.changes import Role, is_secret, role_of
+from specdash.core.errors import ConflictError, InputError, NotWrittenError, UsageError
 from specdash.core.masking import without_secrets
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
-from specdash.core.parameters import Kind
-from specdash.core.passed_on_parameters import BY_KEY as PASSED_ON_KEYS
+from specdash.core.parameter_catalogue import PASSED_ON
+from specdash.core.parameters import ValueKind
 from specdash.core.paths import user_profiles_dir
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.system import files
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BUILT_IN = "built in"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _ENDING = ".toml"
-_FIELDS = ("name", "summary", "source", "notes", *Role)
+FIELDS = ("name", "summary", "source", "notes", *Role)
 _LARGEST = 1 << 20
 _MACHINE_NAMES = frozenset(
     {
@@ -50,10 +50,7 @@ _MACHINE_NAMES = frozenset(
         *("device", "main-gpu", "tensor-split", "override-tensor"),
     }
 )
-_KNOWN: dict[Role, Mapping[str, Parameter]] = {
-    Role.BACKEND: {**PASSED_ON_KEYS, **BACKEND_KEYS},
-    Role.PROXY: PROXY_KEYS,
-}
+KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,6 @@ class Profile:
     notes: tuple[str, ...] = ()
     origin: str = BUILT_IN
     replaces: bool = False
-
-    @property
-    def changes(self) -> ChangeSet:
-        """What applying the profile asks for."""
-        return ChangeSet({role: dict(values) for role, values in self.values.items()})
 
     @property
     def own(self) -> bool:
@@ -105,13 +97,13 @@ def broken_profiles(env: Mapping[str, str] = os.environ) -> tuple[BrokenProfile,
 def find_profile(name: str, env: Mapping[str, str] = os.environ) -> Profile:
     """The profile of that name. Raises `InputError` when there is none, or when its file is broken."""
     profiles, broken = _read_all(env)
-    for one in profiles:
-        if one.name == name:
-            return one
+    for profile in profiles:
+        if profile.name == name:
+            return profile
     for wrong in broken:
         if wrong.name == name:
             raise InputError(wrong.reason)
-    known = [one.name for one in profiles]
+    known = [profile.name for profile in profiles]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
     raise InputError(f"no profile {name!r}; {hint}")
@@ -125,9 +117,9 @@ def parse_profile(text: str, where: str, name: str, origin: str = BUILT_IN) -> P
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{where}: is not valid TOML: {error}") from None
     for field in data:
-        if field not in _FIELDS:
-            close = difflib.get_close_matches(field, _FIELDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(_FIELDS)}"
+        if field not in FIELDS:
+            close = difflib.get_close_matches(field, FIELDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(FIELDS)}"
             raise InputError(f"{where}: unknown field {field!r}; {hint}")
     texts = {field: data.get(field, "") for field in ("name", "summary", "source")}
     for field, value in texts.items():
@@ -146,14 +138,14 @@ def parse_profile(text: str, where: str, name: str, origin: str = BUILT_IN) -> P
 
 def check_value(role: Role, key: str, text: str, where: str) -> None:
     """Raise `InputError` when a profile cannot hold this: an unknown key, another service's, a secret, a bad value."""
-    parameter = _KNOWN[role].get(key)
+    parameter = KNOWN_KEYS[role].get(key)
     if is_secret(key) or without_secrets(text) != text:
         raise InputError(f"{where}: {key}: profiles hold no secrets; leave it in the env file")
     if parameter is None:
         owner = role_of(key)
-        if owner is not None and key in _KNOWN[owner]:
+        if owner is not None and key in KNOWN_KEYS[owner]:
             raise InputError(f"{where}: {key}: belongs under [{owner}], not under [{role}]")
-        close = difflib.get_close_matches(key, _KNOWN[role], n=1)
+        close = difflib.get_close_matches(key, KNOWN_KEYS[role], n=1)
         raise InputError(f"{where}: {key}: the {role} has no such key{f'; did you mean {close[0]}?' if close else ''}")
     if text:
         try:
@@ -162,22 +154,22 @@ def check_value(role: Role, key: str, text: str, where: str) -> None:
             raise InputError(f"{where}: {error}") from None
 
 
-def means_the_same(role: Role, key: str, one: str | None, other: str | None) -> bool:
+def means_the_same(role: Role, key: str, name: str | None, other: str | None) -> bool:
     """Whether two texts of a key are one value, as `on` and `1` are. None, a key that is not set, is as the empty text:
     the default."""
-    if (one or "") == (other or ""):
+    if (name or "") == (other or ""):
         return True
-    parameter = _KNOWN[role].get(key)
+    parameter = KNOWN_KEYS[role].get(key)
     with contextlib.suppress(InputError):
-        if parameter is not None and one and other:
-            return parameter.parse(one, key) == parameter.parse(other, key)
+        if parameter is not None and name and other:
+            return parameter.parse(name, key) == parameter.parse(other, key)
     return False
 
 
 def is_machine_key(role: Role, key: str) -> bool:
     """Whether a key says where something is on this machine, and not how it works: paths, addresses, models."""
-    parameter = _KNOWN[role].get(key)
-    return parameter is None or parameter.kind is Kind.PATH or parameter.name in _MACHINE_NAMES
+    parameter = KNOWN_KEYS[role].get(key)
+    return parameter is None or parameter.kind is ValueKind.PATH or parameter.name in _MACHINE_NAMES
 
 
 def save_profile(profile: Profile, env: Mapping[str, str] = os.environ, *, replace: bool = False) -> Path:
@@ -193,18 +185,20 @@ def save_profile(profile: Profile, env: Mapping[str, str] = os.environ, *, repla
     parse_profile(text, str(path), profile.name)
     made: list[Path] = []
     try:
-        made = safe_file.make_directories(path.parent)
-        with safe_file.locked(path.parent):
+        made = files.make_directories(path.parent)
+        with files.locked(path.parent):
             if replace:
-                safe_file.replace(path, text.encode())
+                files.replace(path, text.encode())
             else:
-                safe_file.create(path, text.encode())
-        safe_file.sync_directory(path.parent)
+                files.create(path, text.encode())
+        files.sync_directory(path.parent)
     except FileExistsError:
         raise UsageError(f"{path} is there already; add --force to replace it") from None
+    except files.BusyError as error:
+        raise ConflictError(str(error)) from None
     except OSError as error:
-        safe_file.remove_directories(made)
-        raise safe_file.not_written(path, error) from None
+        files.remove_directories(made)
+        raise NotWrittenError(files.not_written(path, error)) from None
     return path
 
 
@@ -221,27 +215,29 @@ def profile_text(profile: Profile) -> str:
 
 
 def _read_all(env: Mapping[str, str]) -> tuple[tuple[Profile, ...], tuple[BrokenProfile, ...]]:
-    found = {one.name: one for one in map(_built_in, _shipped())}
+    found = {profile.name: profile for profile in map(_built_in, _shipped())}
     own: list[Profile] = []
     broken: list[BrokenProfile] = []
     for path in _user_files(env):
         name = path.name.removesuffix(_ENDING)
         try:
-            one = _from_user(path, name, replaces=name in found)
+            profile = _from_user(path, name, replaces=name in found)
         except InputError as error:
             broken.append(BrokenProfile(name, path, str(error)))
             found.pop(name, None)
             continue
-        if one.replaces:
-            found[name] = one
+        if profile.replaces:
+            found[name] = profile
         else:
-            own.append(one)
+            own.append(profile)
     return (*found.values(), *own), tuple(broken)
 
 
 def _shipped() -> list[Traversable]:
     folder = resources.files("specdash.control") / "profiles_data"
-    return sorted((one for one in folder.iterdir() if one.name.endswith(_ENDING)), key=lambda one: one.name)
+    return sorted(
+        (path for path in folder.iterdir() if path.name.endswith(_ENDING)), key=lambda traversable: traversable.name
+    )
 
 
 def _built_in(file: Traversable) -> Profile:
@@ -250,7 +246,7 @@ def _built_in(file: Traversable) -> Profile:
 
 def _user_files(env: Mapping[str, str]) -> list[Path]:
     try:
-        return sorted(one for one in user_profiles_dir(env).iterdir() if one.name.endswith(_ENDING))
+        return sorted(path for path in user_profiles_dir(env).iterdir() if path.name.endswith(_ENDING))
     except OSError:
         return []
 
@@ -259,15 +255,13 @@ def _from_user(path: Path, name: str, *, replaces: bool) -> Profile:
     if not NAME.match(name):
         raise InputError(f"{path}: a profile's file is called by small letters, digits, '.', '_' and '-', 64 at most")
     try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path}: is too large for a profile")
-        text = path.read_text(encoding="utf-8")
+        text = files.read_bounded(path, _LARGEST).decode("utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text") from None
-    one = parse_profile(text, str(path), name, str(path))
-    return Profile(one.name, one.summary, one.source, one.values, one.notes, str(path), replaces)
+    profile = parse_profile(text, str(path), name, str(path))
+    return Profile(profile.name, profile.summary, profile.source, profile.values, profile.notes, str(path), replaces)
 
 
 def _values(table: Any, role: Role, where: str) -> dict[str, str]:

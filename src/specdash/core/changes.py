@@ -1,8 +1,8 @@
-"""A wanted change of the services' settings, as data: which keys of which service, to what."""
+"""Changes of the services' settings, as data: what is wanted of which service, and what that makes other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,21 @@ from specdash.core.errors import UsageError
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.records import JsonRecord
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeAlias
 
-_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEYS", "TOKENS", "CREDENTIALS")
+    WantedValues: TypeAlias = "Mapping[Role, Mapping[str, str | None]]"
+    """What shall be set: per service, key to value; None removes the key."""
+
+
+_SECRET_WORDS = (
+    "KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEYS", "TOKENS", "CREDENTIALS", "OTLP_HEADERS",
+    "OTLP_TRACES_HEADERS", "OTLP_METRICS_HEADERS",
+)  # fmt: skip
 _NOT_SECRET_ENDINGS = ("_FILE", "_ENV", "_MAX_TOKENS")
 
 
@@ -28,8 +38,9 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChange:
-    """One key of one service. None stands for a key that is not set. Never print `before` and `after`: see `shown`."""
+class Change:
+    """One key of one service. None stands for a key that is not set. Plans hold the values as they are, which are never
+    printed; records hold them `masked`."""
 
     role: Role
     key: str
@@ -37,36 +48,32 @@ class KeyChange:
     after: str | None = field(repr=False)
 
     @property
-    def shown(self) -> tuple[str | None, str | None]:
-        """Before and after as they may be printed and stored: secrets masked."""
-        return shown_value(self.key, self.before), shown_value(self.key, self.after)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSet:
-    """What shall be set: per service, key to value; None removes the key."""
-
-    values: Mapping[Role, Mapping[str, str | None]] = field(repr=False)
+    def pending(self) -> bool:
+        """Whether it makes a difference."""
+        return self.before != self.after
 
     @property
-    def roles(self) -> tuple[Role, ...]:
-        """The services with something to change, the backend first."""
-        return tuple(role for role in Role if self.values.get(role))
+    def masked(self) -> Change:
+        """The change as it may be printed and stored: without secrets."""
+        shown = (shown_value(self.key, value) for value in (self.before, self.after))
+        return Change(self.role, self.key, *shown)
 
-    def of(self, role: Role) -> Mapping[str, str | None]:
-        """What shall be set of one service."""
-        return self.values.get(role, {})
 
-    def after(self, role: Role, before: Mapping[str, str]) -> dict[str, str]:
-        """The values of a service once the change is made."""
-        merged = {key: value for key, value in before.items() if key not in self.of(role)}
-        merged.update({key: value for key, value in self.of(role).items() if value is not None})
-        return merged
+def changes_to(role: Role, before: Mapping[str, str], wanted: Mapping[str, str | None]) -> tuple[Change, ...]:
+    """What of `wanted` differs from `before`, in its order: a key that has its value already is no change."""
+    pairs = (Change(role, key, before.get(key), value) for key, value in wanted.items())
+    return tuple(change for change in pairs if change.pending)
 
-    def changes(self, role: Role, before: Mapping[str, str]) -> tuple[KeyChange, ...]:
-        """What differs from `before`, key by key; a key that has its wanted value already is not among them."""
-        wanted = self.of(role).items()
-        return tuple(KeyChange(role, key, before.get(key), value) for key, value in wanted if before.get(key) != value)
+
+def differences(role: Role, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """What differs between two versions of an env, key by key."""
+    return changes_to(role, before, {**dict.fromkeys(before), **after})
+
+
+def changed_values(before: Mapping[str, str], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """The values of a service with those that are wanted in place of its own."""
+    merged = {key: value for key, value in before.items() if key not in wanted}
+    return merged | {key: value for key, value in wanted.items() if value is not None}
 
 
 def role_of(key: str) -> Role | None:
@@ -93,8 +100,8 @@ def shown_value(key: str, value: str | None) -> str | None:
     return MASK if is_secret(key) else without_secrets(value)
 
 
-def parse_assignments(words: list[str], role: Role | None = None) -> ChangeSet:
-    """`KEY=VALUE` words as a change; `KEY=` sets the empty value, `-KEY` (or `KEY` with a leading `!`) removes a key.
+def parse_assignments(words: list[str], role: Role | None = None) -> dict[Role, dict[str, str | None]]:
+    """`KEY=VALUE` words as `WantedValues`; `KEY=` sets the empty value, `-KEY` or `!KEY` removes a key.
 
     `role` names the service for keys that neither service is known to read, and must be the right one for those that
     are; but whatever stands in a service's file can be removed from it. Raises `UsageError` naming the word.
@@ -115,4 +122,104 @@ def parse_assignments(words: list[str], role: Role | None = None) -> ChangeSet:
         if key in values.get(owner, {}):
             raise UsageError(f"{key}: given twice; give it once")
         values.setdefault(owner, {})[key] = value if equals else None
-    return ChangeSet(values)
+    return values
+
+
+# The vocabulary of an apply: its steps, what it reports on the way, and the record it leaves.
+#
+# Records are one JSON object a line in `paths.applies_file`, mode 0600; secrets are masked before they get there.
+
+
+class ApplyStep(StrEnum):
+    """The steps of the transaction, in their order. `ROLLBACK` stands for all of undoing."""
+
+    LOCK = "lock"
+    PREFLIGHT = "preflight"
+    BACKUP = "backup"
+    HOLD = "hold"
+    DRAIN = "drain"
+    WRITE = "write"
+    RESTART = "restart"
+    HEALTH = "health"
+    SPECULATION = "speculation"
+    PROBE = "probe"
+    RESUME = "resume"
+    REQUEST = "request"
+    SETTLE = "settle"
+    RECORD = "record"
+    ROLLBACK = "rollback"
+
+
+STEPS = tuple(step for step in ApplyStep if step is not ApplyStep.ROLLBACK)
+"""The steps of an apply that goes well."""
+
+
+class StepState(StrEnum):
+    """How a step stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyProgress:
+    """One report of a running apply. `fraction` is 0 to 1 where it is known (loading); `seconds` the step's time so
+    far, or in all once it is no longer running."""
+
+    step: ApplyStep
+    state: StepState
+    detail: str = ""
+    fraction: float | None = None
+    seconds: float = 0.0
+
+
+class ApplyOutcome(StrEnum):
+    """How an apply ended."""
+
+    APPLIED = "applied"
+    ROLLED_BACK = "rolled back"
+    """It failed, and everything is as it was before."""
+    ROLLBACK_FAILED = "rollback failed"
+    """It failed, and so did undoing it: a person is needed."""
+    REFUSED = "refused"
+    """Nothing was touched."""
+
+
+class ApplyKind(StrEnum):
+    """What asked for the change."""
+
+    APPLY = "apply"
+    ROLLBACK = "rollback"
+    RECOVER = "recover"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRecord(JsonRecord):
+    """One finished apply. Times are Unix times in seconds, durations seconds."""
+
+    number: int
+    """Counts from 1; `specdash rollback N` goes back to before apply N."""
+    at: float
+    ended_at: float
+    kind: ApplyKind
+    outcome: ApplyOutcome
+    changes: tuple[Change, ...] = ()
+    """Secrets masked."""
+    profile: str | None = None
+    failed_step: ApplyStep | None = None
+    reason: str = ""
+    """Why it failed, one line."""
+    log_lines: tuple[str, ...] = ()
+    """The lines of the service's log that show why."""
+    warnings: tuple[str, ...] = ()
+    downtime_s: float | None = None
+    """How long the backend did not answer; None when it never stopped."""
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    backups: dict[str, int] = field(default_factory=dict)
+    """Per service, the number of the backup that holds the env as it was before."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Per service, the SHA-256 of the env file after the apply."""
+    url: str | None = None
+    """Base address of the backend that was changed."""

@@ -7,16 +7,15 @@ knows which of them it came from.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.errors import InputError
+from specdash.core.errors import InputError, UsageError
+from specdash.core.target import is_over_ssh, ssh_host, target_url
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 WINDOWS_S: dict[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0, "1h": 3600.0}
 """The windows that charts and windowed figures can have."""
@@ -25,28 +24,54 @@ REFRESH_S: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
 JOURNAL = "journal:"
 """What a log setting begins with that names a unit of the user's journal instead of a file."""
 _UNIT = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
+NAME_OF_TARGET = re.compile(r"[\w.@-]{1,40}")
+NAMES_OF_TARGET = ("name", "group")
+"""What a table [[target]] calls its server, and the group that it is in: names, no settings."""
+KEYS_OF_TABLE = (*NAMES_OF_TARGET, "gpu_host")
+"""What only a table [[target]] may say."""
+_EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
+_MANAGERS = ("auto", "systemd", "supervisor", "podman", "docker")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
+class ValueReader:
+    """How a value is read (ValueError says what it wants), and the JSON Schema of it in config.toml."""
+
+    def __init__(self, read: Callable[[object], Any], schema: Mapping[str, Any]) -> None:
+        self.read = read
+        self.schema = schema
+
+    def __call__(self, value: object) -> Any:
+        return self.read(value)
+
+
+def _schema(**schema: Any) -> Callable[[Callable[[object], Any]], ValueReader]:
+    return lambda read: ValueReader(read, schema)
+
+
+@_schema(type="string", minLength=1)
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("wants a text")
     return value
 
 
+@_schema(type="string", minLength=1, pattern=f"^(?!{JOURNAL})|^{JOURNAL}{_UNIT.pattern}$")
 def _file_or_journal(value: object) -> str:
-    text = _text(value)
+    text: str = _text(value)
     if text.startswith(JOURNAL) and not _UNIT.fullmatch(text.removeprefix(JOURNAL)):
         raise ValueError("wants a file, or journal:UNIT such as journal:uap-anthropic-proxy.service")
     return text
 
 
+@_schema(enum=[*WINDOWS_S])
 def _window(value: object) -> str:
     if value not in WINDOWS_S:
         raise ValueError(f"wants one of {', '.join(WINDOWS_S)}")
     return str(value)
 
 
+@_schema(enum=[*REFRESH_S])
 def _refresh(value: object) -> float:
     try:
         seconds = float(str(value))
@@ -57,38 +82,121 @@ def _refresh(value: object) -> float:
     return seconds
 
 
+@_schema(enum=[*_MANAGERS])
 def _manager(value: object) -> str:
-    if value not in ("auto", "systemd", "supervisor"):
-        raise ValueError("wants auto, systemd or supervisor")
+    if value not in _MANAGERS:
+        raise ValueError(f"wants {', '.join(_MANAGERS[:-1])} or {_MANAGERS[-1]}")
     return str(value)
 
 
-def _number(value: object, least: float, most: float, unit: str) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = -1.0
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"wants {unit}, from {least:g} to {most:g}")
-    return number
+def _number(least: float, most: float, unit: str = "seconds") -> ValueReader:
+    @_schema(type="number", minimum=least, maximum=most)
+    def read(value: object) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if isinstance(value, bool) or not least <= number <= most:
+            raise ValueError(f"wants {unit}, from {least:g} to {most:g}")
+        return number
+
+    return read
 
 
-def _seconds(value: object) -> float:
-    return _number(value, 1, 86400, "seconds")
+@_schema(type="object", additionalProperties={"type": ["string", "object"]})
+def _keys(value: object) -> dict[str, object]:
+    """Keys by the ids of actions; `move.up = "k"` without quotes is a table in a table. From a text: `pause=space,p
+    arm=ctrl+a`."""
+    if isinstance(value, str):
+        return {name: keys for name, _, keys in (part.partition("=") for part in value.split())}
+    if not isinstance(value, dict):
+        raise ValueError('wants a table: [keys], and below it lines such as pause = "space,p"')  # noqa: TRY004 as all
+    chosen: dict[str, object] = {}
+    for name, keys in value.items():
+        inner = _keys(keys) if isinstance(keys, dict) else None
+        chosen |= {name: keys} if inner is None else {f"{name}.{rest}": written for rest, written in inner.items()}
+    return chosen
 
 
-def _settle(value: object) -> float:
-    return _number(value, 0, 3600, "seconds")
+SSH_SETTINGS = {"command": "ssh", "program": "specdash"}
+"""What the table [ssh] may say, and what holds where it does not: the user's ssh here, and what the shell of the other
+machine calls specdash."""
 
 
-def _days(value: object) -> float:
-    return _number(value, 0.01, 3650, "days")
+@_schema(
+    type="object",
+    additionalProperties=False,
+    properties={name: {"type": "string", "minLength": 1} for name in SSH_SETTINGS},
+)
+def _ssh(value: object) -> dict[str, str]:
+    """From a text: `command='ssh -F file' program=/opt/bin/specdash`."""
+    if isinstance(value, str):
+        import shlex
+
+        value = {name: text for name, _, text in (part.partition("=") for part in shlex.split(value))}
+    wanted = 'wants a table: [ssh], and below it command = "ssh" or program = "specdash"'
+    if not isinstance(value, dict) or not value.keys() <= SSH_SETTINGS.keys():
+        raise ValueError(wanted)
+    if not all(isinstance(text, str) and text.strip() for text in value.values()):
+        raise ValueError(wanted)
+    return {**SSH_SETTINGS, **value}
 
 
-def _megabytes(value: object) -> float:
-    return _number(value, 1, 1_000_000, "MB")
+@_schema(type="array")
+def _target_tables(value: object) -> tuple[dict[str, Any], ...]:
+    """The tables with their values read. An unknown key's value is not repeated: it may be a key that was written
+    where only its place belongs."""
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, dict) for entry in value):
+        raise ValueError('wants tables: [[target]], and below each name = "gpu1", url = "http://gpu1:8080"')
+    tables: list[dict[str, Any]] = []
+    for number, entry in enumerate(value, 1):
+        name = entry.get("name")
+        where = f"[[target]] {number}" + (
+            f' ("{name}")' if isinstance(name, str) and NAME_OF_TARGET.fullmatch(name) else ""
+        )
+        try:
+            tables.append(_target_table(entry))
+        except (ValueError, UsageError) as error:
+            raise ValueError(f"{where}: {error}") from None
+        if any(name == known["name"] for known in tables[:-1]):
+            raise ValueError(f"{where}: name = {name!r}: another one is called so; give each a name of its own")
+    return tuple(tables)
 
 
+def _target_table(entry: Mapping[str, object]) -> dict[str, Any]:
+    """The values of one table, by key."""
+    for key in entry:
+        if key in ("api_key", "proxy_key"):
+            raise ValueError(f"{key}: keys are no part of this file; name the variable that holds it with {key}_env")
+        if key not in (*KEYS_OF_TABLE, *TARGET_KEYS):
+            raise ValueError(f"{key}: no setting of a target; {_near(key, (*KEYS_OF_TABLE, *TARGET_KEYS))}")
+    missing = [key for key in ("name", "url") if key not in entry]
+    if missing:
+        raise ValueError(f'{missing[0]} is missing; write {missing[0]} = "{_EXAMPLE[missing[0]]}"')
+    read: dict[str, Any] = {key: entry[key] for key in NAMES_OF_TARGET if key in entry}
+    for key, name in read.items():
+        if not isinstance(name, str) or not NAME_OF_TARGET.fullmatch(name):
+            raise ValueError(f"{key} = {name!r}: wants letters, digits and . _ - @, at most 40")
+    if "gpu_host" in entry:
+        read["gpu_host"] = _gpu_host(entry["gpu_host"])
+    for key in (key for key in entry if key not in read):
+        try:
+            read[key] = BY_NAME[key].read(entry[key])
+        except ValueError as error:
+            raise ValueError(f"{key} = {entry[key]!r}: {error}") from None
+    target_url(read["url"])
+    return read
+
+
+def _gpu_host(value: object) -> str:
+    """The machine whose GPUs are a server's. Raises UsageError and ValueError."""
+    if not isinstance(value, str) or not is_over_ssh(value.strip()):
+        raise ValueError("gpu_host: wants a machine behind ssh, such as ssh://user@gpu1")
+    ssh_host(value)
+    return value
+
+
+@_schema(type="boolean")
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -108,7 +216,7 @@ class Setting:
     """
 
     name: str
-    read: Callable[[object], Any]
+    read: ValueReader
     default: Any
     help: str
     metavar: str = ""
@@ -119,13 +227,18 @@ class Setting:
         return ("--no-" if self.default is True else "--") + self.name.replace("_", "-")
 
     @property
+    def has_option(self) -> bool:
+        """Whether the command line may have it: a table is for a file."""
+        return not isinstance(self.default, dict | tuple)
+
+    @property
     def variable(self) -> str:
         """The environment variable."""
         return "SPECDASH_" + self.name.upper()
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("url", _text, None, "address of the llama-server, such as http://127.0.0.1:8080", "URL"),
+    Setting("url", _text, None, "address of the llama-server, such as http://127.0.0.1:8080 or ssh://user@host", "URL"),
     Setting("log", _text, None, "the server's log file", "FILE"),
     Setting("api_key_env", _text, None, "name of the environment variable that holds the server's API key", "NAME"),
     Setting("api_key_file", _text, None, "file that holds the server's API key", "FILE"),
@@ -141,22 +254,41 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("proxy_log", _file_or_journal, None, "the proxy's events or log: a file, or journal:UNIT", "FILE"),
     Setting("window", _window, "5m", "window of charts and windowed figures: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
-    Setting("theme", _text, None, "colour theme: night, day, contrast or terminal", "NAME"),
-    Setting("manager", _manager, "auto", "what runs the services: auto, systemd or supervisor", "NAME"),
-    Setting("backend_service", _text, None, "the backend's systemd unit (default: found)", "UNIT"),
+    Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
+    Setting("layout", _text, None, "the saved layout to begin with (default: as the last dashboard ended)", "NAME"),
+    Setting("manager", _manager, "auto", "what runs the services: auto, systemd, supervisor, podman or docker", "NAME"),
+    Setting("backend_service", _text, None, "the backend's systemd unit, or podman:NAME (default: found)", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy's systemd unit (default: found)", "UNIT"),
+    Setting("proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: found)", "UNIT"),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("drain_timeout", _seconds, 120.0, "how long an apply waits for running requests to end", "SECONDS"),
-    Setting("health_timeout", _seconds, 600.0, "how long an apply waits for a restarted service", "SECONDS"),
-    Setting("settle_time", _settle, 15.0, "how long a changed service must stand before its apply is done", "SECONDS"),
-    Setting("disarm_after", _seconds, 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"),
+    Setting(
+        "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to end", "SECONDS"
+    ),
+    Setting("health_timeout", _number(1, 86400), 600.0, "how long an apply waits for a restarted service", "SECONDS"),
+    Setting(
+        "settle_time",
+        _number(0, 3600),
+        15.0,
+        "how long a changed service must stand before its apply is done",
+        "SECONDS",
+    ),
+    Setting(
+        "disarm_after", _number(1, 86400), 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"
+    ),
     Setting("read_only", _flag, False, "never let this dashboard be armed"),
     Setting("record", _flag, True, "keep a record of what is seen, for replay and incidents"),
-    Setting("history_days", _days, 7.0, "how many days the record keeps every second", "DAYS"),
-    Setting("history_mb", _megabytes, 500.0, "how large the record may become, in MB", "MB"),
+    Setting("history_days", _number(0.01, 3650, "days"), 7.0, "how many days the record keeps every second", "DAYS"),
+    Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "how large the record may become, in MB", "MB"),
     Setting("rules", _text, None, "thresholds of alert rules (default: rules.toml beside config.toml)", "FILE"),
+    Setting("keys", _keys, {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
+    Setting(
+        "ssh",
+        _ssh,
+        SSH_SETTINGS,
+        "how ssh:// targets are reached: a table [ssh] with command and program (docs/remote.md)",
+    ),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
+    Setting("target", _target_tables, (), "servers by name: a table [[target]] each (docs/targets.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
 """What says where the proxy is."""
@@ -164,6 +296,8 @@ TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_
 """What says where the server is, and the proxy in front of it."""
 SERVICE_SETTINGS = ("manager", "backend_service", "backend_env_file", "proxy_service", "proxy_env_file")
 """What says which services may be changed, and their env files."""
+TARGET_KEYS = (*TARGET_SETTINGS, *SERVICE_SETTINGS)
+"""What a table [[target]] may say beside its name."""
 APPLY_SETTINGS = ("drain_timeout", "health_timeout", "settle_time")
 """How patient an apply is."""
 ARM_SETTINGS = ("read_only", "disarm_after")
@@ -172,9 +306,15 @@ RULE_SETTINGS = ("rules",)
 """What says when an alert is raised."""
 RECORD_SETTINGS = ("record", "history_days", "history_mb")
 """What says whether and how much is recorded."""
+LAYOUT_SETTINGS = ("layout",)
+"""What says how the dashboard looks at its start."""
 SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+
+COMMAND_LINE = "command line"
+"""How the origin of a value begins that was given there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +336,7 @@ def resolve(
     resolved: dict[str, Resolved] = {}
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:
-            origin, raw = f"command line {setting.option}", command_line[setting.name]
+            origin, raw = f"{COMMAND_LINE} {setting.option}", command_line[setting.name]
         elif env.get(setting.variable):
             origin, raw = f"environment {setting.variable}", env[setting.variable]
         elif setting.name in from_file:
@@ -207,20 +347,50 @@ def resolve(
         try:
             resolved[setting.name] = Resolved(setting.read(raw), origin)
         except ValueError as error:
+            if setting.default == ():
+                raise InputError(f"{origin}: {error}") from None
             raise InputError(f"{setting.name} = {raw!r} ({origin}): {error}") from None
     return resolved
+
+
+def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = False) -> dict[str, Resolved]:
+    """The settings as the table [[target]] of that name has them: where it is silent about the server or its proxy
+    nothing is known, whatever the settings say of another one; only what the command line says goes before, and with
+    `alone` not even that. Raises `UsageError` where there is no such table."""
+    tables = settings["target"].value
+    table = next((table for table in tables if table["name"] == name), None)
+    if table is None:
+        known = _near(name, [table["name"] for table in tables]) if tables else "config.toml has none"
+        raise UsageError(f"--target {name}: no [[target]] of that name; {known}")
+    origin = f'{settings["target"].origin} [[target]] "{name}"'
+    chosen = dict(settings)
+    for key in TARGET_KEYS:
+        if not alone and settings[key].origin.startswith(COMMAND_LINE):
+            continue
+        if key in table:
+            chosen[key] = Resolved(table[key], origin)
+        elif key in TARGET_SETTINGS:
+            chosen[key] = Resolved(BY_NAME[key].default, "default")
+    return chosen | {key: Resolved(table.get(key, ""), origin) for key in KEYS_OF_TABLE}
 
 
 def _parse_file(text: str | None, name: str) -> dict[str, Any]:
     if not text:
         return {}
+    import tomllib
+
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name} is not valid TOML: {error}") from None
     for key in data:
         if key not in BY_NAME:
-            close = difflib.get_close_matches(key, BY_NAME, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(BY_NAME)}"
-            raise InputError(f"{name}: unknown setting {key!r}; {hint}")
+            raise InputError(f"{name}: unknown setting {key!r}; {_near(key, BY_NAME)}")
     return data
+
+
+def _near(written: str, known: Collection[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(written, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from specdash.core.changes import is_secret, shown_value
+from specdash.core import parameter_catalogue as backend
+from specdash.core import proxy_parameters as proxy
+from specdash.core.changes import Role, is_secret, shown_value
 from specdash.core.envfile import EnvFile, EnvFileError, control_character, name_problem, parse, quote, value_problem
+from specdash.core.errors import InputError, Problem
 from specdash.core.masking import MASK, without_secrets
+from specdash.core.parameters import Parameter, ValueKind
+from specdash.core.speculation import (
+    AUTO,
+    KNOBS,
+    NO_SPECULATION,
+    SPEC_TYPES,
+    is_auto,
+    knob_readers,
+    parse_chain,
+    readers_of,
+)
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from specdash.core.envfile import Entry
+    from specdash.core.envfile import EnvEntry
+    from specdash.core.parameters import Parameter
+
 
 _CONTEXT_LINES = 2
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*[=:]\s*|([A-Z_][A-Z0-9_]+)\s+")
@@ -48,6 +63,8 @@ def masked_diff(before: str, after: str, name: str) -> list[str]:
     """The lines of a unified diff of two texts of the env file `name`, without line ends. Secrets are masked, also in
     comments and unreadable lines; a changed secret still shows as a change."""
     old, new = _masked_lines(before), _masked_lines(after)
+    import difflib
+
     lines = difflib.unified_diff(old, new, name, name, "before", "after", n=_CONTEXT_LINES, lineterm="")
     return [printable(line.split(_MARK)[0]) for line in lines]
 
@@ -70,13 +87,12 @@ def printable(text: str, *, newlines: bool = False) -> str:
 def _check(key: str, value: str) -> None:
     problem = name_problem(key) or value_problem(key, value)
     if problem is None and (code := control_character(value)):
-        problem = f"the control character {code} in the value of {key}; only tab and newline can be meant"
+        problem = Problem(f"the control character {code} in the value of {key}", "only tab and newline can be meant")
     if problem is not None:
         raise EnvFileError(problem)
 
 
 def _rewritten(file: EnvFile, wanted: Mapping[str, str | None]) -> str:
-    """The text with the assignments that are there already set or taken out."""
     counts = {entry.key: at for at, entry in enumerate(file.entries)}
     out: list[str] = []
     for at, entry in enumerate(file.entries):
@@ -97,7 +113,6 @@ def _rewritten(file: EnvFile, wanted: Mapping[str, str | None]) -> str:
 
 
 def _appended(text: str, new: Mapping[str, str]) -> str:
-    """The text with lines for keys that it does not have."""
     if not new:
         return text
     entries = parse(text).entries
@@ -108,7 +123,7 @@ def _appended(text: str, new: Mapping[str, str]) -> str:
     return text + between + "".join(f"{key}={quote(value)}{newline}" for key, value in new.items())
 
 
-def _continues(entry: Entry) -> bool:
+def _continues(entry: EnvEntry) -> bool:
     """Whether a line after the entry would be read as part of it, be it only before systemd 254, by a comment."""
     text = entry.raw.removesuffix(entry.newline)
     open_ended = entry.newline == "" if entry.key is not None else entry.newline != "\r\n"
@@ -116,7 +131,6 @@ def _continues(entry: Entry) -> bool:
 
 
 def _check_result(file: EnvFile, after: str, wanted: Mapping[str, str | None]) -> None:
-    """Hold the new text against what was asked for, as every version of systemd reads it."""
     for old in (False, True):
         held = parse(file.text, comments_continue=old).values
         expected = {key: value for key, value in {**held, **wanted}.items() if value is not None}
@@ -133,7 +147,7 @@ def _masked_lines(text: str) -> list[str]:
     return [line for entry in parse(text).entries for line in _masked(entry)]
 
 
-def _masked(entry: Entry) -> list[str]:
+def _masked(entry: EnvEntry) -> list[str]:
     text = entry.raw.removesuffix(entry.newline)
     if entry.key is None:
         shown = _masked_words(text)
@@ -155,4 +169,285 @@ def _masked_words(text: str) -> str:
 
 
 def _digest(text: str) -> str:
+    import hashlib
+
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_PREFIX = {Role.BACKEND: "LLAMA_", Role.PROXY: "PROXY_"}
+_ALIKE = 0.85
+_ALIKE_OURS = 0.75
+_CHAIN_KEY = "LLAMA_SPEC_TYPE"
+
+
+def remarks(role: Role, file: EnvFile) -> dict[int, tuple[str, ...]]:
+    """What is to be said of each assignment of the file, by its place among the entries. No text tells a secret."""
+    values = file.values
+    last = {entry.key: (at, entry.line) for at, entry in enumerate(file.entries)}
+    found: dict[int, tuple[str, ...]] = {}
+    for at, entry in enumerate(file.entries):
+        if entry.key is None or entry.value is None:
+            continue
+        counts_at, line = last[entry.key]
+        if counts_at != at:
+            found[at] = (f"ineffective: line {line} sets it again",)
+        elif said := tuple(_of_key(role, entry.key, entry.value, values)):
+            found[at] = said
+    return found
+
+
+def check_value(role: Role, key: str, value: str) -> None:
+    """Raise `InputError` when the value of a known key cannot be meant. The message tells no secret."""
+    if (wrong := _wrong_value(role, key, value)) is not None:
+        before, what = wrong
+        raise InputError(f"{before}{what}", key=key)
+
+
+def _wrong_value(role: Role, key: str, value: str) -> tuple[str, str] | None:
+    """What is wrong with the value, and what names the key before it where it does not name it itself."""
+    if key in backend.REMOVED_KEYS and role is Role.BACKEND:
+        return f"{key}: ", f"llama.cpp removed this variable; use {backend.REMOVED_KEYS[key]}"
+    declared = parameter_of(role, key)
+    if declared is None or value == "" or key not in declared.keys:
+        return None  # of a LLAMA_ARG_NO_... it only counts that it is there
+    try:
+        declared.parse(value, key)
+        if declared.key == _CHAIN_KEY and not is_auto(value):
+            parse_chain(value, key)
+    except InputError as error:
+        if declared.secret:
+            return f"{key}: ", f"the value cannot be read; it must be: {declared.allowed}"
+        return "", without_secrets(str(error))
+    return None
+
+
+def listed_values(role: Role, key: str, present: str = "") -> Mapping[str, str]:
+    """The values to choose from, each with what it does, in the order of their declaration; none for a key whose value
+    is typed. `present` says how on and off are written now."""
+    declared = parameter_of(role, key)
+    if declared is None or key not in declared.keys:
+        return {}
+    if declared.key == _CHAIN_KEY:
+        alone = {NO_SPECULATION: "no speculation", AUTO: "chosen by the model, its draft and the machine"}
+        return alone | {spec_type.name: spec_type.meaning for spec_type in SPEC_TYPES}
+    return declared.listed(present)
+
+
+def takes_several(role: Role, key: str) -> bool:
+    """Whether the value may be several of those listed, comma-separated."""
+    declared = parameter_of(role, key)
+    return declared is not None and declared.key == _CHAIN_KEY
+
+
+def parameter_of(role: Role, key: str) -> Parameter | None:
+    """What the service's catalogue declares of the key, None when it is in none."""
+    if role is Role.PROXY:
+        return proxy.BY_KEY.get(key)
+    plain = key.replace("LLAMA_ARG_NO_", "LLAMA_ARG_", 1)
+    return next((t[name] for name in (key, plain) for t in (backend.BY_KEY, backend.PASSED_ON) if name in t), None)
+
+
+def unknown(role: Role, key: str) -> str | None:
+    """What a key is that the service's catalogue lacks, with the one that may be meant; None for others."""
+    if parameter_of(role, key) is not None or (role is Role.BACKEND and key in backend.REMOVED_KEYS):
+        return None
+    other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
+    if key.startswith(_PREFIX[other]) and parameter_of(other, key) is not None:
+        return f"the {other}'s: the {role} does not read it"
+    close = close_key(role, key)
+    hint = f"; did you mean {close}?" if close else ""
+    if key.startswith(_PREFIX[role]) or close:
+        return f"not a known key{hint}"
+    # OTEL_*: OpenTelemetry's own, see PROXY_OTEL.
+    is_unread = role is Role.PROXY and not key.startswith("OTEL_")
+    return "not a key of the proxy, which does not read it" if is_unread else None
+
+
+def close_key(role: Role, key: str) -> str | None:
+    """The key of the service that may be meant by one that nobody reads; None where none is alike."""
+    known: Iterable[str] = proxy.BY_KEY if role is Role.PROXY else [*backend.BY_KEY, *backend.PASSED_ON]
+    cutoff = _ALIKE_OURS if key.startswith(_PREFIX[role]) else _ALIKE
+    import difflib
+
+    close = difflib.get_close_matches(key.upper(), known, n=1, cutoff=cutoff)
+    return close[0] if close else None
+
+
+def _of_key(role: Role, key: str, value: str, values: Mapping[str, str]) -> Iterable[str]:
+    said = unknown(role, key)
+    if said is not None:
+        yield f"unknown: {said}"
+        return
+    if (wrong := _wrong_value(role, key, value)) is not None:
+        yield f"bad value: {wrong[1]}"
+        return
+    declared = parameter_of(role, key)
+    if declared is None:
+        return
+    if value.strip() == "":
+        yield "ineffective: an empty value is as none"
+        return
+    winner = next((name for name in declared.keys if values.get(name)), key)
+    if winner != key and role is Role.BACKEND:
+        yield f"ineffective: {winner} wins"
+        return
+    yield from _without_reader(declared, values)
+
+
+def _without_reader(declared: Parameter, values: Mapping[str, str]) -> Iterable[str]:
+    readers = [t.name for t in knob_readers(declared.key)] if declared.key in KNOBS else readers_of(declared.name)
+    chain = _chain(values)
+    if not readers or chain is None or set(readers) & set(chain):
+        return
+    if chain:
+        read = "reads" if len(readers) == 1 else "read"
+        yield f"ineffective: only {', '.join(readers)} {read} it, and {_CHAIN_KEY} is {','.join(chain)}"
+    else:
+        yield "ineffective: no speculation is configured"
+
+
+def _chain(values: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The spec types that are configured; None where the file alone does not tell."""
+    if "--spec-" in values.get("LLAMA_EXTRA_ARGS", "").replace("_", "-"):
+        return None
+    text = next((values[key] for key in backend.BY_KEY[_CHAIN_KEY].keys if values.get(key)), None)
+    if text is None:
+        draft = any(
+            values.get(key) for name in ("spec-draft-model", "spec-draft-hf") for key in backend.BY_NAME[name].keys
+        )
+        return None if draft else ()
+    try:
+        return tuple(spec_type.name for spec_type in parse_chain(text, _CHAIN_KEY))
+    except InputError:
+        return None
+
+
+# What an operator wants to know of one env key, gathered from the catalogues: for editors and docs/settings.md.
+
+PASSED_ON_GROUP = "Passed on to llama-server"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHelp:
+    """One env key. `default` None: the engine decides, or nothing is set. Texts are single lines."""
+
+    key: str
+    role: Role
+    meaning: str
+    values: str
+    """What it may be, in words: kind, range and unit, or the choices."""
+    unit: str
+    default: str | None
+    secret: bool
+    flags: tuple[str, ...]
+    """The engine's flags that the key becomes; none for what specdash itself or the proxy reads."""
+    readers: tuple[str, ...]
+    """The spec types that read it; none for what is not about speculation."""
+    restart: bool
+    """Whether a change takes effect only when the service is started again."""
+    notes: tuple[str, ...]
+    group: str = ""
+    """Heading under which an editor lists it."""
+
+
+def key_help(key: str) -> KeyHelp | None:
+    """The help for a key of either service, by any name that sets it; None for one that nobody declares."""
+    if key in proxy.BY_KEY:
+        return _proxy_help(proxy.BY_KEY[key])
+    if key in backend.BY_KEY:
+        return _backend_help(backend.BY_KEY[key], key)
+    return _passed_on_help(backend.PASSED_ON[key]) if key in backend.PASSED_ON else None
+
+
+def all_keys(role: Role) -> tuple[KeyHelp, ...]:
+    """Every key of a service in the order of the catalogue, each parameter once, by the name that wins."""
+    if role is Role.PROXY:
+        return tuple(_proxy_help(parameter) for parameter in proxy.PARAMETERS)
+    mapped = tuple(_backend_help(parameter, parameter.key) for parameter in backend.PARAMETERS if parameter.keys)
+    return (*mapped, *(_passed_on_help(parameter) for parameter in backend.PASSED_ON.values()))
+
+
+def _help(
+    parameter: Parameter,
+    role: Role,
+    group: str,
+    *,
+    key: str | None = None,
+    flags: tuple[str, ...] = (),
+    readers: tuple[str, ...] = (),
+    restart: bool = True,
+    notes: tuple[str, ...] = (),
+) -> KeyHelp:
+    default = parameter.shown_default
+    if parameter.kind is ValueKind.SWITCH and default is not None:
+        default = "on" if parameter.default else "off"
+    return KeyHelp(
+        key=key or parameter.key,
+        role=role,
+        meaning=parameter.meaning,
+        values=parameter.allowed,
+        unit=parameter.unit,
+        default=default,
+        secret=parameter.secret,
+        flags=flags,
+        readers=readers,
+        restart=restart,
+        notes=notes,
+        group=group,
+    )
+
+
+def _proxy_help(parameter: Parameter) -> KeyHelp:
+    group = next(title for title, members in proxy.GROUPS if parameter in members)
+    return _help(parameter, Role.PROXY, group, restart=parameter.key in proxy.NEEDS_RESTART)
+
+
+def _backend_help(parameter: Parameter, key: str) -> KeyHelp:
+    group = next(title for title, members in backend.GROUPS if parameter in members)
+    if parameter.key in KNOBS:
+        types = knob_readers(parameter.key)
+        flags = tuple(dict.fromkeys(f"--{knob}" for t in types if (knob := t.knob(parameter.key)) is not None))
+        readers = tuple(t.name for t in types)
+    else:
+        flags, readers = _engine_flags(parameter), readers_of(parameter.name)
+    notes = (*_notes(parameter), *((f"{parameter.key} sets the same, and wins",) if key != parameter.key else ()))
+    return _help(parameter, Role.BACKEND, group, key=key, flags=flags, readers=readers, notes=notes)
+
+
+def _passed_on_help(parameter: Parameter) -> KeyHelp:
+    notes = ("handed to llama-server unread; xllamacpp does not read it",)
+    return _help(parameter, Role.BACKEND, PASSED_ON_GROUP, flags=parameter.flags, notes=notes)
+
+
+def _engine_flags(parameter: Parameter) -> tuple[str, ...]:
+    if parameter.key == "LLAMA_SPEC_TYPE":
+        return parameter.flags
+    if parameter.ours or parameter.environment is not None:
+        return ()
+    return (parameter.flags[0], *parameter.off_flags[:1])
+
+
+def _notes(parameter: Parameter) -> tuple[str, ...]:
+    notes: list[str] = []
+    if parameter.key in KNOBS:
+        notes += knob_notes(parameter.key)
+    if parameter.former_flags:
+        notes.append(f"older builds: {', '.join(parameter.former_flags)}; the right name is chosen by itself")
+    if parameter.environment is not None:
+        notes.append(f"secret: reaches the server as the variable {parameter.environment}, never on its command line")
+    if parameter.attribute is None and not parameter.ours:
+        notes.append("llama-server only: xllamacpp has no such parameter")
+    if parameter.always:
+        notes.append("always passed: the default differs between builds")
+    return tuple(notes)
+
+
+def knob_notes(key: str) -> tuple[str, ...]:
+    """What to know of a knob that means another parameter for each spec type: who reads it, and who does not."""
+    deaf = [t for t in SPEC_TYPES if t.knob(key) is None]
+    notes = [f"{t.name}: sets --{t.knob(key)}" for t in knob_readers(key)]
+    for spec_type in deaf:
+        fixed = spec_type.fixed_draft_length if key == "LLAMA_DRAFT_MAX" else None
+        why = f"has no knob, its draft length is fixed at {fixed} tokens" if fixed is not None else "does not read it"
+        notes.append(f"{spec_type.name}: {why}")
+    return tuple(notes)

@@ -16,10 +16,11 @@ must not silently lose a setting.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
-from specdash.core.errors import InputError
+from specdash.core.errors import InputError, Problem
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ class EnvFileError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EnvEntry:
     """A stretch of the file. `raw` is its exact text, so that joining all `raw` gives the file back.
 
     An assignment has `key` and `value`; a comment, a blank or an unreadable line has neither. `line` counts from 1.
@@ -61,15 +62,15 @@ class Entry:
     value: str | None = field(default=None, repr=False)
     span: tuple[int, int] = (0, 0)
     newline: str = ""
-    problem: str | None = None
-    """What is wrong with the entry, in words, or None."""
+    problem: Problem | None = None
+    """What is wrong with the entry, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
     """All entries, in the order of the file."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[EnvEntry, ...]
 
     @property
     def text(self) -> str:
@@ -98,7 +99,7 @@ class Trap(NamedTuple):
     """What the file means to one version of systemd and not to another."""
 
     line: int
-    text: str
+    problem: Problem
 
 
 def decode(data: bytes) -> str:
@@ -122,19 +123,19 @@ def parse(text: str, *, comments_continue: bool = False) -> EnvFile:
 
     `comments_continue` reads as systemd before 254 does.
     """
-    entries: list[Entry] = []
+    entries: list[EnvEntry] = []
     at, line = 0, 1
     while at < len(text):
         entry, at = _entry(text, at, line, comments_continue)
         entries.append(entry)
-        line += _newlines(entry.raw)
+        line += entry.raw.count("\n") + entry.raw.count("\r") - entry.raw.count("\r\n")
     return EnvFile(tuple(entries))
 
 
 def traps(file: EnvFile) -> tuple[Trap, ...]:
     """Where versions of systemd disagree about the file, in its order."""
     found = [
-        Trap(e.line, f"{e.key} holds a control character; old versions of systemd drop such a variable")
+        Trap(e.line, Problem(f"{e.key} holds a control character; old versions of systemd drop such a variable"))
         for e in file.entries
         if e.key is not None and _CONTROL.search(e.value or "")
     ]
@@ -144,38 +145,41 @@ def traps(file: EnvFile) -> tuple[Trap, ...]:
             inside = [key for at, key in assigned.items() if start < at < start + len(entry.raw)]
             if inside:
                 text = f"the comment ends in a backslash: before systemd 254 it goes on, and hides {', '.join(inside)}"
-                found.append(Trap(entry.line, f"{text}; remove the backslash"))
-    return tuple(sorted(found))
+                found.append(Trap(entry.line, Problem(text, "remove the backslash")))
+    return tuple(sorted(found, key=lambda trap: (trap.line, str(trap.problem))))
 
 
-def _placed(file: EnvFile) -> Iterator[tuple[int, Entry]]:
-    """Every entry with its place in the text."""
+def _placed(file: EnvFile) -> Iterator[tuple[int, EnvEntry]]:
     at = 0
     for entry in file.entries:
         yield at, entry
         at += len(entry.raw)
 
 
-def name_problem(key: str) -> str | None:
+def name_problem(key: str) -> Problem | None:
     """Why systemd would drop a variable of this name, None when it would not."""
     if _NAME.match(key):
         return None
     if key.startswith("export "):
-        return f"{_shown(key)}: systemd knows no 'export'; write {key.removeprefix('export ').strip()}=value"
+        fix = f"write {key.removeprefix('export ').strip()}=value"
+        return Problem(f"{_shown(key)}: systemd knows no 'export'", fix)
     if key.startswith("\ufeff"):
-        return "the file begins with a byte order mark, and systemd takes it for part of a name; remove it"
-    return f"{_shown(key)} is not a variable name; use letters, digits and '_', not starting with a digit"
+        what = "the file begins with a byte order mark, and systemd takes it for part of a name"
+        return Problem(what, "remove it")
+    fix = "use letters, digits and '_', not starting with a digit"
+    return Problem(f"{_shown(key)} is not a variable name", fix)
 
 
-def value_problem(key: str, value: str) -> str | None:
+def value_problem(key: str, value: str) -> Problem | None:
     """Why systemd would not take the value of a file that holds it, None when it would. Never tells the value."""
     if found := _NOT_TEXT.search(value):
         what = "is not UTF-8 text" if "\ud800" <= found[0] <= "\udfff" else f"has the noncharacter {_code(found[0])}"
-        return f"{what} in the value of {key}; systemd refuses the whole file"
+        return Problem(f"{what} in the value of {key}; systemd refuses the whole file")
     if "\0" in value:
-        return f"NUL in the value of {key}; systemd refuses the whole file"
+        return Problem(f"NUL in the value of {key}; systemd refuses the whole file")
     if len(key) + 1 + len(encode(value)) > _LONGEST:
-        return f"the value of {key} is longer than the {_LONGEST - 1 - len(key)} bytes that Linux hands to a program"
+        most = _LONGEST - 1 - len(key)
+        return Problem(f"the value of {key} is longer than the {most} bytes that Linux hands to a program")
     return None
 
 
@@ -200,10 +204,6 @@ def quote(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _newlines(raw: str) -> int:
-    return raw.count("\n") + raw.count("\r") - raw.count("\r\n")
-
-
 def _end_of_line(text: str, at: int) -> int:
     while at < len(text) and text[at] not in _NEWLINE:
         at += 1
@@ -222,30 +222,31 @@ def _end_of_comment(text: str, at: int, continues: bool) -> int:
     return min(at, len(text))
 
 
-def _entry(text: str, start: int, line: int, comments_continue: bool) -> tuple[Entry, int]:
+def _entry(text: str, start: int, line: int, comments_continue: bool) -> tuple[EnvEntry, int]:
     at = start
     while at < len(text) and text[at] in " \t":
         at += 1
     if at == len(text) or text[at] in _NEWLINE or text[at] in _COMMENT:
         end = _end_of_comment(text, at, comments_continue)
         stop = _past_newline(text, end)
-        problem = "NUL in the line; systemd refuses the whole file" if "\0" in text[start:stop] else None
-        return Entry(text[start:stop], line, newline=text[end:stop], problem=problem), stop
+        refused = Problem("NUL in the line; systemd refuses the whole file")
+        problem = refused if "\0" in text[start:stop] else None
+        return EnvEntry(text[start:stop], line, newline=text[end:stop], problem=problem), stop
     line_end = _end_of_line(text, at)
     equals = text.find("=", at + 1, line_end)
     if equals < 0:
         stop = _past_newline(text, line_end)
-        problem = f"no '=' in {_hushed(text[at:line_end])}; write KEY=value or start it with '#'"
-        return Entry(text[start:stop], line, newline=text[line_end:stop], problem=problem), stop
+        problem = Problem(f"no '=' in {_hushed(text[at:line_end])}", "write KEY=value or start it with '#'")
+        return EnvEntry(text[start:stop], line, newline=text[line_end:stop], problem=problem), stop
     key = text[at:equals].rstrip(_BLANK)
     written = _value(text, equals + 1)
     stop = _past_newline(text, written.end)
     raw, newline = text[start:stop], text[written.end : stop]
     problem = written.problem or name_problem(key) or value_problem(key, written.value)
     if problem is not None:
-        return Entry(raw, line, newline=newline, problem=problem), stop
+        return EnvEntry(raw, line, newline=newline, problem=problem), stop
     span = (written.start - start, written.stop - start)
-    return Entry(raw, line, key, written.value, span, newline), stop
+    return EnvEntry(raw, line, key, written.value, span, newline), stop
 
 
 class _Written(NamedTuple):
@@ -255,7 +256,7 @@ class _Written(NamedTuple):
     start: int
     stop: int
     end: int
-    problem: str | None = None
+    problem: Problem | None = None
 
 
 def _value(text: str, at: int) -> _Written:
@@ -271,7 +272,7 @@ def _value(text: str, at: int) -> _Written:
         if leading and char in "\"'":
             piece, at = _quoted(text, at)
             if piece is None:
-                wrong = f"the {char} quote is never closed; close it, or escape it with a backslash"
+                wrong = Problem(f"the {char} quote is never closed", "close it, or escape it with a backslash")
                 return _Written("", start, len(text), len(text), wrong)
             out.append(piece)
             kept, stop = len(out), at
@@ -292,7 +293,6 @@ def _value(text: str, at: int) -> _Written:
 
 
 def _quoted(text: str, at: int) -> tuple[str | None, int]:
-    """The text inside the quotes that open at `at`, and the position after them; None when they never close."""
     mark = text[at]
     at += 1
     out: list[str] = []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum, StrEnum, auto
+from typing import TYPE_CHECKING, Any
+
+from specdash.system.data import dataclass, json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ExitCode(IntEnum):
@@ -41,6 +47,36 @@ class ExitCode(IntEnum):
     """Stopped by Ctrl-C, SIGTERM or SIGHUP; `backend run` alone answers SIGTERM with 0, as a service should."""
 
 
+class ProblemKind(Enum):
+    """What a problem is, for whoever treats some kinds apart."""
+
+    OTHER = auto()
+    NO_EFFECT = auto()
+    """A setting that nothing reads as things are."""
+    UNKNOWN_KEY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and the way out. Whoever has to decide reads the fields; its text is for people alone."""
+
+    what: str
+    fix: str = ""
+    """What to do, "" where nothing can be told."""
+    key: str | None = None
+    """The env key to blame."""
+    text: str = ""
+    """The whole as one sentence, where that is not `what; fix`."""
+    also: tuple[str, ...] = ()
+    """Other keys whose values are part of it."""
+    follows: frozenset[str] = frozenset()
+    """Keys that somebody may have left out for their own bad values: this problem may then come of that alone."""
+    kind: ProblemKind = ProblemKind.OTHER
+
+    def __str__(self) -> str:
+        return self.text or (f"{self.what}; {self.fix}" if self.fix else self.what)
+
+
 class SpecdashError(Exception):
     """An error with one clear line for the user: the thing, the value, what to do.
 
@@ -48,6 +84,10 @@ class SpecdashError(Exception):
     """
 
     exit_code: ExitCode = ExitCode.FAILED
+
+    def __init__(self, what: str | Problem = "", fix: str = "", *, key: str | None = None, text: str = "") -> None:
+        self.problem = what if isinstance(what, Problem) else Problem(what, fix, key, text)
+        super().__init__(str(self.problem))
 
 
 class UsageError(SpecdashError):
@@ -108,3 +148,46 @@ class UnfinishedApplyError(SpecdashError):
     """An earlier apply was cut short, and must be finished or rolled back first."""
 
     exit_code = ExitCode.UNFINISHED
+
+
+# What a check before a change has to say: one finding each, with the key it is about and the way out.
+
+
+class Severity(StrEnum):
+    """How much a finding weighs."""
+
+    ERROR = "error"
+    """The change is refused."""
+    WARNING = "warning"
+    """The change goes on; the operator should know."""
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of a check. Texts are single lines and hold no secrets.
+
+    `rule` names the check in a stable word, as `port-owner`. `key` is the env key to change, None when none is to blame
+    (a full disk). `message` says what is wrong with which value; `fix` what to do, "" when nothing is to be done.
+    """
+
+    rule: str
+    severity: Severity
+    message: str
+    key: str | None = None
+    fix: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The form of `specdash preflight --json`."""
+        return dict(json_of(self, "rule severity key message fix"))
+
+    @property
+    def line(self) -> str:
+        """The finding as one line of text."""
+        about = f"{self.key}: " if self.key is not None and not self.message.startswith(self.key) else ""
+        return f"{about}{self.message}{f'; {self.fix}' if self.fix else ''}"
+
+
+def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that refuse the change."""
+    return tuple(finding for finding in findings if finding.severity is Severity.ERROR)

@@ -9,23 +9,15 @@ slot and task numbers, and time stamps, count per origin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar, dataclass_transform
+import math
+from array import array
+from dataclasses import field, replace
+from typing import Final
 
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def fact(cls: type[T]) -> type[T]:
-    """A slotted dataclass that type checkers hold to be frozen.
-
-    Facts are made by the hundred thousand. A dataclass frozen at run time takes four times as long to make, which would
-    be a third of the whole cost of a line, so the check is left to mypy.
-    """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
+from specdash.system.data import dataclass
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class TaskLaunched:
     """A slot began a task (`processing task`)."""
 
@@ -35,7 +27,7 @@ class TaskLaunched:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class TaskReleased:
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
@@ -47,7 +39,7 @@ class TaskReleased:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class TaskCancelled:
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
@@ -56,7 +48,7 @@ class TaskCancelled:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
 
@@ -66,7 +58,7 @@ class TaskFailed:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class PromptStarted:
     """`new prompt`: length of the request's prompt in tokens."""
 
@@ -78,7 +70,7 @@ class PromptStarted:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class PromptReused:
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
@@ -89,7 +81,7 @@ class PromptReused:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class PrefillProgress:
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
@@ -103,20 +95,19 @@ class PrefillProgress:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class DecodeProgress:
-    """Decode under way: tokens generated so far, mean tokens per second, and of the last seconds, where printed."""
+    """Decode under way: tokens generated so far and their mean tokens per second."""
 
     slot: int
     task: int
     n_decoded: int
     tokens_per_second: float
-    recent_tokens_per_second: float | None = None
     at_s: float | None = None
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class PromptTiming:
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
@@ -128,7 +119,7 @@ class PromptTiming:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class DecodeTiming:
     """`eval time`: milliseconds and tokens generated."""
 
@@ -140,7 +131,7 @@ class DecodeTiming:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class TotalTiming:
     """`total time`."""
 
@@ -152,7 +143,7 @@ class TotalTiming:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class RequestAcceptance:
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
@@ -166,7 +157,7 @@ class RequestAcceptance:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class AcceptancePerPosition:
     """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
@@ -177,7 +168,7 @@ class AcceptancePerPosition:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class VerificationSteps:
     """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
@@ -202,7 +193,7 @@ class VerificationSteps:
     replay_s: float = 0.0
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class SpeculativeStatistics:
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
@@ -226,7 +217,7 @@ class SpeculativeStatistics:
     printed_type: str = ""
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class CheckpointEvent:
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
@@ -242,7 +233,7 @@ class CheckpointEvent:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class PromptCacheState:
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
@@ -254,7 +245,7 @@ class PromptCacheState:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class SlotSelected:
     """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
@@ -265,7 +256,7 @@ class SlotSelected:
     origin: int | None = None
 
 
-@fact
+@dataclass(frozen=True, slots=True)
 class ServerEvent:
     """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
 
@@ -298,7 +289,7 @@ class Touched:
         if not later.ids or later.ids == self.ids:
             return self if self.more or not later.more else Touched(self.ids, more=True)
         latest = frozenset(later.ids)
-        ids = (*(one for one in self.ids if one not in latest), *later.ids)
+        ids = (*(number for number in self.ids if number not in latest), *later.ids)
         return Touched(ids[-TOUCHED_KEPT:], self.more or later.more or len(ids) > TOUCHED_KEPT)
 
 
@@ -358,6 +349,14 @@ LogFact = (
 )
 
 
+DETAIL, TOLD = "-", "+"
+"""A log line about a step within a request, and one that tells what an operator looks for."""
+
+
+LogLine = tuple[str, bool]
+"""A raw line for people, and whether it is detail."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogBatch:
     """What one read of the log yielded."""
@@ -367,7 +366,8 @@ class LogBatch:
     facts: tuple[LogFact, ...] = ()
     warnings: tuple[WarningTally, ...] = ()
     tail: tuple[str, ...] = field(default=(), repr=False)
-    """The last raw lines of the batch, cleaned of colour codes, for the log pane; bounded."""
+    """The last raw lines of the batch, and of those before them the last that are no detail, in order and cleaned of
+    colour codes, for the log pane; bounded."""
     restarted: bool = False
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
     unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
@@ -377,3 +377,82 @@ class LogBatch:
     server that another one followed before anybody looked it is the least that it can be."""
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
+    tail_kinds: str = field(default="", repr=False)
+    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where nobody knows."""
+
+
+# A bounded time series and its view as chart columns.
+
+
+class Series:
+    """Ring buffer of (monotonic time, value) samples, oldest dropped first.
+
+    A gap is stored as NaN: the source was asked and had nothing to say. Times must not decrease.
+    """
+
+    __slots__ = ("_capacity", "_start", "_times", "_values")
+
+    def __init__(self, capacity: int = 4096) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
+        self._capacity = capacity
+        self._times: array[float] = array("d")
+        self._values: array[float] = array("d")
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def append(self, at: float, value: float | None) -> None:
+        """Add one sample; None is a gap."""
+        number = math.nan if value is None else float(value)
+        if len(self._times) < self._capacity:
+            self._times.append(at)
+            self._values.append(number)
+            return
+        self._times[self._start] = at
+        self._values[self._start] = number
+        self._start = (self._start + 1) % self._capacity
+
+    def last(self) -> tuple[float, float] | None:
+        """The newest sample that is not a gap, None when there is none."""
+        for index in range(len(self._times) - 1, -1, -1):
+            at = (self._start + index) % len(self._times)
+            if not math.isnan(self._values[at]):
+                return self._times[at], self._values[at]
+        return None
+
+    def since(self, start: float) -> list[tuple[float, float]]:
+        """Samples with time >= start, oldest first; gaps are NaN."""
+        count = len(self._times)
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if self._times[(self._start + middle) % count] < start:
+                low = middle + 1
+            else:
+                high = middle
+        return [
+            (self._times[(self._start + i) % count], self._values[(self._start + i) % count]) for i in range(low, count)
+        ]
+
+    def columns(self, now: float, window: float, count: int) -> list[float | None]:
+        """Mean per column for a chart of `count` columns ending at `now`, `window` seconds wide; None where nothing
+        is known.
+
+        Columns are aligned to multiples of window / count of the clock, so a column's value never changes once its time
+        has passed: the chart moves by whole columns and only its last one is live.
+        """
+        if count < 1:
+            return []
+        width = window / count
+        last_column = math.floor(now / width)
+        first_column = last_column - count + 1
+        sums = [0.0] * count
+        seen = [0] * count
+        for at, value in self.since(first_column * width):
+            index = math.floor(at / width) - first_column
+            if 0 <= index < count and not math.isnan(value):
+                sums[index] += value
+                seen[index] += 1
+        return [total / n if n else None for total, n in zip(sums, seen, strict=True)]

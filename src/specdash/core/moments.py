@@ -16,6 +16,14 @@ _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
+_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+
+
+def even_step(seconds: float) -> float:
+    """The shortest step of a clock's that is no shorter; at most a day."""
+    return float(next((step for step in _STEPS_S if step >= seconds), _STEPS_S[-1]))
+
+
 def parse_length(text: str) -> float:
     """Seconds of `90s`, `15m`, `1h30m`, `7d`; raises `UsageError`."""
     parts = _LENGTH.findall(text)

@@ -1,14 +1,30 @@
 """The catalogue of backend parameters: every env key, its meaning, range, flag and attribute, declared once.
 
 Source: `llama-server --help` of b11434, `xllamacpp.CommonParams` of 2026.10.11549, and PR #22397 for former names of
-flags. `LLAMA_ARG_*` variables that are not here are in `core.passed_on_parameters`: llama-server gets them unchanged.
+flags. `LLAMA_ARG_*` variables that are not in it are in `PASSED_ON`: llama-server gets them unchanged.
 """
 
 from __future__ import annotations
 
-from specdash.core.parameters import Kind, Parameter, Scalar
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-_KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+from specdash.core.parameters import Parameter, Scalar, ValueKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KV_TYPES = {
+    "f32": "32 bits a value",
+    "f16": "16 bits a value",
+    "bf16": "16 bits a value, coarser than f16 and of wider range",
+    "q8_0": "8.5 bits a value: about half of f16's memory, hardly any loss",
+    "q4_0": "4.5 bits a value: about a quarter of f16's memory, a loss that shows",
+    "q4_1": "5 bits a value",
+    "iq4_nl": "4.5 bits a value, its steps closer together near zero",
+    "q5_0": "5.5 bits a value",
+    "q5_1": "6 bits a value",
+}
 _LAYER_WORDS = (("auto", -1), ("all", -2))
 AUTO = -1
 """`auto` where specdash decides, and not the engine."""
@@ -17,7 +33,7 @@ _SHARES = (r"\d+(\.\d+)?([,/]\d+(\.\d+)?)*", "shares, one a GPU, comma-separated
 
 
 def _row(
-    kind: Kind,
+    kind: ValueKind,
     flags: str,
     keys: str,
     attribute: str | None,
@@ -28,8 +44,9 @@ def _row(
     *,
     off: str = "",
     inverted: bool = False,
-    choices: tuple[str, ...] = (),
+    choices: Mapping[str, str] = MappingProxyType({}),
     words: tuple[tuple[str, int], ...] = (),
+    levels: Mapping[str, str] = MappingProxyType({}),
     always: bool = False,
     environment: str | None = None,
     former: str = "",
@@ -54,6 +71,7 @@ def _row(
         unit=unit,
         choices=choices,
         words=words,
+        levels=levels,
         always=always,
         secret=environment is not None,
         environment=environment,
@@ -65,13 +83,14 @@ def _row(
 
 def _ours(
     key: str,
-    kind: Kind,
+    kind: ValueKind,
     meaning: str,
     default: Scalar | None = None,
     bounds: tuple[float | None, float | None] = (None, None),
     unit: str = "",
     *,
-    choices: tuple[str, ...] = (),
+    choices: Mapping[str, str] = MappingProxyType({}),
+    levels: Mapping[str, str] = MappingProxyType({}),
     also: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
 ) -> Parameter:
@@ -86,11 +105,12 @@ def _ours(
         maximum=bounds[1],
         unit=unit,
         choices=choices,
+        levels=levels,
         ours=True,
     )
 
 
-_I, _N, _T, _P, _S = Kind.INTEGER, Kind.NUMBER, Kind.TEXT, Kind.PATH, Kind.SWITCH
+_I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
 _LEN = "tokens"
 _NGRAM_LEN = (1, 1024)
 
@@ -131,7 +151,11 @@ def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
 
 
 OURS: tuple[Parameter, ...] = (
-    _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices=("auto", "llama-server", "xllamacpp")),
+    _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices={
+        "auto": "llama-server where there is a binary, else xllamacpp",
+        "llama-server": "the binary, LLAMA_BIN or the one on PATH",
+        "xllamacpp": "llama.cpp as a Python package",
+    }),
     _ours("LLAMA_BIN", _P, "the llama-server binary; unset: the one on PATH"),
     _ours("LLAMA_SPEC_TYPE", _T, "speculation: 'none', a comma-separated chain of types, or 'auto'",
          also=("LLAMA_ARG_SPEC_TYPE",), flags=("--spec-type",)),
@@ -147,8 +171,14 @@ OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_LOG_MAX_MIB", _I, "size at which the log is moved to '.1'; 0: never", 256, (0, None), "MiB"),
     _ours("LLAMA_STOP_TIMEOUT", _N, "wait between SIGTERM, the second SIGTERM and SIGKILL", 5.0, (0, 600), "s"),
     _ours("LLAMA_START_PROBE", _T, "1: after every start, one short completion shows whether drafts are made; 0: none",
-         "1", choices=("0", "1")),
-    _ours("LLAMA_TRACE", _T, "1: one log line per verification step (live acceptance); 0: none", "1"),
+         "1", choices={"0": "no completion after a start", "1": "one short completion shows whether drafts are made"}),
+    _ours("LLAMA_START_BASELINE", _T, "1: after a start that speculates, seconds of completions of two tokens measure "
+         "decode without speculation; 0, or LLAMA_START_PROBE=0: none", "1", choices={
+             "0": "decode without speculation is not measured at a start",
+             "1": "it is, for some seconds after a start that speculates",
+         }),
+    _ours("LLAMA_TRACE", _T, "a log line for every verification step", "1",
+         levels={"0": "none", "1": "live acceptance comes from there"}),
 )
 
 MODEL: tuple[Parameter, ...] = (
@@ -184,7 +214,11 @@ MEMORY: tuple[Parameter, ...] = (
     _row(_T, "--cache-type-v -ctv", "LLAMA_CACHE_TYPE_V LLAMA_ARG_CACHE_TYPE_V", "cache_type_v",
          "type of cached values", "f16", choices=_KV_TYPES),
     _row(_T, "--flash-attn -fa", "LLAMA_FLASH_ATTN LLAMA_ARG_FLASH_ATTN", "flash_attn_type", "flash attention",
-         "auto", choices=("on", "off", "auto")),
+         "auto", choices={
+             "on": "always",
+             "off": "never; cached values cannot be quantised then",
+             "auto": "where the devices that hold the layers can",
+         }),
     _row(_S, "--swa-full", "LLAMA_ARG_SWA_FULL", "swa_full", "full-size sliding-window cache", False),
     _row(_I, "--ctx-checkpoints -ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS", "n_ctx_checkpoints",
          "context checkpoints kept per slot", 32, (0, None)),
@@ -201,7 +235,7 @@ MEMORY: tuple[Parameter, ...] = (
     _row(_S, "--context-shift", "LLAMA_ARG_CONTEXT_SHIFT", "ctx_shift", "drop the oldest context when it is full",
          False, off="--no-context-shift"),
     _row(_T, "--fit -fit", "LLAMA_ARG_FIT", "fit_params", "adjust unset parameters to the memory there is", "on",
-         choices=("on", "off")),
+         choices={"on": "unset ones are lowered until the model fits", "off": "they are taken as they are"}),
     _row(_I, "--fit-ctx -fitc", "LLAMA_ARG_FIT_CTX", "fit_params_min_ctx", "least context --fit may choose", 4096,
          (0, None), _LEN),
 )
@@ -217,9 +251,21 @@ HARDWARE: tuple[Parameter, ...] = (
     _row(_T, "--tensor-split -ts", "LLAMA_TENSOR_SPLIT LLAMA_ARG_TENSOR_SPLIT", "tensor_split",
          "share of the model on each GPU", looks=_SHARES),
     _row(_T, "--split-mode -sm", "LLAMA_SPLIT_MODE LLAMA_ARG_SPLIT_MODE", "split_mode",
-         "how several GPUs share the model", "layer", choices=("none", "layer", "row", "tensor")),
+         "how several GPUs share the model", "layer", choices={
+             "none": "one GPU holds all of it",
+             "layer": "each GPU holds some layers and their cache; they work one after the other",
+             "row": "each GPU holds rows of every weight; they work at once",
+             "tensor": "each GPU holds a part of every weight and of the cache (experimental)",
+         }),
     _row(_T, "--load-mode -lm", "LLAMA_ARG_LOAD_MODE", "load_mode", "how the file is read", "auto",
-         choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
+         choices={
+             "auto": "mapped, where the devices support it",
+             "none": "read into memory",
+             "mmap": "mapped: a quick start, pages come from the disk as they are needed",
+             "mlock": "read and kept in memory, never swapped",
+             "mmap+mlock": "mapped and kept in memory",
+             "dio": "read past the system's page cache",
+         }),
     _row(_S, "--kv-offload -kvo", "LLAMA_ARG_KV_OFFLOAD", "no_kv_offload", "keep the cache on the GPU", True,
          off="--no-kv-offload -nkvo", inverted=True),
     _row(_I, "--threads -t", "LLAMA_THREADS LLAMA_ARG_THREADS", "cpuparams.n_threads",
@@ -254,8 +300,8 @@ SERVER: tuple[Parameter, ...] = (
     _row(_S, "--ui --webui", "LLAMA_ARG_UI", "ui", "serve the web page", True, off="--no-ui --no-webui"),
     _row(_S, "--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", "embedding", "serve embeddings only", False),
     _row(_I, "--log-verbosity -lv --verbosity", "LLAMA_LOG_VERBOSITY LLAMA_ARG_LOG_VERBOSITY", "verbosity",
-         "0 output, 1 error, 2 warning, 3 info, 4 trace, 5 debug", 3, (0, None), always=True,
-         default_holds_where="(default: 3"),
+         "least important lines that are logged", 3, (0, None), always=True, default_holds_where="(default: 3",
+         levels={"0": "output", "1": "error", "2": "warning", "3": "info", "4": "trace", "5": "debug"}),
     _row(_S, "--log-jsonl", "LLAMA_ARG_LOG_JSONL", "log_json", "log lines as JSON", False, off="--no-log-jsonl"),
 )
 
@@ -309,7 +355,10 @@ SPECULATION: tuple[Parameter, ...] = (
     _row(_S, "--spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", f"{_DRAFT}.backend_sampling",
          "sample the draft on the device", True, off="--no-spec-draft-backend-sampling"),
     _row(_T, "--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", f"{_DRAFT}.probabilistic",
-         "how the draft is sampled", "greedy", choices=("greedy", "probabilistic")),
+         "how the draft is sampled", "greedy", choices={
+             "greedy": "the likeliest token",
+             "probabilistic": "drawn by its probabilities; the target verifies by rejection sampling",
+         }),
     _row(_N, "--spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN", "speculative.synth_len",
          "synthetic mean accepted length, target token included (testing only)", None, (1, None), _LEN),
     _row(_T, "--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "speculative.synth_rates",
@@ -366,7 +415,7 @@ SHORTHANDS: dict[str, dict[str, str]] = {
         "spec-ngram-mod-n-match": "24",
         "spec-ngram-mod-n-min": "48",
         "spec-ngram-mod-n-max": "64",
-    },
+    }
 }
 """Flags that stand for several parameters, by name and text. b11434 lets them add a spec type to a chain (tried)."""
 
@@ -378,3 +427,106 @@ REMOVED_KEYS: dict[str, str] = {
 """Variables that abort those builds, or that they ignore without a word, and the key to write instead."""
 IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 """Those of them that are ignored."""
+
+
+# Variables that llama-server reads and the catalogue does not map: handed on unread, and told of here.
+#
+# They have no attribute in xllamacpp, or one of another shape. Source: `llama-server --help` of b11434.
+
+_I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
+
+
+def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> Parameter:
+    return Parameter(
+        name=flag.lstrip("-"),
+        kind=kind,
+        meaning=meaning,
+        keys=(f"LLAMA_ARG_{key}",),
+        flags=(flag,),
+        choices={value.replace("_", "-"): what for value, what in choices.items()},
+    )
+
+
+# fmt: off
+PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
+    _arg(_S, "AGENT", "--agent", "the CORS proxy and all built-in tools; not for untrusted networks"),
+    _arg(_S, "BACKEND_SAMPLING", "--backend-sampling", "sample on the device (experimental)"),
+    _arg(_T, "CHAT_TEMPLATE_KWARGS", "--chat-template-kwargs", "more parameters of the chat template, a JSON object"),
+    _arg(_S, "CORS_CREDENTIALS", "--cors-credentials", "allow credentials in requests from other origins"),
+    _arg(_T, "CORS_HEADERS", "--cors-headers", "headers allowed from other origins"),
+    _arg(_T, "CORS_METHODS", "--cors-methods", "methods allowed from other origins"),
+    _arg(_T, "CORS_ORIGINS", "--cors-origins", "origins whose pages may ask"),
+    _arg(_S, "CPU_MOE", "--cpu-moe", "keep all expert weights in main memory"),
+    _arg(_N, "DEFRAG_THOLD", "--defrag-thold", "deprecated: threshold at which the cache was defragmented"),
+    _arg(_T, "FIT_TARGET", "--fit-target", "memory in MiB that --fit leaves free, per device"),
+    _arg(_N, "FREQUENCY_PENALTY", "--frequency-penalty", "penalty on tokens by how often they occurred; 0: off"),
+    _arg(_I, "IMAGE_MAX_TOKENS", "--image-max-tokens", "most tokens of an image"),
+    _arg(_I, "IMAGE_MIN_TOKENS", "--image-min-tokens", "fewest tokens of an image"),
+    _arg(_T, "LAZY_MODE", "--lazy-mode", "read rows of large tensors from disk on demand",
+         on="from disk when they are needed", off="always kept in memory", auto="on for tensors above 4 GiB"),
+    _arg(_T, "LOG_COLORS", "--log-colors", "colour in the log",
+         on="always", off="never", auto="where a terminal reads it"),
+    _arg(_S, "LOG_PREFIX", "--log-prefix", "time and level before each line of the log"),
+    _arg(_S, "LOG_TIMESTAMPS", "--log-timestamps", "time before each line of the log"),
+    _arg(_P, "MCP_SERVERS_CONFIG", "--mcp-servers-config", "file with MCP servers (experimental)"),
+    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental)"),
+    _arg(_S, "MMPROJ_AUTO", "--mmproj-auto", "look for a multimodal projector beside the model"),
+    _arg(_S, "MMPROJ_OFFLOAD", "--mmproj-offload", "keep the multimodal projector on the GPU"),
+    _arg(_T, "MMPROJ_URL", "--mmproj-url", "URL of a multimodal projector"),
+    _arg(_S, "MODELS_AUTOLOAD", "--models-autoload", "router: load a model when it is asked for"),
+    _arg(_P, "MODELS_DIR", "--models-dir", "router: directory of models"),
+    _arg(_I, "MODELS_MAX", "--models-max", "router: most models loaded at once; 0: no limit"),
+    _arg(_P, "MODELS_PRESET", "--models-preset", "router: INI file of presets"),
+    _arg(_I, "MTMD_BATCH_MAX_TOKENS", "--mtmd-batch-max-tokens", "most image tokens in a batch"),
+    _arg(_S, "NO_HOST", "--no-host", "go round the host buffer"),
+    _arg(_T, "NUMA", "--numa", "placement on NUMA machines",
+         distribute="over all nodes", isolate="on the node where it started", numactl="by the map of numactl"),
+    _arg(_I, "N_CPU_FFN", "--n-cpu-ffn", "first layers whose dense FFN weights stay in main memory"),
+    _arg(_I, "N_CPU_MOE", "--n-cpu-moe", "first layers whose expert weights stay in main memory"),
+    _arg(_T, "OVERRIDE_TENSOR", "--override-tensor", "where tensors are kept: pattern=buffer, comma-separated"),
+    _arg(_S, "PERF", "--perf", "libllama's own timings"),
+    _arg(_T, "POOLING", "--pooling", "pooling of embeddings",
+         none="one vector a token", mean="the mean of all tokens", cls="the first token's", last="the last token's",
+         rank="a score, for reranking"),
+    _arg(_S, "PREFILL_ASSISTANT", "--prefill-assistant", "go on with the last message when it is the assistant's"),
+    _arg(_N, "PRESENCE_PENALTY", "--presence-penalty", "penalty on tokens that occurred; 0: off"),
+    _arg(_T, "REASONING", "--reasoning", "thinking in the chat",
+         on="always", off="never", auto="as the chat template says"),
+    _arg(_T, "REASONING_EFFORT", "--reasoning-effort", "effort the chat template is told, as 'low' or 'high'"),
+    _arg(_S, "REASONING_PRESERVE", "--reasoning-preserve", "keep the reasoning of all messages, not of the last alone"),
+    _arg(_S, "REPACK", "--repack", "repack weights for the CPU"),
+    _arg(_N, "REPEAT_PENALTY", "--repeat-penalty", "penalty on repeated tokens; 1: off"),
+    _arg(_S, "RERANKING", "--reranking", "serve reranking"),
+    _arg(_S, "REUSE_PORT", "--reuse-port", "let several sockets bind the port"),
+    _arg(_N, "ROPE_FREQ_BASE", "--rope-freq-base", "RoPE base frequency"),
+    _arg(_N, "ROPE_FREQ_SCALE", "--rope-freq-scale", "RoPE frequency scale"),
+    _arg(_N, "ROPE_SCALE", "--rope-scale", "RoPE context scale"),
+    _arg(_T, "ROPE_SCALING_TYPE", "--rope-scaling", "RoPE scaling",
+         none="none", linear="all positions by the same factor", yarn="by frequency, for longer contexts"),
+    _arg(_T, "RPC", "--rpc", "RPC servers, host:port, comma-separated"),
+    _arg(_S, "SKIP_CHAT_PARSING", "--skip-chat-parsing", "hand answers out unparsed"),
+    _arg(_I, "SSE_PING_INTERVAL", "--sse-ping-interval", "seconds between pings on a stream; -1: none"),
+    _arg(_P, "SSL_CERT_FILE", "--ssl-cert-file", "certificate (PEM) to serve TLS with"),
+    _arg(_P, "SSL_KEY_FILE", "--ssl-key-file", "private key (PEM) of the certificate"),
+    _arg(_P, "STATIC_PATH", "--path", "directory of static files to serve"),
+    _arg(_T, "TAGS", "--tags", "tags of the model, comma-separated"),
+    _arg(_T, "THINK", "--reasoning-format", "where thoughts go in an answer",
+         none="left in the answer", deepseek="in reasoning_content", deepseek_legacy="in both",
+         auto="as the chat template says"),
+    _arg(_I, "THINK_BUDGET", "--reasoning-budget", "most tokens of thinking; -1: no limit, 0: none"),
+    _arg(_T, "THINK_BUDGET_MESSAGE", "--reasoning-budget-message", "text that ends thinking at the end of its budget"),
+    _arg(_T, "TOOLS", "--tools", "built-in tools (experimental); not for untrusted networks"),
+    _arg(_T, "TOOLS_RUNTIME", "--tools-runtime", "where built-in tools run (experimental)"),
+    _arg(_T, "UI_CONFIG", "--ui-config", "settings of the web page, as JSON"),
+    _arg(_P, "UI_CONFIG_FILE", "--ui-config-file", "file with settings of the web page"),
+    _arg(_S, "UI_MCP_PROXY", "--ui-mcp-proxy", "proxy for MCP in the web page (experimental)"),
+    _arg(_P, "VIDEO_FFMPEG_DIR", "--video-ffmpeg-dir", "directory of ffmpeg and ffprobe"),
+    _arg(_N, "VIDEO_FPS", "--video-fps", "frames taken from a second of video"),
+    _arg(_I, "VIDEO_TIMESTAMP_INTERVAL", "--video-timestamp-interval", "milliseconds between time stamps of a video"),
+    _arg(_N, "YARN_ATTN_FACTOR", "--yarn-attn-factor", "YaRN attention factor"),
+    _arg(_N, "YARN_BETA_FAST", "--yarn-beta-fast", "YaRN beta for high frequencies"),
+    _arg(_N, "YARN_BETA_SLOW", "--yarn-beta-slow", "YaRN beta for low frequencies"),
+    _arg(_N, "YARN_EXT_FACTOR", "--yarn-ext-factor", "YaRN extrapolation factor"),
+    _arg(_I, "YARN_ORIG_CTX", "--yarn-orig-ctx", "context the model was trained with, for YaRN"),
+)}
+# fmt: on

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from specdash.core.errors import InputError
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Scalar = bool | int | float | str
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """How the text of a value is read."""
 
     INTEGER = "whole number"
@@ -27,8 +32,9 @@ class Kind(StrEnum):
     SWITCH = "on or off"
 
 
-_TRUE = ("1", "true", "on", "yes", "enabled")
-_FALSE = ("0", "false", "off", "no", "disabled")
+TRUE_WORDS = ("1", "true", "on", "yes", "enabled")
+FALSE_WORDS = ("0", "false", "off", "no", "disabled")
+"""What stands for on and off, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Parameter:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     meaning: str
     keys: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -55,7 +61,10 @@ class Parameter:
     minimum: float | None = None
     maximum: float | None = None
     unit: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """All values that a text may have, with what each does."""
+    levels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What single values of a number stand for."""
     words: tuple[tuple[str, int], ...] = ()
     """Words that stand for a number, as (`all`, -2), whatever the range."""
     pattern: str = ""
@@ -90,6 +99,8 @@ class Parameter:
         if self.form:
             return self.form
         words = "".join(f" or '{word}'" for word, _ in self.words)
+        if self.levels:
+            words += f" ({', '.join(map(' '.join, self.levels.items()))})"
         low, high = self.minimum, self.maximum
         unit = f" {self.unit}" if self.unit else ""
         if low is not None and high is not None:
@@ -98,6 +109,15 @@ class Parameter:
             bound = f"{low:.10g} or more" if low is not None else f"{high:.10g} or less"
             return f"{self.kind}, {bound}{unit}{words}"
         return f"{self.kind}{',' if unit else ''}{unit}{words}"
+
+    def listed(self, present: str = "") -> Mapping[str, str]:
+        """The values to choose from with what each does; none where any text or number may stand. On and off are
+        written as in `present`: true and false for true."""
+        if self.kind is not ValueKind.SWITCH:
+            return self.choices or self.levels
+        spellings = list(zip(TRUE_WORDS, FALSE_WORDS, strict=True))
+        written = next((pair for pair in spellings if present.lower() in pair), spellings[0])
+        return dict(zip(written, ("on", "off"), strict=True))
 
     @property
     def shown_default(self) -> str | None:
@@ -111,9 +131,9 @@ class Parameter:
                 return number
         value = self._read(text.strip(), source)
         if self.choices and value not in self.choices:
-            raise InputError(f"{source}={text}: use one of: {', '.join(self.choices)}")
+            raise _refused(source, text, f"use one of: {', '.join(self.choices)}")
         if self.pattern and not re.fullmatch(self.pattern, str(value)):
-            raise InputError(f"{source}={text}: use {self.form}")
+            raise _refused(source, text, f"use {self.form}")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self._check_range(value, text, source)
         return value
@@ -128,14 +148,14 @@ class Parameter:
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def _read(self, text: str, source: str) -> Scalar:
-        if self.kind is Kind.SWITCH:
+        if self.kind is ValueKind.SWITCH:
             return _switch(text, source)
-        if self.kind is Kind.INTEGER:
+        if self.kind is ValueKind.INTEGER:
             return _number(text, source, self.kind, int)
-        if self.kind is Kind.NUMBER:
+        if self.kind is ValueKind.NUMBER:
             return _number(text, source, self.kind, float)
-        if "on" in self.choices and text.lower() in (*_TRUE, *_FALSE):
-            return "on" if text.lower() in _TRUE else "off"
+        if "on" in self.choices and text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
+            return "on" if text.lower() in TRUE_WORDS else "off"
         return text
 
     def _check_range(self, value: float, text: str, source: str) -> None:
@@ -146,22 +166,31 @@ class Parameter:
                 allowed = f"from {low:g} to {high:g}{unit}"
             else:
                 allowed = f"at least {low:g}{unit}" if low is not None else f"at most {high:g}{unit}"
-            raise InputError(f"{source}={text}: must be {allowed} ({self.meaning})")
+            raise InputError(f"{source}={text}: must be {allowed} ({self.meaning})", key=_key(source))
+
+
+def _key(source: str) -> str:
+    return source.partition(" ")[0]
+
+
+def _refused(source: str, text: str, fix: str) -> InputError:
+    named = f"{source}={text}"
+    return InputError(f"{named} is not allowed", fix, key=_key(source), text=f"{named}: {fix}")
 
 
 def _switch(text: str, source: str) -> bool:
-    if text.lower() in _TRUE:
+    if text.lower() in TRUE_WORDS:
         return True
-    if text.lower() in _FALSE:
+    if text.lower() in FALSE_WORDS:
         return False
-    raise InputError(f"{source}={text}: use 1 or 0 (on or off)")
+    raise _refused(source, text, "use 1 or 0 (on or off)")
 
 
-def _number(text: str, source: str, kind: Kind, read: type[int | float]) -> int | float:
+def _number(text: str, source: str, kind: ValueKind, read: type[int | float]) -> int | float:
     try:
         value = read(text)
     except ValueError:
-        raise InputError(f"{source}={text}: not a {kind}") from None
+        raise InputError(f"{source}={text}: not a {kind}", key=_key(source)) from None
     if not math.isfinite(value):
-        raise InputError(f"{source}={text}: not a finite number")
+        raise InputError(f"{source}={text}: not a finite number", key=_key(source))
     return value

@@ -26,6 +26,11 @@ def state_dir(env: Mapping[str, str] = os.environ) -> Path:
     return _base(env, "XDG_STATE_HOME", ".local/state")
 
 
+def greeted_file(env: Mapping[str, str] = os.environ) -> Path:
+    """There once this user has opened a dashboard (see `tui.hint`)."""
+    return state_dir(env) / "greeted"
+
+
 def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     """Where running backends leave a note of themselves (see `core.run_record`)."""
     return state_dir(env) / "run"
@@ -56,6 +61,11 @@ def proxy_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     return run_records_dir(env) / "proxy"
 
 
+def status_notes_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where dashboards and recorders leave what `specdash status` prints (see `core.status.StatusNote`)."""
+    return run_records_dir(env) / "status"
+
+
 def backups_dir(env: Mapping[str, str] = os.environ) -> Path:
     """Where every version of an env file is kept before it is replaced."""
     return state_dir(env) / "backups"
@@ -74,6 +84,11 @@ def apply_lock_file(env: Mapping[str, str] = os.environ) -> Path:
 def apply_journal_file(env: Mapping[str, str] = os.environ) -> Path:
     """What a running apply has done so far; left behind only by one that was killed."""
     return state_dir(env) / "apply.journal"
+
+
+def detached_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """What commands say that a specdash on another machine asked for, a file each (see `control.detached`)."""
+    return state_dir(env) / "detached"
 
 
 def trial_file(env: Mapping[str, str] = os.environ) -> Path:
@@ -124,6 +139,11 @@ def incidents_dir(env: Mapping[str, str] = os.environ) -> Path:
 def rules_file(env: Mapping[str, str] = os.environ) -> Path:
     """The user's own thresholds of alert rules."""
     return config_dir(env) / "rules.toml"
+
+
+def layouts_file(env: Mapping[str, str] = os.environ) -> Path:
+    """How dashboards looked at their end, and the layouts that were given a name (see `tui.saved_layout`)."""
+    return state_dir(env) / "layouts.json"
 
 
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:

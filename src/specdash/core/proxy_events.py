@@ -8,12 +8,70 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
-from specdash.core.field_types import is_sound
-from specdash.core.token_speed import with_credible_speeds
+from specdash.core.records import read
+from specdash.system.data import dataclass
+
+# When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
+#
+# One home for every speed that is shown, recorded, compared or passed on. llama-server rates whatever it did: the
+# first token of an answer as `predicted_n 1, predicted_ms 0.001`, a million a second, and the one token that is
+# processed again after a cache hit as a prefill of less than one.
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLimits:
+    """What makes tokens over seconds a speed."""
+
+    least_tokens: int
+    least_ms: float
+    most: float
+    """Tokens per second that nothing reaches: more is a fault of the clock or of the counting."""
+
+
+DECODE = SpeedLimits(least_tokens=8, least_ms=1.0, most=1e5)
+"""Of one request. A model of 260,000 parameters, drafted to its end, stays below 40,000."""
+PREFILL = SpeedLimits(least_tokens=32, least_ms=1.0, most=1e7)
+"""Of processed tokens, cached ones left out. A shorter prompt takes as long as one batch does, whatever its length."""
+
+
+def speed(tokens: float | None, ms: float | None, limits: SpeedLimits) -> float | None:
+    """Tokens per second of `tokens` in `ms`; None when unknown, on too little evidence, or beyond what is possible."""
+    if tokens is None or ms is None or not tokens >= limits.least_tokens or not ms >= limits.least_ms:
+        return None
+    return possible(tokens * 1000.0 / ms, limits)
+
+
+def told_speed(value: float | None, tokens: float | None, limits: SpeedLimits) -> float | None:
+    """A speed in tokens per second that another program reckoned from `tokens`, held to the same limits."""
+    if value is None or (tokens is not None and tokens < limits.least_tokens):
+        return None
+    return possible(value, limits)
+
+
+def with_credible_speeds(told: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a proxy tells of a request, without speeds that its own counts of tokens do not bear out.
+
+    Raises TypeError where a field is no number.
+    """
+    done = told.get("prompt_done", told.get("prompt_tokens"))
+    processed = done - (told.get("cached_tokens") or 0) if done is not None else None
+    for name, tokens, limits in (
+        ("prefill_rate", processed, PREFILL),
+        ("decode_rate", told.get("completion_tokens"), DECODE),
+    ):
+        if told.get(name) is not None:
+            told[name] = told_speed(told[name], tokens, limits)
+    return told
+
+
+def possible(value: float, limits: SpeedLimits) -> float | None:
+    """The speed in tokens per second, None where nothing can be that fast."""
+    return value if isfinite(value) and 0 < value <= limits.most else None
 
 
 class Guardrail(StrEnum):
@@ -34,7 +92,7 @@ class Guardrail(StrEnum):
     SUPPLEMENT = "supplement"
 
 
-class Action(StrEnum):
+class GuardrailAction(StrEnum):
     """What a guardrail did."""
 
     DETECTED = "detected"
@@ -49,7 +107,7 @@ class Action(StrEnum):
     """A forced tool_choice was released."""
 
 
-class Phase(StrEnum):
+class RequestPhase(StrEnum):
     """Where a request is."""
 
     HELD = "held"
@@ -60,7 +118,7 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended."""
 
     OK = "ok"
@@ -75,7 +133,7 @@ class GuardrailEvent:
     at: float
     session: str
     guardrail: Guardrail
-    action: Action
+    action: GuardrailAction
     request_id: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -97,7 +155,7 @@ class RequestEvent:
     stream: bool | None = False
     strict: bool | None = False
     model: str = ""
-    outcome: Outcome = Outcome.OK
+    outcome: RequestOutcome = RequestOutcome.OK
     status: int | None = 200
     error_type: str | None = None
     stop_reason: str | None = None
@@ -128,16 +186,25 @@ class RequestEvent:
 ProxyEvent = GuardrailEvent | RequestEvent
 _KINDS: dict[str, type[ProxyEvent]] = {"request": RequestEvent, "guardrail": GuardrailEvent}
 _NAMES = {cls: name for name, cls in _KINDS.items()}
-_ENUMS: dict[str, type[StrEnum]] = {"guardrail": Guardrail, "action": Action, "outcome": Outcome}
-_TUPLES = frozenset({"tool_calls", "guardrails"})
-_LEFT_OUT = frozenset(one.name for cls in _NAMES for one in dataclasses.fields(cls) if one.default is None)
+_FIELDS = {cls: tuple(event_field.name for event_field in dataclasses.fields(cls)) for cls in _NAMES}
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_LEFT_OUT = frozenset(
+    dataclass_field.name
+    for cls in _NAMES
+    for dataclass_field in dataclasses.fields(cls)
+    if dataclass_field.default is None
+)
 
 
 def to_json(event: ProxyEvent) -> str:
     """One line without its newline; fields that are None are left out where that says the same."""
-    told = dataclasses.asdict(event).items()
-    values = {name: value for name, value in told if value is not None or name not in _LEFT_OUT}
-    return json.dumps({"event": _NAMES[type(event)], **values}, separators=(",", ":"))
+    values: dict[str, Any] = {"event": _NAMES[type(event)]}
+    # Events are flat: dataclasses.asdict, which copies what is in them, took as long as the rest of a request's end.
+    for name in _FIELDS[type(event)]:
+        value = getattr(event, name)
+        if value is not None or name not in _LEFT_OUT:
+            values[name] = value
+    return _ENCODER.encode(values)
 
 
 def from_json(line: str | bytes) -> ProxyEvent | None:
@@ -148,16 +215,147 @@ def from_json(line: str | bytes) -> ProxyEvent | None:
     try:
         values = json.loads(line)
         cls = _KINDS[values.pop("event")]
-        known = {one.name for one in dataclasses.fields(cls)}
-        kept = {name: _typed(name, value) for name, value in values.items() if name in known}
-        event = cls(**with_credible_speeds(kept))
+        return read(cls, with_credible_speeds(values))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return event if is_sound(event) else None
 
 
-def _typed(name: str, value: Any) -> Any:
-    if name in _TUPLES and isinstance(value, list):
-        return tuple(str(one) for one in value)
-    enum = _ENUMS.get(name)
-    return enum(value) if enum is not None else value
+# The proxy's live picture: what GET /v1/context says under `status`, and what the collector publishes.
+#
+# Times are Unix seconds, durations seconds, rates tokens per second, utilisation 0 to 1 of the context window. A
+# value that is not known is None. Nothing here holds prompt text.
+
+
+WARNING_LEVELS: tuple[tuple[float, str], ...] = ((0.95, "CRITICAL"), (0.85, "HIGH"), (0.75, "ELEVATED"))
+"""Context use from which each level holds, worst first."""
+
+
+def warning_level(utilisation: float | None) -> str | None:
+    """The level of a context use, None below the lowest."""
+    if utilisation is None:
+        return None
+    return next((name for least, name in WARNING_LEVELS if utilisation >= least), None)
+
+
+class UpstreamStatus(StrEnum):
+    """What the proxy last saw of its upstream."""
+
+    OK = "ok"
+    LOADING = "loading"
+    UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session. `context_tokens` is what its last turn used of the window, prompt and answer."""
+
+    id: str
+    last_seen: float
+    requests: int = 0
+    active: int = 0
+    model: str = ""
+    context_tokens: int | None = None
+    context_window: int | None = None
+    peak_tokens: int | None = None
+    output_tokens: int | None = None
+    turns_remaining: int | None = None
+    prunes: int = 0
+    overflows: int = 0
+    is_looping: bool = False
+    loop_repeats: int = 0
+    loop_period: int = 0
+    no_progress: int = 0
+    loop_warnings: int = 0
+    malformed_streak: int = 0
+    malformed_total: int = 0
+    contamination_resets: int = 0
+    unexpected_ends: int = 0
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of the context window in use."""
+        if not self.context_window or self.context_tokens is None:
+            return None
+        return self.context_tokens / self.context_window
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveView:
+    """One request that is running now. `prompt_done` counts prompt tokens processed or taken from the cache."""
+
+    request_id: str
+    session: str
+    started: float
+    phase: RequestPhase = RequestPhase.WAITING
+    path: str = "/v1/messages"
+    model: str = ""
+    stream: bool = False
+    strict: bool = False
+    tools: int = 0
+    attempt: int = 1
+    prompt_tokens: int | None = None
+    prompt_done: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    ttft_s: float | None = None
+    prefill_rate: float | None = None
+    decode_rate: float | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    guardrails: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyStatus:
+    """The whole proxy. `counters` counts guardrail actions since its start, by `guardrail:action`."""
+
+    version: str = ""
+    started: float | None = None
+    upstream_url: str = ""
+    upstream: UpstreamStatus = UpstreamStatus.UNKNOWN
+    context_window: int | None = None
+    held: bool = False
+    held_since: float | None = None
+    hold_reason: str = ""
+    waiting: int = 0
+    """Requests that wait because the proxy is held."""
+    requests: int = 0
+    errors: int = 0
+    clients_left: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    sessions: tuple[SessionView, ...] = ()
+    """Latest first, at most `SESSIONS_SHOWN`."""
+    session_count: int = 0
+    active: tuple[ActiveView, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Settings that were not usable, one line each."""
+
+
+SESSIONS_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyEvents:
+    """Events in the order they were written. `dropped` lines were lost between two reads, `unread` not understood."""
+
+    events: tuple[ProxyEvent, ...] = ()
+    dropped: int = 0
+    unread: int = 0
+
+
+def status_to_json(status: ProxyStatus) -> dict[str, Any]:
+    """A JSON object; None stays null."""
+    return dataclasses.asdict(status)
+
+
+def status_from_json(values: Any) -> ProxyStatus | None:
+    """The picture of a JSON object, or None when it is not one or a field is not of its type.
+
+    Unknown fields are ignored. Never raises.
+    """
+    try:
+        active = [with_credible_speeds(dict(entry)) for entry in values.get("active", ())]
+        return read(ProxyStatus, {**values, "active": active})
+    except (TypeError, ValueError, AttributeError):
+        return None

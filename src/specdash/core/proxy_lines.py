@@ -2,18 +2,321 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, Outcome, RequestEvent
-from specdash.core.proxy_line_table import CONTEXT_LEVELS, LEVELS, QUIET, ROWS, Row
-from specdash.core.proxy_line_template import Template, tail, typed
-from specdash.core.token_speed import DECODE, told_speed
+from specdash.core.proxy_events import (
+    DECODE,
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    RequestEvent,
+    RequestOutcome,
+    told_speed,
+)
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+LONGEST_WORD = 200
+NOTHING = "-"
+"""A word that is empty."""
+_INT = r"-?[0-9]{1,18}"
+_FLOAT = _INT + r"(?:\.[0-9]{1,18})?"
+_TAIL = re.compile(r" ([a-z][a-z0-9_]{0,39})=(\S+)")
+_TAIL_PATTERN = r"(?P<tail_>(?: [a-z][a-z0-9_]{0,39}=\S+)*)"
+_PIECE = re.compile(r"\{(?P<fact>\w*):(?P<type>\w+)\}|(?P<mark>[\[\]])|(?P<literal>[^\[\]{}]+)")
+
+
+def word(value: Any) -> str:
+    """`value` without blanks and unprintable characters, bounded; a list's items are joined by commas."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = text[:LONGEST_WORD]
+    if not text.isprintable() or " " in text:
+        text = "".join(name if name.isprintable() and name != " " else "_" for name in text)
+    return text or NOTHING
+
+
+def _read_word(text: str) -> str:
+    return "" if text == NOTHING else text
+
+
+_TYPES: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
+    "int": (_INT, lambda value: str(int(value)), int),
+    "float": (_FLOAT, lambda value: f"{value:.1f}", float),
+    "percent": (_FLOAT, lambda value: f"{value * 100:.1f}", lambda text: float(text) / 100),
+    "percent0": (_FLOAT, lambda value: f"{value * 100:.0f}", lambda text: float(text) / 100),
+    "word": (r"\S+?", word, _read_word),
+    "action": ("|".join(GuardrailAction), str, GuardrailAction),
+}
+"""Of each type of value: what it looks like, how it is written, how it is read."""
+_NUMBERS = frozenset({"int", "float", "percent", "percent0"})
+
+
+class Template:
+    """A compiled template."""
+
+    def __init__(self, text: str) -> None:
+        self._pieces: list[tuple[str, str, int]] = []
+        self._types: dict[str, str] = {}
+        needed: set[str] = set()
+        pattern, group, inside, skips = "", 0, False, False
+        for match in _PIECE.finditer(text):
+            if match["mark"]:
+                inside = match["mark"] == "["
+                group += inside
+                pattern += "(?:" if inside else ")?"
+            elif match["literal"]:
+                self._pieces.append((match["literal"], "", group if inside else 0))
+                pattern += re.escape(match["literal"]).replace("–", "(?:–|--?)")
+            elif match["type"] == "text":
+                skips = True
+                pattern += ".*"
+            else:
+                self._pieces.append((match["fact"], match["type"], group if inside else 0))
+                self._types[match["fact"]] = match["type"]
+                pattern += f"(?P<{match['fact']}>{_TYPES[match['type']][0]})"
+                if not inside:
+                    needed.add(match["fact"])
+        self._needed = frozenset(needed)
+        self._regex = re.compile(pattern + ("" if skips else _TAIL_PATTERN))
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        """True when a line can be written of these facts."""
+        return all(self._known(name, facts) for name in self._needed)
+
+    def write(self, facts: Mapping[str, Any]) -> str:
+        """The line, without facts that the template does not name."""
+        left_out = self._left_out(facts)
+        return "".join(
+            _TYPES[kind][1](facts[name]) if kind else name
+            for name, kind, group in self._pieces
+            if group not in left_out
+        )
+
+    def said(self, facts: Mapping[str, Any]) -> set[str]:
+        """Names of the facts that the line written of `facts` tells."""
+        left_out = self._left_out(facts)
+        return {name for name, kind, group in self._pieces if kind and group not in left_out}
+
+    def read(self, line: str) -> tuple[dict[str, Any], list[tuple[str, str]]] | None:
+        """The values of a line and its ` name=value` tail, or None when it is another line."""
+        found = self._regex.fullmatch(line)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        tail = _TAIL.findall(groups.pop("tail_", None) or "")
+        return {name: _TYPES[self._types[name]][2](text) for name, text in groups.items() if text is not None}, tail
+
+    def _left_out(self, facts: Mapping[str, Any]) -> set[int]:
+        return {
+            group
+            for name, kind, group in self._pieces
+            if group and kind and (not self._known(name, facts) or facts[name] == "")
+        }
+
+    def _known(self, name: str, facts: Mapping[str, Any]) -> bool:
+        value = facts.get(name)
+        if self._types[name] in _NUMBERS:
+            return isinstance(value, (int, float)) and abs(value) < 1e15
+        return value is not None
+
+
+def typed(text: str) -> Any:
+    """The value of a ` name=value` pair: a number, true or false, or a word."""
+    if text in {"true", "false"}:
+        return text == "true"
+    if re.fullmatch(_INT, text):
+        return int(text)
+    return float(text) if re.fullmatch(_FLOAT, text) else _read_word(text)
+
+
+def tail(facts: Mapping[str, Any]) -> str:
+    """` name=value` for each fact that is known and can be told in a word."""
+    return "".join(
+        f" {name}={_tail_value(value)}" for name, value in facts.items() if value is not None and value != ""
+    )
+
+
+def _tail_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return word(value)
+
+
+_I, _W, _E = logging.INFO, logging.WARNING, logging.ERROR
+_G, _A = Guardrail, GuardrailAction
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One wording. `guardrail` and `action` are None for a line that is about no guardrail; `name` says which then.
+
+    In `template`, `{fact:type}` is a value: int, float (one decimal), percent and percent0 (a share, written times
+    100 with one decimal or none), word (no blanks), action, or text, which is skipped. `[...]` is left out when a value
+    in it is unknown. The first row that has all it needs is written: its values, its `facts`, which the wording itself
+    says, and `when`, the name of a fact that must be true, or two names `a<b`.
+    """
+
+    name: str
+    guardrail: Guardrail | None
+    action: GuardrailAction | None
+    level: int
+    template: str
+    when: str = ""
+    facts: tuple[tuple[str, bool | str], ...] = ()
+    read_only: bool = False
+
+    def holds(self, facts: Mapping[str, Any]) -> bool:
+        """True when the wording is right for these facts."""
+        if any(facts.get(name) != value for name, value in self.facts):
+            return False
+        less, is_comparison, more = self.when.partition("<")
+        if is_comparison:
+            entry, other = facts.get(less), facts.get(more)
+            return isinstance(entry, int) and isinstance(other, int) and entry < other
+        return not self.when or bool(facts.get(self.when))
+
+
+def _theirs(name: str, guardrail: Guardrail | None, action: GuardrailAction | None, template: str) -> Row:
+    return Row(name, guardrail, action, _I, template, read_only=True)
+
+
+_ATTEMPT = "(attempt {attempt:int}[/{attempts:int}])"
+_USE = "CONTEXT[ {level:word}]: {tokens:int}/{window:int} tokens ({utilisation:percent}%), "
+_SINCE = "[, pruned={pruned:int}][, overflows={overflows:int}]"
+_SWITCHES = (
+    "Guardrails: malformed={malformed:word} stream_strict={stream_strict:word} force_non_stream={force_non_stream:word}"
+    " tool_narrowing={tool_narrowing:word} thinking_off_on_tools={thinking_off_on_tools:word}"
+    " contamination_breaker={contamination_breaker:word}({threshold:int})"
+)
+_GUARDED = "served stream response via guarded non-stream path"
+
+# fmt: off
+_LIFE: tuple[Row, ...] = (
+    Row("context", None, None, _I, _USE + "~{turns:int} turns remaining" + _SINCE),
+    Row("context", None, None, _I, _USE + "unknown" + _SINCE),
+    _theirs("context", None, None, _USE + "~unknown turns remaining" + _SINCE),
+    _theirs("context", None, None, _USE + "unknown turns remaining" + _SINCE),
+    Row("request", None, None, _I, "REQ: stream={stream:word} msgs={messages:int} tools={tools:int}"),
+    _theirs("request", None, None, "REQ: stream={stream:word} msgs={messages:int} tools={tools:int} "
+            "max_tokens={:text}"),
+    Row("response", None, None, _I, "RESP: finish={finish:word}[ output_tokens={output_tokens:int}]"
+        "[ text_len={text_len:int}] tool_calls={tool_calls:int}"),
+    _theirs("response", None, None, "RESP: finish={finish:word} output_tokens={output_tokens:int} "
+            "text_len={text_len:int} text={:text}"),
+    Row("connect_failed", None, None, _W, "Upstream connect failed " + _ATTEMPT + ": {error:word}"
+        "[ – retrying in {seconds:float}s]"),
+    _theirs("connect_failed", None, None, "Upstream connect failed " + _ATTEMPT + ": {:text}"),
+    Row("started", None, None, _I, "Proxy started: listening on {listen:word} -> upstream {upstream:word}"),
+    Row("window", None, None, _I, "Context window: {window:int} tokens, prune threshold: {threshold:percent0}%, "
+        "prune target: {target:percent0}%"),
+    Row("window_unknown", None, None, _I, "Context window: unknown, prune threshold: {threshold:percent0}%, "
+        "prune target: {target:percent0}%"),
+    Row("guardrails", None, None, _I, _SWITCHES),
+    _theirs("auto", None, None, "tool_choice set to 'auto' by LOOP BREAKER"),
+)
+
+_TOOLS: tuple[Row, ...] = (
+    Row("", _G.MALFORMED_TOOL, _A.DETECTED, _W, "MALFORMED TOOL PAYLOAD: session={session:word} streak={streak:int} "
+        "kind={kind:word}[ tool={tool:word}]"),
+    _theirs("", _G.MALFORMED_TOOL, _A.DETECTED, "MALFORMED TOOL PAYLOAD: session={session:word} streak={streak:int} "
+            "excerpt={:text}"),
+    Row("", _G.MALFORMED_TOOL, _A.RETRIED, _W, "MALFORMED RETRY failed " + _ATTEMPT + ": HTTP {status:int}"),
+    Row("", _G.MALFORMED_TOOL, _A.RETRIED, _W, "MALFORMED RETRY invalid tool_call payload " + _ATTEMPT
+        + ": {reason:word}"),
+    _theirs("", _G.MALFORMED_TOOL, _A.RETRIED, "MALFORMED RETRY invalid tool_call payload " + _ATTEMPT + ": {:text}"),
+    Row("", _G.MALFORMED_TOOL, _A.RETRIED, _W, "MALFORMED RETRY started " + _ATTEMPT),
+    Row("", _G.MALFORMED_TOOL, _A.RECOVERED, _I, "MALFORMED RETRY success: produced tool_use " + _ATTEMPT,
+        when="calls"),
+    Row("", _G.MALFORMED_TOOL, _A.RECOVERED, _I, "MALFORMED RETRY produced clean text response " + _ATTEMPT),
+    _theirs("", _G.MALFORMED_TOOL, _A.RECOVERED, "MALFORMED RETRY produced clean text response{:text}"),
+    Row("", _G.MALFORMED_TOOL, _A.EXHAUSTED, _E, "MALFORMED TOOL PAYLOAD persisted after retries "
+        "(session={session:word}); returning clean guardrail response"),
+    Row("", _G.STRICT_STREAM, _A.APPLIED, _I, f"FORCED NON-STREAM: {_GUARDED}", facts=(("forced", True),)),
+    Row("", _G.STRICT_STREAM, _A.APPLIED, _I, f"STRICT STREAM GUARDRAIL: {_GUARDED}"),
+    Row("", _G.UNEXPECTED_END, _A.RETRIED, _W, "GUARDRAIL: unexpected end_turn without tool_use in active loop "
+        "(session={session:word}), retrying once with tool_choice=required"),
+    Row("", _G.UNEXPECTED_END, _A.RECOVERED, _I, "GUARDRAIL: retry produced tool_use; using retried response"),
+    Row("", _G.UNEXPECTED_END, _A.EXHAUSTED, _W, "GUARDRAIL: retry produced no tool_use; keeping the first response"),
+    Row("", _G.CONTAMINATION, _A.APPLIED, _W, "SESSION CONTAMINATION BREAKER: session={session:word} reset applied, "
+        "kept={kept:int} messages"),
+    Row("", _G.TOOL_NARROWING, _A.APPLIED, _I, "TOOL NARROWING: {before:int} -> {after:int} tools"),
+    _theirs("", _G.TOOL_NARROWING, _A.APPLIED, "TOOL NARROWING: {before:int} -> {after:int} tools ({:text}"),
+)
+
+_CONTEXT: tuple[Row, ...] = (
+    Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: {forced:int} consecutive forced tool_choice requests with "
+        "no progress streak={no_progress:int}. Releasing to 'auto'.", facts=(("reason", "forced"),)),
+    Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: Same tool pattern repeated {repeats:int} times with no "
+        "progress streak={no_progress:int}. Releasing tool_choice to 'auto'.", facts=(("reason", "loop"),)),
+    Row("", _G.LOOP_BREAKER, _A.RELEASED, _W, "LOOP BREAKER: Context utilization {utilisation:percent}% -- releasing "
+        "tool_choice to let model wrap up.", facts=(("reason", "context"),)),
+    Row("", _G.LOOP_BREAKER, _A.APPLIED, _W, "LOOP BREAKER: Same tool cycle of {period:int} ran {repeats:int} turns "
+        "with identical results, no progress streak={no_progress:int}. Telling the model."),
+    _theirs("", _G.MAX_TOKENS, _A.APPLIED, "MAX_TOKENS capped: {requested:int} -> {sent:int} (ctx={window:int}, "
+            "input~{prompt:int}, margin={margin:int})"),
+    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS capped: {requested:int} -> {sent:int}", when="sent<requested"),
+    Row("", _G.MAX_TOKENS, _A.APPLIED, _I, "MAX_TOKENS raised: {requested:int} -> {sent:int}", when="requested<sent"),
+    Row("", _G.CONTEXT_PRUNE, _A.APPLIED, _W, "PRUNED: removed {removed:int} messages (~{removed_tokens:int} tokens), "
+        "kept {kept:int} messages, {before:int} -> {after:int} of {window:int} ctx"),
+    _theirs("", _G.CONTEXT_PRUNE, _A.APPLIED, "PRUNED: removed {removed:int} messages (~{removed_tokens:int} tokens), "
+            "kept {kept:int} messages, target={target:percent0}% of {window:int} ctx"),
+    Row("", _G.CONTEXT_PRUNE, _A.DETECTED, _W, "CONTEXT OVERFLOW detected (count={overflows:int}): {prompt:int} tokens "
+        "> {window:int} maximum"),
+    _theirs("", _G.CONTEXT_PRUNE, _A.DETECTED, "CONTEXT OVERFLOW detected (count={overflows:int}){:text}"),
+    _theirs("", _G.REASONING_FALLBACK, _A.DETECTED, "Empty response with {chunks:int} reasoning chunks – "
+            "fallback suppressed (mode={mode:word})"),
+    _theirs("", _G.REASONING_FALLBACK, _A.APPLIED, "Empty response with {chunks:int} reasoning chunks – "
+            "emitting fallback text (mode={mode:word})"),
+    Row("", _G.EMPTY_RESPONSE, _A.RETRIED, _W, "EMPTY RESPONSE: retrying " + _ATTEMPT),
+    Row("", _G.EMPTY_RESPONSE, _A.RECOVERED, _I, "EMPTY RESPONSE: retry produced an answer " + _ATTEMPT),
+    Row("", _G.REPETITION_CUT, _A.APPLIED, _W, "REPETITION CUT: ended a turn that repeated itself after {chars:int} "
+        "characters"),
+)
+# fmt: on
+
+HEADLINES: dict[Guardrail, str] = {
+    Guardrail.MALFORMED_TOOL: "MALFORMED TOOL PAYLOAD",
+    Guardrail.STRICT_STREAM: "STRICT STREAM GUARDRAIL",
+    Guardrail.UNEXPECTED_END: "GUARDRAIL: unexpected end_turn",
+    Guardrail.LOOP_BREAKER: "LOOP BREAKER",
+    Guardrail.CONTAMINATION: "SESSION CONTAMINATION BREAKER",
+    Guardrail.TOOL_NARROWING: "TOOL NARROWING",
+    Guardrail.THINKING_OFF: "THINKING OFF",
+    Guardrail.REASONING_FALLBACK: "REASONING FALLBACK",
+    Guardrail.MAX_TOKENS: "MAX_TOKENS",
+    Guardrail.CONTEXT_PRUNE: "PRUNED",
+    Guardrail.REPETITION_CUT: "REPETITION CUT",
+    Guardrail.EMPTY_RESPONSE: "EMPTY RESPONSE",
+    Guardrail.SUPPLEMENT: "AGENTIC SUPPLEMENT",
+}
+"""How a guardrail's lines begin; with the action alone, this is the wording when no row has what it needs."""
+QUIET: frozenset[Guardrail] = frozenset({Guardrail.THINKING_OFF, Guardrail.SUPPLEMENT})
+"""Settings at work, on every tool turn: told at DEBUG."""
+LEVELS: dict[GuardrailAction, int] = {
+    GuardrailAction.DETECTED: _W,
+    GuardrailAction.RETRIED: _W,
+    GuardrailAction.RECOVERED: _I,
+    GuardrailAction.EXHAUSTED: _E,
+    GuardrailAction.APPLIED: _I,
+    GuardrailAction.RELEASED: _W,
+}
+CONTEXT_LEVELS: dict[str | None, int] = {None: _I, "ELEVATED": _W, "HIGH": _W, "CRITICAL": _E}
+
+ROWS: tuple[Row, ...] = (
+    *_LIFE,
+    *_TOOLS,
+    *_CONTEXT,
+    *(Row("", key, None, _I, f"{headline}: {{action:action}}") for key, headline in HEADLINES.items()),
+)
+
 
 MAX_LINE = 4096
 """Longer lines are none of these."""
@@ -34,7 +337,7 @@ def _by_head() -> dict[str, list[tuple[Row, Template]]]:
 _BY_HEAD = _by_head()
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 """What another proxy writes as its upstream said it, in the words of the Messages API."""
-_NO_REASON = frozenset({"", "None", *Outcome})
+_NO_REASON = frozenset({"", "None", *RequestOutcome})
 """Written for an end without a stop reason."""
 _CLIENT_LEFT_STATUS = 499
 _DAY = 86400.0
@@ -68,12 +371,12 @@ class ContextLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProxyLogLine:
     """Any line of the table. `guardrail` and `action` are None for one about no guardrail; `name` says which it is."""
 
     name: str
     guardrail: Guardrail | None
-    action: Action | None
+    action: GuardrailAction | None
     facts: dict[str, Any] = field(default_factory=dict)
     session: str = ""
     request_id: str = ""
@@ -81,7 +384,7 @@ class Line:
 
 
 def note_text(
-    guardrail: Guardrail, action: Action, facts: Mapping[str, Any], *, session: str = "", request_id: str = ""
+    guardrail: Guardrail, action: GuardrailAction, facts: Mapping[str, Any], *, session: str = "", request_id: str = ""
 ) -> tuple[int, str]:
     """Level (of `logging`) and text of what a guardrail did."""
     known = {**facts, _SESSION: session, "action": action}
@@ -91,7 +394,7 @@ def note_text(
             level = row.level if row.action is not None else LEVELS[action]
             said = template.said(known) | {name for name, _ in row.facts}
             text = template.write(known) + _ending(facts, said, session, request_id)
-            return (_DEBUG if guardrail in QUIET and action is Action.APPLIED else level), text
+            return (_DEBUG if guardrail in QUIET and action is GuardrailAction.APPLIED else level), text
     raise AssertionError(f"no line for {guardrail}:{action}")
 
 
@@ -118,7 +421,7 @@ def context_text(line: ContextLine) -> tuple[int, str]:
     return line_text("context", facts, session=line.session)
 
 
-def read_line(text: str, at: float | None = None) -> Line | None:
+def read_line(text: str, at: float | None = None) -> ProxyLogLine | None:
     """What a log line says, whatever its prefix; None when it is none of the table. Never raises.
 
     `at` (Unix time, now unless given) counts when the line has no time stamp. Stamps without a zone are local time.
@@ -164,15 +467,15 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
     )
 
 
-def _request(line: Line) -> RequestEvent:
+def _request(line: ProxyLogLine) -> RequestEvent:
     facts = line.facts
     finish, error = str(facts.get("finish", "")), facts.get("error")
     status, written = _whole(facts.get("status")), _whole(facts.get("output_tokens"))
-    outcome = Outcome.OK
-    if finish == Outcome.CLIENT_LEFT or status == _CLIENT_LEFT_STATUS:
-        outcome = Outcome.CLIENT_LEFT
-    elif finish == Outcome.ERROR or error or (status or 0) >= 400:
-        outcome = Outcome.ERROR
+    outcome = RequestOutcome.OK
+    if finish == RequestOutcome.CLIENT_LEFT or status == _CLIENT_LEFT_STATUS:
+        outcome = RequestOutcome.CLIENT_LEFT
+    elif finish == RequestOutcome.ERROR or error or (status or 0) >= 400:
+        outcome = RequestOutcome.ERROR
     # Only our lines name the request; they leave out retries when there were none. Other proxies write 0 tokens when
     # the upstream told no number.
     ours = bool(line.request_id)
@@ -212,7 +515,7 @@ def _ending(facts: Mapping[str, Any], said: set[str], session: str, request_id: 
     return tail(rest)
 
 
-def _line(row: Row, facts: dict[str, Any], pairs: list[tuple[str, str]], at: float) -> Line:
+def _line(row: Row, facts: dict[str, Any], pairs: list[tuple[str, str]], at: float) -> ProxyLogLine:
     action = facts.pop("action", None) or row.action
     facts.update(row.facts)
     words = dict(pairs)
@@ -221,7 +524,7 @@ def _line(row: Row, facts: dict[str, Any], pairs: list[tuple[str, str]], at: flo
     request_id = words.pop(_REQUEST, "")
     for name, text in words.items():
         facts.setdefault(name, typed(text))
-    return Line(row.name, row.guardrail, action, facts, session, request_id, at)
+    return ProxyLogLine(row.name, row.guardrail, action, facts, session, request_id, at)
 
 
 def _stamp(prefix: re.Match[str], now: float) -> float:

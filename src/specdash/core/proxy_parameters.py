@@ -5,7 +5,14 @@ The names and meanings are those of the UAP Anthropic proxy 1.13; where a defaul
 
 from __future__ import annotations
 
-from specdash.core.parameters import Kind, Parameter, Scalar
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from specdash.core.parameters import Parameter, Scalar, ValueKind
+from specdash.system.text import markdown_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SECRETS = frozenset({"PROXY_API_KEY", "PROXY_UPSTREAM_API_KEY"})
 Bounds = tuple[float | None, float | None]
@@ -13,12 +20,12 @@ Bounds = tuple[float | None, float | None]
 
 def _row(
     key: str,
-    kind: Kind,
+    kind: ValueKind,
     meaning: str,
     default: Scalar | None = None,
     bounds: Bounds = (None, None),
     unit: str = "",
-    choices: tuple[str, ...] = (),
+    choices: Mapping[str, str] = MappingProxyType({}),
     looks: tuple[str, str] = ("", ""),
 ) -> Parameter:
     return Parameter(
@@ -38,7 +45,7 @@ def _row(
     )
 
 
-_I, _N, _T, _P, _S = Kind.INTEGER, Kind.NUMBER, Kind.TEXT, Kind.PATH, Kind.SWITCH
+_I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
 _SECONDS: Bounds = (0, 86400)
 _FRACTION: Bounds = (0, 1)
 _COUNT: Bounds = (1, 1_000_000)
@@ -66,6 +73,8 @@ LISTENING: tuple[Parameter, ...] = (
          "MiB"),
     _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
     _row("PROXY_LOG_MAX_MIB", _I, "size at which that file is moved to '.1' (three are kept)", 16, (1, 4096), "MiB"),
+    _row("PROXY_OTEL", _S, "tell an OpenTelemetry collector of every request; OTEL_* variables say which and how "
+         "(docs/opentelemetry.md)", default=False),
 )
 """Read at start-up only: a change needs a restart of the proxy."""
 
@@ -85,8 +94,8 @@ CLIENTS: tuple[Parameter, ...] = (
 )
 
 LIMITS: tuple[Parameter, ...] = (
-    _row("PROXY_LOG_LEVEL", _T, "least severe level of the human log", "INFO", choices=(
-        "DEBUG", "INFO", "WARNING", "ERROR")),
+    _row("PROXY_LOG_LEVEL", _T, "least severe level of the human log", "INFO", choices={
+        "DEBUG": "everything", "INFO": "what happens", "WARNING": "what may be wrong", "ERROR": "what went wrong"}),
     _row("PROXY_READ_TIMEOUT", _N, "longest silence of the upstream before a request fails with 504", 600.0,
          (0.05, 86400), "s"),
     _row("PROXY_CONNECT_TIMEOUT", _N, "longest wait for a connection to the upstream", 10.0, (0.05, 600), "s"),
@@ -144,15 +153,19 @@ TOOLS: tuple[Parameter, ...] = (
 )
 
 ANSWERS: tuple[Parameter, ...] = (
-    _row("PROXY_STREAM_REASONING_FALLBACK", _T, "what a turn of nothing but reasoning shows", "off", choices=(
-        "off", "sanitized", "visible")),
+    _row("PROXY_STREAM_REASONING_FALLBACK", _T, "what a turn of nothing but reasoning shows", "off", choices={
+        "off": "nothing", "sanitized": "one line of it, shortened", "visible": "the reasoning itself"}),
     _row("PROXY_STREAM_REASONING_MAX_CHARS", _I, "longest sanitized fallback", 240, (1, 1_000_000), "characters"),
     _row("PROXY_EMPTY_RESPONSE_RETRY_MAX", _I, "retries of a turn that ended with nothing at all", 1, (0, 10)),
     _row("PROXY_REPETITION_CUT", _S, "end a turn that repeats itself without end", True),
     _row("PROXY_REPETITION_CHARS", _I, "length of exact repetition that counts as endless", 3000, (200, 1_000_000),
          "characters"),
     _row("PROXY_AGENTIC_SUPPLEMENT_MODE", _T, "rules for tool use added to the system prompt of tool turns", "off",
-         choices=("clean", "legacy", "off")),
+         choices={
+             "clean": "how a call is made",
+             "legacy": "that calls have to be made, as in earlier proxies",
+             "off": "none",
+         }),
 )
 # fmt: on
 
@@ -166,9 +179,9 @@ GROUPS: tuple[tuple[str, tuple[Parameter, ...]], ...] = (
     ("Answers", ANSWERS),
 )
 """Every parameter, by what it is about."""
-PARAMETERS: tuple[Parameter, ...] = tuple(one for _, rows in GROUPS for one in rows)
-BY_KEY: dict[str, Parameter] = {one.key: one for one in PARAMETERS}
-NEEDS_RESTART: frozenset[str] = frozenset(one.key for one in LISTENING)
+PARAMETERS: tuple[Parameter, ...] = tuple(row for _, rows in GROUPS for row in rows)
+BY_KEY: dict[str, Parameter] = {parameter.key: parameter for parameter in PARAMETERS}
+NEEDS_RESTART: frozenset[str] = frozenset(parameter.key for parameter in LISTENING)
 """Keys that SIGHUP cannot apply."""
 MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
 """Keys whose bad value refuses the start; a bad value of any other key is reported and its default holds."""
@@ -176,12 +189,12 @@ MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
 
 def keys_table() -> str:
     """The table of docs/proxy.md, generated."""
-    rows = ["| key | value | default | | meaning |", "|---|---|---|---|---|"]
-    for one in PARAMETERS:
-        default = "" if one.default is None else f"`{_shown(one.default)}`"
-        restart = "restart" if one.key in NEEDS_RESTART else ""
-        rows.append(f"| `{one.key}` | {_values(one)} | {default} | {restart} | {one.meaning} |")
-    return "\n".join(rows)
+    rows = [("key", "value", "default", "", "meaning")]
+    for parameter in PARAMETERS:
+        default = "" if parameter.default is None else f"`{_shown(parameter.default)}`"
+        restart = "restart" if parameter.key in NEEDS_RESTART else ""
+        rows.append((f"`{parameter.key}`", _values(parameter), default, restart, parameter.meaning))
+    return markdown_table(rows)
 
 
 def _shown(value: Scalar) -> str:
@@ -190,13 +203,13 @@ def _shown(value: Scalar) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _values(one: Parameter) -> str:
-    if one.choices:
-        return ", ".join(one.choices)
-    if one.minimum is None:
-        return one.form or str(one.kind)
-    most = "" if one.maximum is None else f"{one.maximum:.10g}"
-    return f"{one.kind}, {one.minimum:g}…{most}{' ' + one.unit if one.unit else ''}"
+def _values(parameter: Parameter) -> str:
+    if parameter.choices:
+        return ", ".join(parameter.choices)
+    if parameter.minimum is None:
+        return parameter.form or str(parameter.kind)
+    most = "" if parameter.maximum is None else f"{parameter.maximum:.10g}"
+    return f"{parameter.kind}, {parameter.minimum:g}…{most}{' ' + parameter.unit if parameter.unit else ''}"
 
 
 if __name__ == "__main__":

@@ -2,18 +2,122 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import ipaddress
+import re
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from specdash.core.errors import UsageError
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from specdash.core.start_check import StartCheck
+    from specdash.core.records import StartCheck
+
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0", "::"})  # noqa: S104 - named, not bound
 
 
+def is_loopback(host: str | None) -> bool:
+    """Whether a host is `localhost` or a loopback address."""
+    try:
+        return host is not None and ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_local(host: str | None) -> bool:
     """Whether the host of an address is this machine, as far as its name says so."""
-    return host is not None and (host in LOCAL_HOSTS or host.startswith("127."))
+    return host in LOCAL_HOSTS or is_loopback(host)
+
+
+def local_port(url: str) -> int | None:
+    """The port of an address on this machine, None for another machine."""
+    parts = urlsplit(url)
+    if not is_local(parts.hostname) or is_over_ssh(url):
+        return None
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+SSH = "ssh://"
+"""How the address of a server begins that is watched from its own machine (docs/remote.md)."""
+
+
+def is_over_ssh(url: str) -> bool:
+    """Whether the address is that of a machine on which `specdash agent` watches the server."""
+    return url[: len(SSH)].lower() == SSH
+
+
+def is_seen_whole(url: str) -> bool:
+    """Whether GPUs, processes and memory that are seen are those of the machine where the server runs."""
+    return is_over_ssh(url) or is_local(urlsplit(url).hostname)
+
+
+@dataclass(frozen=True, slots=True)
+class SshHost:
+    """The machine where a server runs, as the user's own ssh reaches it, and how the agent is started there."""
+
+    name: str
+    """`user@host` or a name of the user's ssh_config."""
+    port: int | None = None
+    server: str | None = None
+    """Address of the server as it is seen from there; None: the one that is found there."""
+    command: tuple[str, ...] = ("ssh",)
+    """The user's ssh, with options of its own."""
+    program: str = "specdash"
+    """What the shell there calls specdash."""
+    options: tuple[str, ...] = ()
+    """Of `specdash agent`: what the user said of the server, as it holds there."""
+
+    @property
+    def url(self) -> str:
+        """What the target is called."""
+        port = f":{self.port}" if self.port is not None else ""
+        user, at, host = self.name.rpartition("@")
+        shown = f"{user}{at}[{host}]" if ":" in host else self.name
+        server = f"/{self.server.removeprefix('http://')}" if self.server is not None else ""
+        return f"{SSH}{shown}{port}{server}"
+
+    def words(self, command: str) -> str:
+        """A command line that runs a command of specdash there, for people."""
+        import shlex
+
+        port = ("-p", str(self.port)) if self.port is not None else ()
+        return f"{shlex.join((*self.command, *port, self.name))} {self.program} {command}"
+
+    def argv(self, options: tuple[str, ...]) -> tuple[str, ...]:
+        """What starts the agent there, with these options more. ssh asks for nothing that would need a person."""
+        import shlex
+
+        server = ("--url", self.server) if self.server is not None else ()
+        agent = shlex.join((*server, *self.options, *options))
+        port = ("-p", str(self.port)) if self.port is not None else ()
+        return (*self.command, "-o", "BatchMode=yes", "-T", *port, self.name, f"{self.program} agent {agent}")
+
+
+_SSH_NAME = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])")
+"""None begins with a dash, which ssh would take for an option."""
+
+
+def ssh_host(written: str, **settings: Any) -> SshHost:
+    """The machine of `ssh://[user@]host[:port][/SERVER]`; SERVER is an address as the machine itself writes it, such as
+    127.0.0.1:8081. `settings` are further fields. Raises UsageError."""
+    rest = written.strip()[len(SSH) :]
+    place, _, server = rest.partition("/")
+    name, colon, port = place.rpartition(":") if re.search(r":\d*$", place) else (place, "", "")
+    wanted = "write ssh://user@host, with :PORT and /127.0.0.1:8081 where needed"
+    if not _SSH_NAME.fullmatch(name):
+        if "@" in name and ":" in name.split("@")[0]:
+            raise UsageError(f"the ssh address holds a password; ssh takes keys, not passwords: {wanted}")
+        raise UsageError(f"{written!r} names no host; {wanted}")
+    if colon and not (port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"{written!r}: {port!r} is no port; {wanted}")
+    return SshHost(
+        name.replace("[", "").replace("]", ""),
+        int(port) if colon else None,
+        normalise_url(server) if server.strip("/") else None,
+        **settings,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +153,58 @@ class Target:
     """How the proxy was found, in words."""
     proxy_found: tuple[str, ...] = ()
     """Which of these come from the run record of a proxy, by name; empty for a proxy that the user named."""
+    ssh: SshHost | None = None
+    """Where an agent watches it; None for one that is asked from here."""
+    name: str = ""
+    """Its name in config.toml, "" for one that is not there."""
+    group: str = ""
+    """The group that it is in there."""
+    gpu_host: SshHost | None = None
+    """Whose GPUs are its own, where neither it nor an agent beside it tells."""
+
+    @property
+    def label(self) -> str:
+        """What people call it: its name, else its address."""
+        return self.name or self.url
+
+
+# The address of a llama-server as a user may write it.
+
+_UNPRINTABLE = re.compile(r"[\s\x00-\x1f\x7f]")
+
+
+def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
+    """`scheme://host[:port][/prefix]` without a trailing slash or `/v1`; http where no scheme is given. `key_option` is
+    the option that names its key.
+
+    Raises UsageError for what cannot be the base address of a server, also when it holds a user name or password.
+    """
+    address = written.strip()
+    if "@" in address.split("://")[-1].split("/")[0]:
+        raise UsageError(f"the server address holds a user name or password; give a key with {key_option} NAME")
+    if not address or _UNPRINTABLE.search(address):
+        raise UsageError(f"{written!r} is no server address; write one like http://127.0.0.1:8080")
+    if "://" not in address:
+        address = f"http://{address}"
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"server address: {error}; write one like http://127.0.0.1:8080") from None
+    if parts.scheme.lower() not in ("http", "https"):
+        raise UsageError(f"{written!r}: the scheme must be http or https, not {parts.scheme!r}")
+    if not host or re.search(r"[^\w.:%\-]", host):
+        raise UsageError(f"{written!r} names no host; write an address like http://127.0.0.1:8080")
+    if parts.query or parts.fragment:
+        raise UsageError(f"{written!r}: a base address has no ? or # part; leave it off")
+    shown_host = f"[{host}]" if ":" in host else host
+    authority = shown_host if port is None else f"{shown_host}:{port}"
+    path = parts.path.rstrip("/")
+    path = path.removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme.lower()}://{authority}{path}"
+
+
+def target_url(written: str) -> str:
+    """What a target is called whose address is written so: `normalise_url`, or that of a machine behind ssh. Raises
+    UsageError."""
+    return ssh_host(written).url if is_over_ssh(written.strip()) else normalise_url(written)

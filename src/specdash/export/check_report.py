@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from specdash.core.alerts import AlertSeverity
-from specdash.core.readings import Status
-from specdash.export.alerts_snapshot import alert_json, alert_line
-from specdash.export.trial_snapshot import trial_json
+from specdash.core.readings import ReadingStatus
+from specdash.core.records import AlertSeverity
+from specdash.export.snapshot import alert_json, alert_line, trial_json
 from specdash.insight.picture import BackendState
-from specdash.insight.rules.runbook import runbook
+from specdash.insight.rules.catalogue import runbook
+from specdash.insight.speedup import verdict as speedup_verdict
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
+    from specdash.export import documents
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule, RuleSpec
 
-SCHEMA = "specdash.check/1"
+SCHEMA: Final = "specdash.check/1"
 
 
 class CheckStatus(IntEnum):
@@ -33,7 +34,7 @@ class CheckStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckVerdict:
     """What was judged: `alerts` are those that count, worst first, `judged` how many rules could be judged."""
 
     status: CheckStatus
@@ -43,30 +44,32 @@ class Verdict:
     seconds: float
 
 
-def verdict(picture: Picture, rules: Sequence[Rule], fail_on: AlertSeverity, seconds: float, *, ended: bool) -> Verdict:
+def verdict(
+    picture: Picture, rules: Sequence[Rule], fail_on: AlertSeverity, seconds: float, *, ended: bool
+) -> CheckVerdict:
     """The result of a look of `seconds`. With `ended`, alerts that were raised and are over count too, but for those
     that were refuted."""
-    past = [one for one in picture.alerts.past if not one.refuted] if ended else []
+    past = [alert for alert in picture.alerts.past if not alert.refuted] if ended else []
     found = [*picture.alerts.active, *past]
-    alerts = tuple(sorted(found, key=lambda one: (-one.severity.rank, one.ended is not None, one.since)))
+    alerts = tuple(sorted(found, key=lambda alert: (-alert.severity.rank, alert.ended is not None, alert.since)))
     unjudged = {rule for rule, _ in picture.alerts.unjudged}
     judged = sum(rule.spec.enabled and rule.spec.id not in unjudged for rule in rules)
-    return Verdict(_status(picture, alerts, fail_on), alerts, picture, judged, seconds)
+    return CheckVerdict(_status(picture, alerts, fail_on), alerts, picture, judged, seconds)
 
 
 def _status(picture: Picture, alerts: Iterable[Alert], fail_on: AlertSeverity) -> CheckStatus:
-    worst = max((one.severity.rank for one in alerts), default=-1)
+    worst = max((alert.severity.rank for alert in alerts), default=-1)
     if worst >= fail_on.rank:
         return CheckStatus.CRITICAL if worst == AlertSeverity.CRITICAL.rank else CheckStatus.WARNING
     return CheckStatus.UNKNOWN if picture.backend.state is BackendState.UNKNOWN else CheckStatus.OK
 
 
-def first_line(result: Verdict) -> str:
-    """`CRITICAL - Server is down: … | decode=0 …`."""
+def first_line(result: CheckVerdict) -> str:
+    """`OK - http://…: live, 47 rules judged, none holds; PAYS 1.6× | decode=57.6 … speedup=1.63`."""
     return f"{result.status.name} - {_words(result)} | {_performance(result)}"
 
 
-def _words(result: Verdict) -> str:
+def _words(result: CheckVerdict) -> str:
     alerts, backend = result.alerts, result.picture.backend
     trial = f"; {result.picture.trial.words}" if result.picture.trial is not None else ""
     if result.status is CheckStatus.UNKNOWN:
@@ -74,11 +77,13 @@ def _words(result: Verdict) -> str:
     elif not alerts:
         words = f"{backend.state}, {result.judged} rules judged, none holds"
     else:
-        cause = next((one for one in alerts if one.key == result.picture.alerts.cause_key), alerts[0])
+        cause = next((alert for alert in alerts if alert.key == result.picture.alerts.cause_key), alerts[0])
         others = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
         over = " (over)" if cause.ended is not None else ""
         words = f"{cause.title}: {cause.summary}{over}{others}"
-    return one_line(f"{backend.url}: {words}{trial}")
+    judged = speedup_verdict.verdict(result.picture)
+    pays = f"; {judged.headline}" if judged.is_clear else ""
+    return one_line(f"{backend.url}: {words}{pays}{trial}")
 
 
 def one_line(words: str) -> str:
@@ -87,11 +92,11 @@ def one_line(words: str) -> str:
     return " ".join(printable.replace("|", "/").split())
 
 
-def performance(result: Verdict) -> dict[str, tuple[float, str]]:
+def performance(result: CheckVerdict) -> dict[str, tuple[float, str]]:
     """Figures for graphs, with their units; what is not known is left out."""
     backend = result.picture.backend
     acceptance = backend.speculation.acceptance.window
-    severities = [one.severity for one in result.alerts]
+    severities = [alert.severity for alert in result.alerts]
     values: dict[str, tuple[float | None, str]] = {
         "critical": (severities.count(AlertSeverity.CRITICAL), ""),
         "warning": (severities.count(AlertSeverity.WARNING), ""),
@@ -101,19 +106,25 @@ def performance(result: Verdict) -> dict[str, tuple[float, str]]:
         "decode": (backend.decode.value if backend.decode.basis == "live" else None, ""),
         "prefill": (backend.prefill.value if backend.prefill.basis == "live" else None, ""),
         "acceptance": (
-            acceptance.value * 100.0 if acceptance.value is not None and acceptance.status is Status.KNOWN else None,
+            acceptance.value * 100.0
+            if acceptance.value is not None and acceptance.status is ReadingStatus.KNOWN
+            else None,
             "%",
         ),
         "uptime": (backend.uptime_s, "s"),
+        "speedup": (
+            result.picture.speedup.value if speedup_verdict.verdict(result.picture).is_clear else None,
+            "",
+        ),
     }
     return {name: (value, unit) for name, (value, unit) in values.items() if value is not None}
 
 
-def _performance(result: Verdict) -> str:
+def _performance(result: CheckVerdict) -> str:
     return " ".join(f"{name}={value:.6g}{unit}" for name, (value, unit) in performance(result).items())
 
 
-def report(result: Verdict, rules: Sequence[Rule], *, verbose: bool) -> str:
+def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str:
     """The first line and one line per alert; verbose, with evidence, runbook and the rules that could not be judged."""
     specs = {rule.spec.id: rule.spec for rule in rules}
     lines = [first_line(result)]
@@ -133,7 +144,7 @@ def _details(alert: Alert, spec: RuleSpec | None) -> list[str]:
     if spec is not None:
         todo = runbook(spec, alert)
         lines.append(todo.meaning)
-        lines += [f"check: {one}" for one in todo.checks]
+        lines += [f"check: {check}" for check in todo.checks]
         lines += [f"remedy: {todo.remedy}"] if todo.remedy else []
     lines += [f"fix: specdash apply {_assignment(key, value)}" for key, value in alert.fix]
     return lines
@@ -143,7 +154,7 @@ def _assignment(key: str, value: str | None) -> str:
     return f"-{key}" if value is None else f"{key}={value}"
 
 
-def as_json(result: Verdict, rules: Sequence[Rule]) -> dict[str, Any]:
+def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> documents.CheckDocument:
     """The result as a JSON-ready object."""
     specs = {rule.spec.id: rule.spec for rule in rules}
     backend = result.picture.backend
@@ -153,19 +164,60 @@ def as_json(result: Verdict, rules: Sequence[Rule]) -> dict[str, Any]:
         "exit_code": int(result.status),
         "line": _words(result),
         "cause": result.picture.alerts.cause or None,
+        "verdict": speedup_verdict.verdict(result.picture).headline,
         "url": backend.url,
-        "state": str(backend.state),
+        "state": backend.state,
         "reason": backend.reason or None,
         "trial": trial_json(result.picture),
         "seconds": round(result.seconds, 3),
         "judged": result.judged,
-        "alerts": [{**alert_json(one), "runbook": _runbook(specs.get(one.rule), one)} for one in result.alerts],
+        "alerts": [{**alert_json(alert), "runbook": _runbook(specs.get(alert.rule), alert)} for alert in result.alerts],
         "unjudged": dict(result.picture.alerts.unjudged),
         "performance": {name: value for name, (value, _) in performance(result).items()},
     }
 
 
-def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any] | None:
+# Many servers at once.
+
+ALL_SCHEMA: Final = "specdash.check-all/1"
+_GRAVITY = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.CRITICAL)
+
+
+def worst_status(results: Iterable[CheckVerdict]) -> CheckStatus:
+    """The gravest: critical before unknown before warning."""
+    return max((result.status for result in results), key=_GRAVITY.index)
+
+
+def _line_of_all(results: Mapping[str, CheckVerdict]) -> str:
+    status = worst_status(results.values())
+    worst = [name for name, result in results.items() if result.status is status]
+    if status is CheckStatus.OK:
+        return f"{len(results)} servers, none with an alert"
+    return one_line(f"{len(worst)} of {len(results)} servers: {', '.join(worst)}")
+
+
+def report_of_all(results: Mapping[str, CheckVerdict], rules: Sequence[Rule], *, verbose: bool) -> str:
+    """The worst in a line, then the report of each server below its name, the worst first."""
+    lines = [f"{worst_status(results.values()).name} - {_line_of_all(results)}"]
+    for name, result in sorted(results.items(), key=lambda pair: -_GRAVITY.index(pair[1].status)):
+        first, *rest = report(result, rules, verbose=verbose).splitlines()
+        lines += [f"{one_line(name)}: {first}", *(f"    {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def all_as_json(results: Mapping[str, CheckVerdict], rules: Sequence[Rule]) -> documents.CheckAllDocument:
+    """The results as a JSON-ready object."""
+    status = worst_status(results.values())
+    return {
+        "schema": ALL_SCHEMA,
+        "status": status.name,
+        "exit_code": int(status),
+        "line": _line_of_all(results),
+        "servers": [{"name": name, "result": as_json(result, rules)} for name, result in results.items()],
+    }
+
+
+def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> documents.RunbookDocument | None:
     if spec is None:
         return None
     todo = runbook(spec, alert)
@@ -188,19 +240,19 @@ def _limits(limits: Mapping[str, float]) -> str:
     return f" ({named})" if named else ""
 
 
-def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+def catalogue_json(rules: Iterable[Rule]) -> list[documents.CatalogueRule]:
     """All rules with everything that is said of them."""
     return [
         {
             "rule": spec.id,
             "family": spec.family,
             "title": spec.title,
-            "severity": str(spec.severity),
+            "severity": spec.severity,
             "enabled": spec.enabled,
             "raise_after_s": spec.raise_after_s,
             "clear_after_s": spec.clear_after_s,
             "limits": dict(spec.limits),
-            "needs": [str(source) for source in spec.needs],
+            "needs": list(spec.needs),
             "counters": list(spec.counters),
             "explains": list(spec.explains),
             "runbook": _runbook(spec),

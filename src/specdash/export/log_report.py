@@ -8,20 +8,24 @@ from __future__ import annotations
 import json
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from specdash.core.token_speed import DECODE, PREFILL, speed
+from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
+from specdash.system.data import json_of
+from specdash.system.stats import share
+from specdash.system.text import MIB, UNKNOWN, number, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from specdash.core.log_facts import ServerEvent
-    from specdash.core.token_speed import SpeedLimits
-    from specdash.insight.log_summary import LogSummary
-    from specdash.insight.requests import LoggedRequest
+    from specdash.core.proxy_events import SpeedLimits
+    from specdash.export import documents
+    from specdash.insight.log.log_summary import LogSummary
+    from specdash.insight.request import DraftTally, ServedRequest
 
-SCHEMA = "specdash.parse-log/1"
+SCHEMA: Final = "specdash.parse-log/1"
 _SHOWN_REQUESTS = 10
 _encode = json.JSONEncoder(allow_nan=False).encode
 _REQUEST_FIELDS = (
@@ -31,9 +35,11 @@ _REQUEST_FIELDS = (
 )  # fmt: skip
 _STEPS_AT = _REQUEST_FIELDS.index("steps")
 _REQUEST = "{" + ", ".join(f'"{name}": %s' for name in _REQUEST_FIELDS) + "}"
-_values_of = attrgetter(*(name for name in _REQUEST_FIELDS if name != "steps"))
+_ATTRIBUTES = {"prompt_tokens": "processed_tokens"}
+_values_of = attrgetter(*(_ATTRIBUTES.get(name, name) for name in _REQUEST_FIELDS if name != "steps"))
 _NUMBERS = frozenset({int, float})
 _WORDS = {None: "null", True: "true", False: "false"}
+_SERVER_SHOWN: Final = ("build", "model", "draft_model", "url", "slots", "n_ctx_slot")
 _SEVERITIES = ("error", "warning", "notice")
 
 
@@ -49,7 +55,7 @@ def json_lines(summary: LogSummary, path: str) -> Iterator[str]:
     yield "]}"
 
 
-def _head(summary: LogSummary, path: str) -> dict[str, Any]:
+def _head(summary: LogSummary, path: str) -> documents.LogHead:
     return {
         "schema": SCHEMA,
         "file": path,
@@ -59,12 +65,7 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
         "last_s": summary.last_s,
         "server": _server(summary),
         "totals": _totals(summary),
-        "steps": {
-            "count": summary.steps,
-            "accepted": summary.steps_accepted,
-            "generated": summary.steps_generated,
-            "replays": summary.replays,
-        },
+        "steps": _steps(summary.steps),
         "statistics": _statistics(summary),
         "warnings": _warnings(summary),
         "checkpoints": _checkpoints(summary),
@@ -72,25 +73,25 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
     }
 
 
-def _request(request: LoggedRequest) -> str:
+def _request(request: ServedRequest) -> str:
     """A request as JSON. There may be a hundred thousand, so only what is neither number nor word is left to `json`."""
     values = [
         value if type(value) in _NUMBERS else _WORDS.get(value) or _encode(value) for value in _values_of(request)
     ]
-    values.insert(_STEPS_AT, _encode(_steps(request)) if request.steps else "null")
+    values.insert(_STEPS_AT, _encode(_steps(request.steps)) if request.steps.steps else "null")
     return _REQUEST % tuple(values)
 
 
-def _steps(request: LoggedRequest) -> dict[str, int]:
+def _steps(drafts: DraftTally) -> documents.StepTally:
     return {
-        "count": request.steps,
-        "accepted": request.steps_accepted,
-        "generated": request.steps_generated,
-        "replays": request.replays,
+        "count": drafts.steps or 0,
+        "accepted": drafts.accepted,
+        "generated": drafts.drafted,
+        "replays": drafts.replays,
     }
 
 
-def _totals(summary: LogSummary) -> dict[str, Any]:
+def _totals(summary: LogSummary) -> documents.LogTotals:
     requests = summary.requests
     generated, accepted = _sum(requests, "draft_generated"), _sum(requests, "draft_accepted")
     return {
@@ -99,47 +100,41 @@ def _totals(summary: LogSummary) -> dict[str, Any]:
         "cancelled": sum(request.cancelled for request in requests),
         "failed": sum(request.error is not None for request in requests),
         "unfinished": sum(not request.finished for request in requests),
-        "prompt_tokens": _sum(requests, "prompt_tokens"),
-        "prompt_tokens_per_second": _rate(requests, "prompt_tokens", "prompt_ms", PREFILL),
+        "prompt_tokens": _sum(requests, "processed_tokens"),
+        "prompt_tokens_per_second": _rate(requests, "processed_tokens", "prompt_ms", PREFILL),
         "decode_tokens": _sum(requests, "decode_tokens"),
         "decode_tokens_per_second": _rate(requests, "decode_tokens", "decode_ms", DECODE),
         "draft_generated": generated,
         "draft_accepted": accepted,
-        "acceptance": accepted / generated if generated and accepted is not None else None,
+        "acceptance": share(accepted, generated),
     }
 
 
-def _sum(requests: Iterable[LoggedRequest], field: str) -> float | None:
+def _sum(requests: Iterable[ServedRequest], field: str) -> float | None:
     """The sum of what is known of a field, None when no request has it."""
     values = [value for value in map(attrgetter(field), requests) if value is not None]
     return sum(values) if values else None
 
 
-def _rate(requests: Iterable[LoggedRequest], tokens: str, ms: str, limits: SpeedLimits) -> float | None:
+def _rate(requests: Iterable[ServedRequest], tokens: str, ms: str, limits: SpeedLimits) -> float | None:
     """Tokens per second over all requests that have both."""
     known = [pair for pair in map(attrgetter(tokens, ms), requests) if None not in pair]
     return speed(sum(count for count, _ in known), sum(time for _, time in known), limits)
 
 
-def _statistics(summary: LogSummary) -> dict[str, Any]:
+_STATISTICS = "printed_type calls drafts_generated drafts_accepted tokens_generated tokens_accepted"
+_STATISTICS += " mean_accepted_length acceptance_per_position"
+
+
+def _statistics(summary: LogSummary) -> dict[str, documents.TypeStatistics]:
     return {
-        name if origin is None else f"{name}@{origin}": {
-            "printed_type": last.printed_type,
-            "calls": last.calls,
-            "drafts_generated": last.drafts_generated,
-            "drafts_accepted": last.drafts_accepted,
-            "tokens_generated": last.tokens_generated,
-            "tokens_accepted": last.tokens_accepted,
-            "mean_accepted_length": last.mean_accepted_length,
-            "acceptance_per_position": last.acceptance_per_position,
-            "durations_ms": last.durations_ms or None,
-            "at_s": last.at_s,
-        }
+        name if origin is None else f"{name}@{origin}": json_of(last, _STATISTICS)
+        | {"durations_ms": last.durations_ms or None, "at_s": last.at_s}
         for (name, origin), last in summary.statistics.items()
     }
 
 
-def _warnings(summary: LogSummary) -> dict[str, Any]:
+def _warnings(summary: LogSummary) -> dict[str, documents.LogWarning]:
     return {
         name: {
             "title": WARNING_CLASSES[name].title,
@@ -163,7 +158,7 @@ def _gravity(item: tuple[str, Any]) -> tuple[int, int, str]:
     return _SEVERITIES.index(str(WARNING_CLASSES[name].severity)), -tally.count, name
 
 
-def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
+def _checkpoints(summary: LogSummary) -> list[documents.LoggedCheckpoints]:
     return [
         {
             "kind": kind,
@@ -176,7 +171,7 @@ def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
     ]
 
 
-def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
+def _prompt_cache(summary: LogSummary) -> documents.PromptCacheDocument:
     state = summary.cache_state
     known = [
         (request.prompt_cached, request.prompt_total_tokens)
@@ -196,12 +191,12 @@ def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
         "update_ms": round(summary.cache_update_ms, 3),
         "reused_tokens": cached if known else None,
         "prompt_tokens": total if known else None,
-        "reused_share": cached / total if total else None,
+        "reused_share": share(cached, total),
         "slots_selected": dict(summary.selections),
     }
 
 
-def _server(summary: LogSummary) -> dict[str, Any]:
+def _server(summary: LogSummary) -> documents.LoggedServer:
     """The last server that wrote the log."""
     events = {event.name: event for event in summary.events if event.origin is None}
 
@@ -235,7 +230,7 @@ def _server(summary: LogSummary) -> dict[str, Any]:
     }
 
 
-def _event(event: ServerEvent) -> dict[str, Any]:
+def _event(event: ServerEvent) -> documents.LoggedEvent:
     return {"name": event.name, "at_s": event.at_s, "origin": event.origin, "fields": dict(event.fields)}
 
 
@@ -252,17 +247,17 @@ def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
         yield f"not understood: {sample[:160]}"
 
 
-def _server_text(server: dict[str, Any]) -> Iterator[str]:
-    known = [(key, server[key]) for key in ("build", "model", "draft_model", "url", "slots", "n_ctx_slot")]
-    if any(value for _, value in known):
-        yield "server: " + ", ".join(f"{key} {value}" for key, value in known if value)
+def _server_text(server: documents.LoggedServer) -> Iterator[str]:
+    known = [f"{key} {server[key]}" for key in _SERVER_SHOWN if server[key]]
+    if known:
+        yield "server: " + ", ".join(known)
     if server["restarts"]:
         yield f"server: restarted {server['restarts']} times within this log; its figures above are of the last one"
     if server["speculation"]["types"]:
         yield "speculation: " + ", ".join(filter(None, server["speculation"]["types"]))
 
 
-def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
+def _requests_text(summary: LogSummary, totals: documents.LogTotals) -> Iterator[str]:
     yield (
         f"requests: {totals['requests']:,} ({totals['completed']:,} completed, {totals['cancelled']:,} cancelled, "
         f"{totals['failed']:,} failed, {totals['unfinished']:,} unfinished)"
@@ -270,8 +265,8 @@ def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]
     if not summary.requests:
         return
     yield (
-        f"  prefill {_number(totals['prompt_tokens'])} tokens at {_number(totals['prompt_tokens_per_second'])} tok/s, "
-        f"decode {_number(totals['decode_tokens'])} tokens at {_number(totals['decode_tokens_per_second'])} tok/s"
+        f"  prefill {number(totals['prompt_tokens'])} tokens at {number(totals['prompt_tokens_per_second'], 1)} tok/s, "
+        f"decode {number(totals['decode_tokens'])} tokens at {number(totals['decode_tokens_per_second'], 1)} tok/s"
     )
     skipped = len(summary.requests) - _SHOWN_REQUESTS
     if skipped > 0:
@@ -280,19 +275,18 @@ def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]
     for request in summary.requests[-_SHOWN_REQUESTS:]:
         drafts = _share(request.draft_accepted, request.draft_generated)
         end = request.error or ("cancelled" if request.cancelled else drafts if request.finished else "unfinished")
-        prefill = f"{_number(request.prompt_tokens):>7} {_number(request.prompt_ms):>11}"
-        decode = f"{_number(request.decode_tokens):>7} {_number(request.decode_ms):>10}"
-        yield f"  {_number(request.slot):>4} {_number(request.task):>6} {prefill} {decode}  {end}"
+        prefill = f"{number(request.prompt_tokens):>7} {number(request.prompt_ms, 1):>11}"
+        decode = f"{number(request.decode_tokens):>7} {number(request.decode_ms, 1):>10}"
+        yield f"  {number(request.slot):>4} {number(request.task):>6} {prefill} {decode}  {end}"
 
 
-def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
+def _speculation_text(summary: LogSummary, totals: documents.LogTotals) -> Iterator[str]:
     if totals["draft_generated"]:
         yield f"draft tokens: {_share(totals['draft_accepted'], totals['draft_generated'])} over the requests"
-    if summary.steps:
-        yield (
-            f"verification steps: {summary.steps:,}, {_share(summary.steps_accepted, summary.steps_generated)}, "
-            f"{summary.replays:,} replays"
-        )
+    steps = summary.steps
+    if steps.steps:
+        counted = _share(steps.accepted, steps.drafted)
+        yield f"verification steps: {steps.steps:,}, {counted}, {steps.replays:,} replays"
     for (name, _), last in summary.statistics.items():
         drafts = _share(last.tokens_accepted, last.tokens_generated)
         yield f"statistics {name}: {drafts}, {last.drafts_generated:,} drafts since the server's start"
@@ -300,11 +294,12 @@ def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[s
 
 def _memory_text(summary: LogSummary) -> Iterator[str]:
     for (kind, action), totals in summary.checkpoints.items():
-        size = f", {totals.total_mib:,.1f} MiB" if totals.sized else ""
-        yield f"checkpoints: {kind} {action} {totals.count:,}{size}"
-    cache = _prompt_cache(summary)
-    if cache["prompts"] is not None:
-        yield f"prompt cache: {cache['prompts']:,} prompts, {cache['size_mib']:,.1f} of {cache['limit_mib']:,.0f} MiB"
+        sized = f", {size(totals.total_mib * MIB)}" if totals.sized else ""
+        yield f"checkpoints: {kind} {action} {totals.count:,}{sized}"
+    state, cache = summary.cache_state, _prompt_cache(summary)
+    if state is not None:
+        limit = f" of {size(state.limit_mib * MIB)}" if state.limit_mib is not None else ""
+        yield f"prompt cache: {state.prompts:,} prompts, {size(state.size_mib * MIB)}{limit}"
     if cache["reused_share"] is not None:
         yield f"prompt reuse: {_share(cache['reused_tokens'], cache['prompt_tokens'])} of the prompts' tokens"
 
@@ -318,13 +313,7 @@ def _warnings_text(summary: LogSummary) -> Iterator[str]:
             yield f"  {known.note}"
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "--"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
 def _share(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
-        return "--"
-    return f"{part:,.0f}/{whole:,.0f} ({part / whole:.1%})"
+        return UNKNOWN
+    return f"{number(part)}/{number(whole)} ({percent(part / whole, 1)})"

@@ -1,56 +1,82 @@
-"""The picture as JSON and as text: the same truth without the screen. The schema is documented in docs/snapshot.md."""
+"""The picture as JSON and as text: the same truth without the screen. `export.documents` has the types of its parts.
+
+Of each part of the picture `*_json` is what programs get, unknown values as None, and `*_rows` what people do: pairs
+of a label and a text.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from specdash.core.readings import Status
-from specdash.export.alerts_snapshot import alerts_json, alerts_rows, timeline_json
-from specdash.export.experiment_snapshot import applies_json, experiment_json, experiment_rows
-from specdash.export.proxy_snapshot import proxy_json, proxy_rows
-from specdash.export.speedup_snapshot import speedup_json, speedup_rows
-from specdash.export.trial_snapshot import trial_json, trial_rows
-from specdash.export.views_snapshot import drafting_rows, views_json, views_rows
+from specdash.core.proxy_events import warning_level
+from specdash.core.readings import ReadingStatus
+from specdash.core.records import Drafting
+from specdash.core.speculation import Rollback
+from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
+from specdash.insight.speedup.verdict import verdict
+from specdash.system.data import json_of
+from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
 if TYPE_CHECKING:
-    from specdash.core.observations import Gpu
-    from specdash.insight.picture import BackendPicture, LogPicture, Measured, Picture, SpeculationPicture
+    from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
+    from specdash.core.records import Alert, TimelineEvent
+    from specdash.export import documents
+    from specdash.insight.picture import (
+        AlertsPicture,
+        ApplyMark,
+        BackendPicture,
+        CheckpointsPicture,
+        DrafterPicture,
+        ExperimentCard,
+        ExperimentSide,
+        GroupFigures,
+        LogPicture,
+        MeasureComparison,
+        MeasuredFigure,
+        Picture,
+        PrefixCachePicture,
+        ProxyPicture,
+        RouterPicture,
+        SpeculationPicture,
+        SpeculationViews,
+    )
+    from specdash.insight.request import ServedRequest
 
-SCHEMA = "specdash.snapshot/1"
+SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
 
 
-def to_json(picture: Picture) -> dict[str, Any]:
+def to_json(picture: Picture) -> documents.SnapshotDocument:
     """The snapshot as a JSON-ready dictionary; what is unknown is None."""
-    document = {
+    document: documents.SnapshotDocument = {
         "schema": SCHEMA,
         "time": _time(picture.wall),
         "window_seconds": picture.window_s,
         "backend": _backend(picture.backend),
         "log": _log(picture.log),
-        "gpu": [_gpu(gpu) for gpu in picture.gpu.gpus]
+        "gpu": json_of(picture.gpu.gpus)
         if picture.gpu.unavailable is None
         else {"unavailable": picture.gpu.unavailable},
-        "host": asdict(picture.host) if picture.host is not None else None,
+        "host": json_of(picture.host),
         "proxy": proxy_json(picture.proxy),
         "applies": applies_json(picture),
         "experiment": experiment_json(picture.experiment),
         "trial": trial_json(picture),
         "alerts": alerts_json(picture.alerts),
         "timeline": timeline_json(picture),
-        "speedup": speedup_json(picture.speedup),
+        "speedup": speedup_json(picture),
         **views_json(picture.views),
     }
-    finite: dict[str, Any] = _finite(document)
+    finite: documents.SnapshotDocument = _finite(document)
     return finite
 
 
-def _backend(backend: BackendPicture) -> dict[str, Any]:
+def _backend(backend: BackendPicture) -> documents.BackendDocument:
     return {
-        "state": str(backend.state),
+        "state": backend.state,
         "reason": backend.reason or None,
         "engine": backend.engine,
         "url": backend.url,
@@ -58,8 +84,8 @@ def _backend(backend: BackendPicture) -> dict[str, Any]:
         "model_path": backend.model_path,
         "n_ctx": backend.n_ctx,
         "uptime_seconds": backend.uptime_s,
-        "prefill": _rate(backend.prefill),
-        "decode": _rate(backend.decode),
+        "prefill": rate_json(backend.prefill),
+        "decode": rate_json(backend.decode),
         "requests": {
             "processing": backend.requests_processing,
             "deferred": backend.requests_deferred,
@@ -67,10 +93,10 @@ def _backend(backend: BackendPicture) -> dict[str, Any]:
             "cancelled_in_log": backend.requests_cancelled,
         },
         "speculation": _speculation(backend.speculation),
-        "slots": [asdict(slot) for slot in backend.slots] if backend.slots is not None else None,
+        "slots": json_of(backend.slots),
         "sources": {
             str(source.source): {
-                "status": str(source.status),
+                "status": source.status,
                 "age_seconds": source.age_s,
                 "reason": source.reason or None,
             }
@@ -84,24 +110,25 @@ def _backend(backend: BackendPicture) -> dict[str, Any]:
 def _process(backend: BackendPicture) -> dict[str, Any] | None:
     if backend.process is None:
         return None
-    process = asdict(backend.process)
+    process: dict[str, Any] = json_of(backend.process)
     del process["command"]
     return process
 
 
-def _rate(measured: Measured) -> dict[str, Any]:
+def rate_json(measured: MeasuredFigure) -> documents.RateDocument:
+    """A speed with what it rests on."""
     return {
         "tokens_per_second": measured.value,
-        "status": str(measured.status),
+        "status": measured.status,
         "basis": measured.basis or None,
-        "source": str(measured.source) if measured.source is not None else None,
+        "source": measured.source,
         "age_seconds": measured.age_s,
     }
 
 
-def _speculation(speculation: SpeculationPicture) -> dict[str, Any]:
+def _speculation(speculation: SpeculationPicture) -> documents.SpeculationDocument:
     acceptance = speculation.acceptance
-    window_known = acceptance.window.status is Status.KNOWN
+    window_known = acceptance.window.status is ReadingStatus.KNOWN
     return {
         "active": speculation.active,
         "types": list(speculation.types) if speculation.types is not None else None,
@@ -124,10 +151,10 @@ def _speculation(speculation: SpeculationPicture) -> dict[str, Any]:
     }
 
 
-def _log(log: LogPicture) -> dict[str, Any]:
+def _log(log: LogPicture) -> documents.LogDocument:
     return {
         "path": log.path,
-        "status": str(log.status),
+        "status": log.status,
         "reason": log.reason or None,
         "counted_since": _time(log.since_wall) if log.since_wall is not None else None,
         "lines": log.lines,
@@ -150,16 +177,12 @@ def _log(log: LogPicture) -> dict[str, Any]:
             for warning in log.warnings
         },
         "checkpoints": dict(log.checkpoints) if log.since_wall is None else None,
-        "requests": [{**asdict(request), "acceptance": request.acceptance} for request in log.requests],
+        "requests": [_logged(request) for request in log.requests],
     }
 
 
 def _time(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
-
-
-def _gpu(gpu: Gpu) -> dict[str, Any]:
-    return asdict(gpu)
 
 
 def _list(values: tuple[Any, ...] | None) -> list[Any] | None:
@@ -180,24 +203,24 @@ def to_text(picture: Picture) -> str:
     """The snapshot for people: a dozen lines, `--` for what is unknown."""
     backend, speculation = picture.backend, picture.backend.speculation
     acceptance = speculation.acceptance
-    active = {True: "active", False: "NOT active", None: "--"}[speculation.active]
+    active = {True: "active", False: "NOT active", None: UNKNOWN}[speculation.active]
     rows = [
         ("state", f"{backend.state.upper()}{'  ' + backend.reason if backend.reason else ''}"),
         *trial_rows(picture),
-        ("server", f"{backend.url}  {backend.engine or '--'}"),
-        ("model", backend.model or "--"),
+        ("server", f"{backend.url}  {backend.engine or UNKNOWN}"),
+        ("model", backend.model or UNKNOWN),
         *drafting_rows(picture),
-        ("speculation", f"{active}  {','.join(speculation.types or ()) or '--'}  {speculation.problem}".rstrip()),
+        ("speculation", f"{active}  {','.join(speculation.types or ()) or UNKNOWN}  {speculation.problem}".rstrip()),
         (
             "acceptance",
             (
                 f"window {_percent(acceptance.window)}  lifetime {_percent(acceptance.lifetime)}"
-                f"  live {_percent(acceptance.live)}  mean length {_number(speculation.mean_accepted_length, 2)}"
+                f"  live {_percent(acceptance.live)}  mean length {number(speculation.mean_accepted_length, 2)}"
             ),
         ),
         ("per position", _positions(speculation)),
-        ("prefill", f"{_number(backend.prefill.value)} tok/s {_aside(backend.prefill)}"),
-        ("decode", f"{_number(backend.decode.value)} tok/s {_aside(backend.decode)}"),
+        ("prefill", f"{number(backend.prefill.value, 1)} tok/s {_aside(backend.prefill)}"),
+        ("decode", f"{number(backend.decode.value, 1)} tok/s {_aside(backend.decode)}"),
         ("slots", _slots(backend)),
         ("warnings", ", ".join(f"{w.warning} {w.count}" for w in picture.log.warnings) or "none seen"),
         ("gpu", picture.gpu.unavailable or ", ".join(gpu.name or f"GPU {gpu.index}" for gpu in picture.gpu.gpus)),
@@ -210,26 +233,501 @@ def to_text(picture: Picture) -> str:
     return "\n".join(f"{name:<13}{value}".rstrip() for name, value in rows)
 
 
-def _percent(measured: Measured) -> str:
-    if measured.value is None:
-        return "--"
-    return f"{measured.value * 100:.1f}%{' (held)' if measured.basis == 'held' else ''}"
+def _percent(measured: MeasuredFigure) -> str:
+    return f"{percent(measured.value, 1)}{' (held)' if measured.basis == 'held' else ''}"
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "--" if value is None else f"{value:,.{digits}f}"
-
-
-def _aside(measured: Measured) -> str:
+def _aside(measured: MeasuredFigure) -> str:
     return f"({measured.basis})" if measured.basis else ""
 
 
 def _positions(speculation: SpeculationPicture) -> str:
     rates = speculation.acceptance_per_position_window or speculation.acceptance_per_position_lifetime
-    return " ".join(f"{rate * 100:.0f}" for rate in rates) + " %" if rates else "--"
+    return f"{' '.join(percent(share, unit='') for share in rates)} %" if rates else UNKNOWN
 
 
 def _slots(backend: BackendPicture) -> str:
     if backend.slots is None:
-        return "--"
+        return UNKNOWN
     return "  ".join(f"{slot.id}:{slot.phase}" for slot in backend.slots) or "none"
+
+
+def speedup_json(picture: Picture) -> documents.SpeedupDocument:
+    """All of it; what is unknown is None."""
+    speedup, judged = picture.speedup, verdict(picture)
+    return {
+        "value": speedup.value,
+        "low": speedup.low,
+        "high": speedup.high,
+        "basis": speedup.basis,
+        "verdict": speedup.verdict,
+        "verdict_text": judged.headline,
+        "verdict_why": judged.because or None,
+        "better": {
+            "text": judged.better or None,
+            "gain": judged.gain,
+            "fix": [{"key": key, "value": value} for key, value in judged.fix],
+            "command": judged.command or None,
+        },
+        "why": speedup.why,
+        "requests": speedup.requests,
+        "decode_tokens_per_second": speedup.decode_rate,
+        "baseline_tokens_per_second": speedup.baseline_rate,
+        "mean_accepted_length": speedup.mean_accepted_length,
+        "draft_share": speedup.draft_share,
+        "break_even": {
+            "mean_accepted_length": speedup.break_even_length,
+            "acceptance": speedup.break_even_acceptance,
+        },
+        "baseline": json_of(speedup.baseline),
+        "by_context": json_of(speedup.by_context),
+        "by_generated": json_of(speedup.by_generated),
+        "by_phase": json_of(speedup.by_phase),
+        "by_type": json_of(speedup.by_type),
+    }
+
+
+def speedup_rows(picture: Picture) -> list[tuple[str, str]]:
+    """For people: one line, and one of groups where they differ in anything."""
+    speedup = picture.speedup
+    judged = verdict(picture)
+    rows = [("verdict", judged.headline), ("  why", judged.because)]
+    if judged.better or judged.command:
+        rows.append(("  better", "  ".join(filter(None, (judged.better, judged.command)))))
+    rows = [row for row in rows if row[1]]
+    if speedup.basis is Basis.UNKNOWN:
+        return [*rows, ("speed-up", f"{UNKNOWN}  {speedup.why}")]
+    bounds = f" [{speedup.low:.2f}, {speedup.high:.2f}]" if speedup.low is not None and speedup.high is not None else ""
+    rows.append(("speed-up", f"{times(speedup.value)}{bounds} ({speedup.basis})  {speedup.why}"))
+    if speedup.break_even_length is not None:
+        length = number(speedup.mean_accepted_length, 2)
+        needed = (
+            f"  acceptance {percent(speedup.break_even_acceptance)}"
+            if speedup.break_even_acceptance is not None
+            else ""
+        )
+        rows.append(("  break-even", f"mean length {speedup.break_even_length:.2f}, it is {length}{needed}"))
+    for name, groups in (("  context", speedup.by_context), ("  work", speedup.by_phase)):
+        if len(groups) > 1:
+            rows.append((name, "  ".join(_short(group) for group in groups)))
+    return rows
+
+
+def _short(group: GroupFigures) -> str:
+    speedup = f" {times(group.speedup)}" if group.speedup is not None else ""
+    acceptance = f" {percent(group.acceptance)}" if group.acceptance is not None else ""
+    return f"{group.name}:{speedup}{acceptance} (n {group.requests})"
+
+
+_UNITS = {"acceptance": (100.0, " %"), "decode": (1.0, " tok/s"), "prefill": (1.0, " tok/s"), "ttft": (1.0, " s")}
+
+
+def applies_json(picture: Picture) -> list[documents.ApplyDocument]:
+    """All applies, oldest first."""
+    return [_mark(mark) for mark in picture.applies]
+
+
+def experiment_json(card: ExperimentCard | None) -> documents.ExperimentDocument | None:
+    """The card, None where nothing was applied."""
+    if card is None:
+        return None
+    return {
+        "apply": _mark(card.mark),
+        "profile": card.mark.record.profile,
+        "measures": {str(measure.name): _measure(measure) for measure in card.measures},
+        "caveats": list(card.caveats),
+    }
+
+
+def experiment_rows(picture: Picture) -> list[tuple[str, str]]:
+    """For people: the newest apply, and a line per measure of the card; nothing where nothing was applied."""
+    rows: list[tuple[str, str]] = []
+    if picture.applies:
+        newest, count = picture.applies[-1], len(picture.applies)
+        others = f"  ({count} in all)" if count > 1 else ""
+        rows.append(("applies", f"{_name(newest)}  {newest.record.outcome}  {ago(newest.age_s)}{others}"))
+    if picture.experiment is not None:
+        rows.append(("experiment", f"{_name(picture.experiment.mark)}, before and after"))
+        rows += [(f"  {measure.name}", _measured(measure)) for measure in picture.experiment.measures]
+        rows += [("  caveat", caveat) for caveat in picture.experiment.caveats]
+    return rows
+
+
+def _mark(mark: ApplyMark) -> documents.ApplyDocument:
+    return {
+        "number": mark.record.number,
+        "at": mark.wall,
+        "age_seconds": mark.age_s,
+        "kind": mark.record.kind,
+        "outcome": mark.record.outcome,
+        "text": mark.text,
+    }
+
+
+def _measure(measure: MeasureComparison) -> documents.MeasureDocument:
+    return {
+        "source": measure.source,
+        "before": _side(measure.before),
+        "after": _side(measure.after),
+        "change": measure.change,
+        "change_low": measure.low,
+        "change_high": measure.high,
+        "change_is_relative": measure.is_relative,
+        "verdict": measure.verdict,
+        "words": measure.words,
+    }
+
+
+def _side(side: ExperimentSide) -> documents.SideDocument:
+    return {"count": side.count, "value": side.value, "lower_quartile": side.lower, "upper_quartile": side.upper}
+
+
+def _name(mark: ApplyMark) -> str:
+    return f"{mark.record.kind} {mark.record.number}  {mark.text}"
+
+
+def _measured(measure: MeasureComparison) -> str:
+    scale, unit = _UNITS[str(measure.name)]
+    before, after = (_plain(side, scale) for side in (measure.before, measure.after))
+    told = f"{before} -> {after}{unit}"
+    if measure.change is not None and measure.low is not None and measure.high is not None:
+        unit = " %" if measure.is_relative else " points"
+        told += f"  {gain(measure.change, measure.low, measure.high, unit=unit)}"
+    return f"{told}  {measure.words}  (n {measure.before.count}, {measure.after.count}; {measure.source})"
+
+
+def _plain(side: ExperimentSide, scale: float) -> str:
+    if side.value is None:
+        return UNKNOWN
+    value = side.value * scale
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
+POSITIONS_SHOWN = 8
+
+
+def views_json(views: SpeculationViews) -> documents.ViewsDocument:
+    """One key a view; field names are those of `insight.drafter_picture`, and "" is None."""
+    prefix = views.prefix_cache
+    shown: documents.ViewsDocument = _told(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
+    shown["prefix_cache"]["requests"] = [_prefix(request) for request in prefix.requests]
+    for row, session in zip(shown["prefix_cache"]["sessions"], prefix.sessions, strict=True):
+        row["cached_share"] = session.cached_share
+    return shown
+
+
+def _logged(request: ServedRequest) -> documents.LoggedRequest:
+    return {
+        "slot": request.slot,
+        "task": request.task,
+        "ended_age_s": request.ended_age_s,
+        "prompt_tokens": request.processed_tokens,
+        "prompt_cached": request.prompt_cached,
+        "prompt_ms": request.prompt_ms,
+        "decode_tokens": request.decode_tokens,
+        "decode_ms": request.decode_ms,
+        "draft_generated": request.draft_generated,
+        "draft_accepted": request.draft_accepted,
+        "cancelled": request.cancelled,
+        "prompt_total": request.prompt_total_tokens,
+        "slot_tokens": request.slot_tokens,
+        "selected": request.selected,
+        "similarity": request.similarity,
+        "acceptance": request.acceptance,
+    }
+
+
+def _prefix(request: ServedRequest) -> documents.PrefixRequest:
+    return {
+        "ended_age_s": request.ended_age_s,
+        "slot": request.slot,
+        "task": request.task,
+        "session": request.session,
+        "prompt_tokens": request.prompt_tokens,
+        "cached": request.cached_tokens,
+        "processed": request.processed_tokens,
+        "ttft_s": request.ttft_s,
+        "similarity": request.similarity,
+        "cached_share": request.cached_share,
+    }
+
+
+def drafting_rows(picture: Picture) -> list[tuple[str, str]]:
+    """For people: whether it drafts, and why not; no row where nothing is known."""
+    drafting = picture.views.drafting
+    if drafting.state is Drafting.UNKNOWN and not drafting.because:
+        return []
+    because = f"  {drafting.because}" if drafting.because else ""
+    if drafting.state is Drafting.FAILED:
+        because = f" because {drafting.because or 'of something that nothing here tells'}"
+    rows = [("drafting", f"{drafting.state.upper()}{because}")]
+    return [*rows, ("  fix", drafting.fix)] if drafting.fix else rows
+
+
+def views_rows(picture: Picture) -> list[tuple[str, str]]:
+    """For people: the other views; what is not known has no row."""
+    views = picture.views
+    return [
+        *_drafter(views.drafter, says_costs=picture.speedup.break_even_length is None),
+        *_checkpoints(views.checkpoints),
+        *_prefix_cache(views.prefix_cache),
+        *_router(views.router),
+    ]
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, dict):
+        return {key: _told(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(item) for item in value]
+    return value
+
+
+def _drafter(drafter: DrafterPicture, *, says_costs: bool) -> list[tuple[str, str]]:
+    if drafter.type is None:
+        return []
+    length = "" if drafter.effective_length is None else f"draft length {drafter.effective_length}"
+    if length and drafter.block_size is not None:
+        length += f" of a block of {drafter.block_size}"
+    rows = [("drafter", "  ".join(part for part in (drafter.type, length, drafter.verdict) if part))]
+    if drafter.clamps:
+        rows.append(("  clamped", "; ".join(drafter.clamps)))
+    if says_costs and drafter.break_even_length is not None:
+        needed = (
+            f", acceptance {percent(drafter.break_even_acceptance)}"
+            if drafter.break_even_acceptance is not None
+            else ""
+        )
+        rows.append(
+            ("  needs", f"{drafter.break_even_length:.2f} tokens a decode call{needed}  ({drafter.break_even_basis})")
+        )
+    near = next((reference for reference in drafter.references if reference.distance is not None), None)
+    if near is not None:
+        curve = " ".join(percent(rate, unit="") for rate in near.per_position[:POSITIONS_SHOWN])
+        rows.append(("  published", f"{curve} %  {near.name} ({near.source})"))
+    return rows
+
+
+def _checkpoints(checkpoints: CheckpointsPicture) -> list[tuple[str, str]]:
+    rows = []
+    if checkpoints.rollback is not None:
+        rows.append(("rollback", f"{checkpoints.rollback}  {checkpoints.because}"))
+        if checkpoints.rollback is Rollback.CHECKPOINT and checkpoints.verdict:
+            rows.append(("  replays", f"{'since the start: ' if checkpoints.held else ''}{checkpoints.verdict}"))
+    for name, counts in (("context", checkpoints.context), ("before drafts", checkpoints.speculative)):
+        if counts.created or counts.restored or counts.erased:
+            latest = f", {size(counts.size_mib * MIB)} the latest" if counts.size_mib is not None else ""
+            told = f"{counts.created} made, {counts.restored} restored, {counts.erased} erased{latest}"
+            rows.append(("checkpoints", f"{name}: {told}"))
+    if checkpoints.full_reprocessed:
+        rows.append(("checkpoints", f"{checkpoints.full_reprocessed} prompts read again from their start"))
+    return rows
+
+
+def _prefix_cache(prefix: PrefixCachePicture) -> list[tuple[str, str]]:
+    if prefix.cached_share is None and prefix.lifetime_share is None and not prefix.entries:
+        return []
+    rows = [("prefix cache", prefix.verdict)]
+    if prefix.entries and prefix.size_mib is not None:
+        limit = f" of {size(prefix.limit_mib * MIB)}" if prefix.limit_mib is not None else ""
+        rows.append(("  kept", f"{prefix.entries} prompts in the host's memory, {size(prefix.size_mib * MIB)}{limit}"))
+    return rows
+
+
+def _router(router: RouterPicture) -> list[tuple[str, str]]:
+    if not router.models:
+        return [("router", f"{UNKNOWN}  {router.reason}")] if router.reason else []
+    models = ", ".join(f"{'>' if model.watched else ''}{model.id} {model.status}" for model in router.models)
+    return [("router", f"{models}  any: {router.any_means or 'no model is resident'}")]
+
+
+def trial_json(picture: Picture) -> documents.TrialDocument | None:
+    """Who tries settings on the server, and how far that is; None where nobody does."""
+    trial = picture.trial
+    if trial is None:
+        return None
+    return {
+        "command": f"specdash {trial.what}",
+        "service": trial.service,
+        "since": trial.at,
+        "alive": trial.alive,
+        "boot": trial.boot,
+        "planned": trial.planned,
+        "words": trial.words,
+    }
+
+
+def trial_rows(picture: Picture) -> list[tuple[str, str]]:
+    """One line for people, where there is something to say."""
+    return [("trial", picture.trial.words)] if picture.trial is not None else []
+
+
+TIMELINE_SHOWN = 200
+"""The newest events are told, so many."""
+
+
+def alerts_json(alerts: AlertsPicture) -> documents.AlertsDocument:
+    """Active and past alerts, the likely cause, and what cannot be judged."""
+    return {
+        "cause": alerts.cause or None,
+        "active": [alert_json(alert) for alert in alerts.active],
+        "past": [alert_json(alert) for alert in alerts.past],
+        "unjudged": dict(alerts.unjudged),
+    }
+
+
+def alert_json(alert: Alert) -> documents.AlertDocument:
+    """One alert; moments are Unix times."""
+    return {
+        "rule": alert.rule,
+        "subject": alert.subject or None,
+        "title": alert.title,
+        "severity": alert.severity,
+        "summary": alert.summary,
+        "since": alert.since,
+        "raised": alert.raised,
+        "last": alert.last,
+        "ended": alert.ended,
+        "evidence": [{"label": label, "value": value} for label, value in alert.evidence],
+        "fix": [{"key": key, "value": value} for key, value in alert.fix],
+        "chart": alert.chart,
+    }
+
+
+def timeline_json(picture: Picture) -> list[documents.EventDocument]:
+    """The newest events, oldest first."""
+    return [_event(event) for event in picture.timeline[-TIMELINE_SHOWN:]]
+
+
+def _event(event: TimelineEvent) -> documents.EventDocument:
+    return {
+        "at": event.at,
+        "ended": event.ended,
+        "kind": event.kind,
+        "title": event.title,
+        "severity": event.severity,
+        "detail": event.detail or None,
+        "ref": event.ref or None,
+    }
+
+
+def alerts_rows(picture: Picture) -> list[tuple[str, str]]:
+    """For people: the likely cause first, then every active alert; `none` when nothing is wrong."""
+    alerts = picture.alerts
+    if not alerts.active:
+        over = f"  ({len(alerts.past)} over)" if alerts.past else ""
+        return [("alerts", f"none{over}")]
+    rows = [("cause", alerts.cause)] if alerts.cause and len(alerts.active) > 1 else []
+    return [*rows, *(("alerts" if not index else "", alert_line(alert)) for index, alert in enumerate(alerts.active))]
+
+
+def alert_line(alert: Alert) -> str:
+    """`CRITICAL  Server is down: …`."""
+    return f"{alert.severity.upper()}  {alert.title}: {alert.summary}"
+
+
+FINISHED_SHOWN = 50
+
+
+def proxy_json(proxy: ProxyPicture) -> documents.ProxyDocument | None:
+    """The proxy, None when none is configured."""
+    if not proxy.configured:
+        return None
+    live = proxy.live
+    window = proxy.window
+    return {
+        "url": proxy.url,
+        "status": proxy.status,
+        "reason": proxy.reason or None,
+        "age_seconds": proxy.age_s,
+        "version": (live.version or None) if live is not None else None,
+        "started": live.started if live is not None else None,
+        "upstream": live.upstream if live is not None else None,
+        "context_window": live.context_window if live is not None else None,
+        "held": live.held if live is not None else None,
+        "hold_reason": (live.hold_reason or None) if live is not None else None,
+        "waiting": live.waiting if live is not None else None,
+        "requests_total": live.requests if live is not None else None,
+        "session_count": live.session_count if live is not None else None,
+        "problems": list(live.problems) if live is not None else None,
+        "sessions": [_session(session) for session in live.sessions] if live is not None else None,
+        "running": [_running(active_view) for active_view in proxy.running] if proxy.tells_running else None,
+        "events": {
+            "status": proxy.events_status,
+            "reason": proxy.events_reason or None,
+            "lost": proxy.events_lost,
+            "not_understood": proxy.events_unread,
+        },
+        "window": {
+            "requests": window.requests,
+            "errors": window.errors,
+            "clients_left": window.clients_left,
+            "error_rate": window.error_rate,
+            "ttft_p50_seconds": window.ttft_p50_s,
+            "decode_p50_tokens_per_second": window.decode_p50,
+            "acceptance": window.acceptance,
+            "cache_share": window.cache_share,
+        },
+        "finished": [_finished(request_event) for request_event in proxy.finished[:FINISHED_SHOWN]],
+        "guardrails": _guardrails(proxy),
+    }
+
+
+def proxy_rows(picture: Picture) -> list[tuple[str, str]]:
+    """Two lines for people: the state, and what the guardrails did; none when no proxy is configured."""
+    proxy = picture.proxy
+    if not proxy.configured:
+        return []
+    return [("proxy", _state(proxy)), ("guardrails", _acts(proxy))]
+
+
+def _state(proxy: ProxyPicture) -> str:
+    live = proxy.live
+    if live is None:
+        return f"{UNKNOWN} {proxy.reason}"
+    held = "  HELD" if live.held else ""
+    state = f"{proxy.url or UNKNOWN}  upstream {live.upstream}{held}  {live.session_count} sessions"
+    running = number(len(proxy.running) if proxy.tells_running else None)
+    state += f"  {running} running  errors {percent(proxy.window.error_rate, 1)}"
+    return f"{state}  ({proxy.status}: {proxy.reason})" if proxy.reason else state
+
+
+def _acts(proxy: ProxyPicture) -> str:
+    fullest = proxy.fullest
+    use = (
+        UNKNOWN if fullest is None else f"{percent(fullest.utilisation, 1)} {warning_level(fullest.utilisation) or ''}"
+    )
+    acted = ", ".join(f"{guardrail.guardrail} {guardrail.window}" for guardrail in proxy.guardrails if guardrail.window)
+    nothing = "none triggered" if proxy.counts_guardrails else UNKNOWN
+    return f"{acted or nothing}  fullest context {use}".rstrip()
+
+
+def _session(session: SessionView) -> dict[str, Any]:
+    used = session.utilisation
+    more: documents.SessionUse = {"utilisation": used, "level": warning_level(used)}
+    return {**json_of(session), **more}
+
+
+def _running(request: ActiveView) -> dict[str, Any]:
+    more: documents.RunningShares = {**_shares(request), "prefill_progress": prefill_progress(request)}
+    return {**json_of(request), **more}
+
+
+def _finished(request: RequestEvent) -> dict[str, Any]:
+    more: documents.FinishedShares = {**_shares(request), "at": request.at or None}
+    return {**json_of(request), **more}
+
+
+def _shares(request: ActiveView | RequestEvent) -> documents.RequestShares:
+    return {"acceptance": acceptance(request), "cache_share": cache_share(request)}
+
+
+def _guardrails(proxy: ProxyPicture) -> dict[str, documents.GuardrailDocument] | None:
+    if not proxy.counts_guardrails:
+        return None
+    return {
+        guardrail.guardrail: {"window": guardrail.window, "total": guardrail.total, "actions": dict(guardrail.actions)}
+        for guardrail in proxy.guardrails
+    }

@@ -1,212 +1,229 @@
-"""Readings of about a minute as one compressed block, column by column, and back."""
+"""What the record stores as bytes: JSON, row by row or in columns, compressed. And the blocks that readings become.
+
+Readings of two minutes differ little from one second to the next, so in a block what is alike lies together: every
+JSON object is a row in the table of those with the same keys, and a table is written column by column. That is done to
+any JSON, whatever it is of, and halves what LZMA makes of it. Bytes that were changed are told by LZMA's and zlib's own
+checksums.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import lzma
+import zlib
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from specdash.core.readings import Failure, FailureKind, Reading, Source, Status
-from specdash.history import fresh
-from specdash.history.codec import encode, value_shape
-from specdash.history.columns import Columns, DamagedError, Packed
-from specdash.history.shapes import LOST, UnreadableError
+from specdash.core.codec import NOT_READABLE, UnreadableError
+from specdash.core.readings import Reading, Source
+from specdash.core.sources import SOURCES, decode, encode, value_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import sqlite3
+    from collections.abc import Callable, Sequence
 
-STILL_SOURCES: Final = frozenset({Source.PROPS, Source.APPLIES, Source.BASELINES})
-"""What seldom changes and may be large: kept once per value, named in blocks by its digest."""
-TICKS: Final = 10_000
-"""Moments are stored in so many parts of a second."""
-_NONE, _NEW, _SAME, _STILL = 0, 1, 2, 3
+
+Row = dict[str, Any]
+"""A reading as `codec.encode` makes it."""
+_PLACES: Final = 4
+"""Moments in blocks are kept to 0.1 ms."""
+_FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "pb": 0, "dict_size": 1 << 16},)
+"""The preset's own 8 MiB of dictionary take 18 MB of memory, these 2, and save a fiftieth of a block."""
 _DEFLATED: Final = b"\x78"
-"""How a plain block begins, and no other one."""
+"""How rows begin, and columns do not."""
+_DAMAGE: Final = (
+    AttributeError, EOFError, LookupError, RecursionError, StopIteration, TypeError, ValueError, lzma.LZMAError,
+    zlib.error,
+)  # fmt: skip
+"""What reading bytes raises that were changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Still:
-    """A value of a still source, as stored."""
-
-    digest: str
-    data: str
+class DamagedError(ValueError):
+    """The bytes are not what `pack` or `pack_rows` made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """The last reading of a source that may be silent for long: a still value by its digest, or a failure."""
-
-    at: float
-    digest: str | None
-    failure: Failure | None
+def pack(data: Any) -> bytes:
+    """JSON as columns: small, for what is written once and read often."""
+    return lzma.compress(_text(_columns(data)), lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
 
 
-def still_of(source: Source, value: Any) -> Still:
-    """The value with its digest."""
-    data = json.dumps(value_shape(source).to_json(value), separators=(",", ":"), sort_keys=True)
-    return Still(hashlib.blake2b(data.encode(), digest_size=12).hexdigest(), data)
+def pack_rows(data: Any) -> bytes:
+    """JSON as it is: several times as large as `pack`, as quick as can be, and hardly able to fail."""
+    return zlib.compress(_text(data), 1)
 
 
-def still_value(source: Source, data: str) -> Any:
-    """The value of a `Still`. Raises UnreadableError."""
-    try:
-        return value_shape(source).from_json(json.loads(data))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableError(str(error)) from error
-
-
-def pack(
-    readings: Sequence[Reading[Any]],
-    stills: Mapping[int, str],
-    carried: Mapping[Source, Carried],
-) -> bytes:
-    """Readings in the order of their time, which is Unix time in seconds.
-
-    `stills` has the digest of the value of every still reading, by its index; `carried` what was last read of
-    sources when the block begins.
-    """
-    columns = Columns()
-    if readings:
-        base = round(readings[0].at * TICKS)
-        columns.put("base", [base])
-        columns.put("at", [round(one.at * TICKS) - base for one in readings])
-    columns.put("source", [one.source.value for one in readings])
-    columns.put("status", [one.status.value for one in readings])
-    columns.put("failure", [one.failure.kind.value if one.failure else None for one in readings])
-    columns.put("detail", [one.failure.detail for one in readings if one.failure])
-    before: dict[Source, Any] = {}
-    fresh: dict[Source, list[Any]] = {}
-    forms: list[int] = []
-    for index, reading in enumerate(readings):
-        value = reading.value
-        if value is None:
-            forms.append(_NONE)
-        elif index in stills:
-            forms.append(_STILL)
-        elif reading.source in before and before[reading.source] == value:
-            forms.append(_SAME)
-        else:
-            forms.append(_NEW)
-            before[reading.source] = value
-            fresh.setdefault(reading.source, []).append(value)
-    columns.put("form", forms)
-    columns.put("still", [stills[index] for index in sorted(stills)])
-    columns.put("carried", [json.dumps(_carried_data(carried))])
-    for source, values in fresh.items():
-        value_shape(source).shred(values, columns, source.value)
-    return columns.pack()
-
-
-def pack_plain(readings: Sequence[Reading[Any]], carried: Mapping[Source, Carried]) -> bytes:
-    """The same, reading by reading as JSON, for what `pack` cannot pack: several times as large, and hardly able to
-    fail. Values of still sources are in it, not beside it."""
-    plain = {"readings": list(map(encode, readings)), "points": [], "carried": _carried_data(carried)}
-    return fresh.deflate(json.dumps(plain, separators=(",", ":")))
-
-
-def carried(data: bytes) -> dict[Source, Carried]:
-    """What `pack` was told under that name. Raises DamagedError."""
+def unpack(data: bytes) -> Any:
+    """The JSON of `pack` or `pack_rows`. Raises DamagedError."""
     try:
         if data.startswith(_DEFLATED):
-            told = json.loads(fresh.inflate(data))["carried"]
-        else:
-            (text,) = Packed(data).get("carried") or ["[]"]
-            told = json.loads(text)
-        known = {source.value: source for source in Source}
-        return {
-            known[name]: Carried(float(at), digest, _failure(*failure) if failure else None)
-            for name, at, digest, failure in told
-            if name in known
-        }
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise DamagedError(str(error)) from error
-
-
-def carried_on(data: bytes) -> dict[Source, Carried]:
-    """What is to be carried into the block that follows this one. Raises DamagedError."""
-    found = carried(data)
-    for reading in unpack(data, lambda _, digest: digest):
-        digest = reading.value if reading.source in STILL_SOURCES and isinstance(reading.value, str) else None
-        if digest is not None or reading.failure is not None:
-            found[reading.source] = Carried(reading.at, digest, reading.failure)
-        else:
-            found.pop(reading.source, None)
-    return found
-
-
-def _carried_data(carried: Mapping[Source, Carried]) -> list[Any]:
-    return [
-        [source.value, one.at, one.digest, [one.failure.kind.value, one.failure.detail] if one.failure else None]
-        for source, one in carried.items()
-    ]
-
-
-def unpack(data: bytes, still: Callable[[Source, str], Any]) -> list[Reading[Any]]:
-    """The readings of a block; without those of sources and values that this version does not know.
-
-    `still` finds a value by its digest and may raise UnreadableError. Raises DamagedError.
-    """
-    if data.startswith(_DEFLATED):
-        return list(fresh.unpack(data).readings)
-    try:
-        return list(_unpacked(Packed(data), still))
-    except DamagedError:
-        raise
-    except (ValueError, TypeError, KeyError, StopIteration, RuntimeError, AttributeError) as error:
+            return json.loads(zlib.decompress(data))
+        return _rows(*json.loads(lzma.decompress(data, lzma.FORMAT_XZ)))
+    except _DAMAGE as error:
         raise DamagedError(f"{type(error).__name__}: {error}") from error
 
 
-def _unpacked(packed: Packed, still: Callable[[Source, str], Any]) -> Iterable[Reading[Any]]:
-    def column(name: str) -> list[Any]:
-        return packed.get(name) or []
+def _text(data: Any) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()
 
-    names, forms = column("source"), column("form")
+
+def _columns(data: Any) -> list[Any]:
+    """`[shape, tables]`: the data with each object replaced by `{"t": number of its table}`, a list of nothing but
+    objects by `{"t": [numbers]}`; and each table as `[keys, column, column, ...]`. Objects are in their table in the
+    order in which they are met, an outer one before those within it."""
+    tables: dict[tuple[str, ...], tuple[int, list[list[Any]]]] = {}
+
+    def shape(value: Any) -> Any:
+        if type(value) is dict:
+            number, rows = tables.setdefault(tuple(value), (len(tables), []))
+            row: list[Any] = []
+            rows.append(row)
+            row.extend(map(shape, value.values()))
+            return {"t": number}
+        if isinstance(value, list | tuple):
+            shapes = list(map(shape, value))
+            numbers = [entry["t"] for entry in shapes if type(entry) is dict and type(entry["t"]) is int]
+            return {"t": numbers} if numbers and len(numbers) == len(shapes) else shapes
+        return value
+
+    first = shape(data)
+    return [first, [[list(keys), len(rows), *zip(*rows, strict=True)] for keys, (_, rows) in tables.items()]]
+
+
+def _rows(shape: Any, tables: list[list[Any]]) -> Any:
+    """What `_columns` was given."""
+    waiting = []
+    for keys, count, *columns in tables:
+        rows = zip(*columns, strict=True) if keys else repeat((), count)
+        nested = [key for key, column in zip(keys, columns, strict=True) if not _SCALARS.issuperset(map(type, column))]
+        waiting.append((iter([dict(zip(keys, row, strict=True)) for row in rows]), nested))
+
+    def row(number: int) -> Row:
+        rows, nested = waiting[number]
+        made = next(rows)
+        for key in nested:
+            made[key] = value(made[key])
+        return made
+
+    def value(shape: Any) -> Any:
+        if type(shape) is dict:
+            number = shape["t"]
+            return row(number) if type(number) is int else list(map(row, number))
+        return list(map(value, shape)) if type(shape) is list else shape
+
+    return value(shape)
+
+
+_SCALARS: Final = frozenset({type(None), bool, int, float, str})
+
+
+def readings_of(content: Any, still: Callable[[Source, str], Any] | None = None) -> list[Reading[Any]]:
+    """The readings of a block, or of what is in none yet, without those that this version does not know.
+
+    `still` finds a value by its digest and may raise UnreadableError. Raises DamagedError.
+    """
+    readings = []
+    for row in _part(content, "readings"):
+        try:
+            readings.append(decode(row, still))
+        except UnreadableError:
+            continue
+    return readings
+
+
+def carried_of(content: Any) -> dict[Source, Row]:
+    """The last reading of each source that may be silent for long, as the block began. Raises DamagedError."""
     known = {source.value: source for source in Source}
-    values: dict[str, Any] = {}
-    for name in set(names):
-        count = sum(1 for one, form in zip(names, forms, strict=True) if one == name and form == _NEW)
-        values[name] = iter(_values(known.get(name), count, packed))
-    statuses = {status.value: status for status in Status}
-    details, digests = iter(column("detail")), iter(column("still"))
-    base = (column("base") or [0])[0]
-    latest: dict[str, Any] = {}
-    rows = zip(column("at"), names, column("status"), column("failure"), forms, strict=True)
-    for at, name, status, failure, form in rows:
-        reason = _failure(failure, next(details)) if failure is not None else None
-        source = known.get(name)
-        value = None
-        if form == _NEW:
-            value = latest[name] = next(values[name])
-        elif form == _SAME:
-            value = latest[name]
-        elif form == _STILL:
-            digest = next(digests)
-            value = _still(source, digest, still)
-        if source is not None and value is not LOST and status in statuses:
-            yield Reading(source, (base + at) / TICKS, statuses[status], value, reason)
-
-
-def _values(source: Source | None, count: int, packed: Packed) -> list[Any]:
-    if source is None:
-        return [LOST] * count
     try:
-        return value_shape(source).gather(count, packed, source.value)
-    except UnreadableError:
-        return [LOST] * count
+        return {known[row["source"]]: row for row in _part(content, "carried") if row["source"] in known}
+    except _DAMAGE as error:
+        raise DamagedError(str(error)) from error
 
 
-def _still(source: Source | None, digest: str, find: Callable[[Source, str], Any]) -> Any:
-    if source is None:
-        return LOST
+def carried_on(content: Any) -> dict[Source, Row]:
+    """What is to be carried into the block that follows this one. Raises DamagedError."""
+    carried = carried_of(content)
     try:
-        return find(source, digest)
-    except UnreadableError:
-        return LOST
+        for row in _part(content, "readings"):
+            _carry(carried, row)
+    except _DAMAGE as error:
+        raise DamagedError(str(error)) from error
+    return carried
 
 
-def _failure(kind: str, detail: str) -> Failure:
+def _part(content: Any, name: str) -> Any:
+    if not isinstance(content, dict) or not isinstance(content.get(name), list):
+        raise DamagedError(f"no {name}")
+    return content[name]
+
+
+def _carry(carried: dict[Source, Row], row: Row) -> None:
+    source = Source(row["source"])
+    if "still" in row or "failure" in row:
+        carried[source] = row
+    else:
+        carried.pop(source, None)
+
+
+def still_value(source: Source, data: bytes) -> Any:
+    """The value that is stored under a digest. Raises UnreadableError."""
     try:
-        return Failure(FailureKind(kind), detail)
-    except ValueError:
-        return Failure(FailureKind.ERROR, f"{kind}: {detail}")
+        return value_codec(source).read(unpack(data))
+    except NOT_READABLE as error:
+        raise UnreadableError(str(error)) from error
+
+
+class BlockWriter:
+    """Writes the blocks of one target, and what seldom changes beside them; in the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, target: int) -> None:
+        self._connection, self._target = connection, target
+        self.carried: dict[Source, Row] = {}
+        """Goes into the next block: the last reading of each source that may be silent for long."""
+        self._latest: dict[Source, tuple[Any, str, bytes]] = {}
+
+    def carry(self, reading: Reading[Any]) -> None:
+        """Note what was read before the first block."""
+        _carry(self.carried, self._row(reading))
+
+    def add(self, era: int, readings: Sequence[Reading[Any]], on_fault: Callable[[Exception], None]) -> None:
+        """Store readings, in the order of their time, as a block. What cannot be packed is kept as rows, and `on_fault`
+        told."""
+        before = dict(self.carried)
+        rows = []
+        for reading in readings:
+            row = self._row(reading)
+            row["at"] = round(reading.at, _PLACES)
+            rows.append(row)
+            _carry(self.carried, row)
+        content = {"carried": list(before.values()), "readings": rows}
+        try:
+            data = pack(content)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be packed is kept plain, and not tried again
+            on_fault(error)
+            data = pack_rows(content)
+        first, last = readings[0].at, readings[-1].at
+        for row in before.values():
+            self._connection.execute(
+                "UPDATE stills SET last = ? WHERE target = ? AND digest = ?", (last, self._target, row.get("still"))
+            )
+        self._connection.execute(
+            "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._target, era, first, last, len(readings), data),
+        )
+
+    def _row(self, reading: Reading[Any]) -> Row:
+        if not SOURCES[reading.source].is_still or reading.value is None:
+            return encode(reading)
+        value, digest, data = self._latest.get(reading.source, (None, "", b""))
+        if value != reading.value:
+            stored = value_codec(reading.source).write(reading.value)
+            digest = hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=12).hexdigest()
+            data = pack_rows(stored)
+            self._latest[reading.source] = (reading.value, digest, data)
+        self._connection.execute(
+            "INSERT INTO stills (target, digest, last, data) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (target, digest) DO UPDATE SET last = max(last, excluded.last)",
+            (self._target, digest, reading.at, data),
+        )
+        return encode(reading, digest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from specdash.core.errors import SpecdashError
 
 if TYPE_CHECKING:
-    from specdash.core.timeline import TimelineEvent
+    from specdash.core.records import TimelineEvent
     from specdash.history.replay import ReplaySession
 
 SPEEDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -88,7 +88,7 @@ class Player:
     def faster(self, step: int) -> None:
         """The next higher speed (1) or lower one (-1)."""
         with self._change:
-            others = [one for one in SPEEDS if (one > self.speed if step > 0 else one < self.speed)]
+            others = [speed for speed in SPEEDS if (speed > self.speed if step > 0 else speed < self.speed)]
             self.speed = (min(others) if step > 0 else max(others)) if others else self.speed
             self._tell()
 

@@ -6,6 +6,8 @@ One thread writes, once a second. Whatever happens to the file, the callers neve
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
 import os
 import sqlite3
@@ -18,24 +20,74 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core import paths
-from specdash.core.alerts import AlertEvent
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Reading
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history.keep import fault_words, lighter, to_keep, unkept, weight
-from specdash.history.leader import Leadership
-from specdash.history.pruning import Bounds
-from specdash.history.safekeeping import is_damage, move_aside
-from specdash.history.store import target_name
-from specdash.history.writer import Batch, Writer
+from specdash.core.records import AlertEvent, EventKind, TimelineEvent
+from specdash.history.store import MODE, target_name
+from specdash.history.writer import (
+    Batch,
+    Bounds,
+    Writer,
+    fault_words,
+    is_damage,
+    is_unusable,
+    lighter,
+    move_aside,
+    to_keep,
+    unkept,
+    weight,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
     from specdash.core.target import Target
     from specdash.insight.charts import Metric
+
+
+class Leadership:
+    """Of one target in one record. The lock's file lies beside the record, and stays."""
+
+    def __init__(self, record: Path, target: str) -> None:
+        digest = hashlib.blake2b(target.encode(), digest_size=6).hexdigest()
+        self._path = record.with_name(f"{record.name}.{digest}.lock")
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Try to take it; False while another process has it. Raises OSError when the file cannot be made."""
+        if self._descriptor is not None:
+            if _same_file(self._descriptor, self._path):
+                return True
+            # Somebody removed the lock's file: another process may hold a new one.
+            self.give_back()
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def give_back(self) -> None:
+        """Let another process take it; may be called again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +188,8 @@ class Recorder:
         """What of the last minutes was not recorded as it should be though recording goes on, "" when all was."""
         self.lost = 0
         """Readings that could not be recorded so far."""
+        self.is_waiting = False
+        """Whether another process records the target."""
         self._target = target_name(target)
         self._bounds = Bounds(days, int(megabytes * _MEGABYTE))
         self._clock, self._wall = clock, wall
@@ -232,14 +286,15 @@ class Recorder:
 
     def _lead(self) -> bool:
         """Open the record if this process is to write it; else hold but the last seconds."""
-        if not self._leadership.take():
+        self.is_waiting = not self._leadership.take()
+        if self.is_waiting:
             self._hold_last_seconds()
             self.problem = ""
             return False
         try:
             writer = Writer(self.path, self._target, self._bounds)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
+        except (sqlite3.DatabaseError, SpecdashError) as error:
+            if not is_unusable(error):
                 raise
             self._move_aside(error)
             writer = Writer(self.path, self._target, self._bounds)
@@ -359,7 +414,7 @@ class Recorder:
                 events.append(what)
             else:
                 alerts.append(self._as_stored(self._note_alert(what) or what))
-        return Batch(sorted(readings, key=lambda one: one.at), points, alerts, (*self._notes, *events))
+        return Batch(sorted(readings, key=lambda reading: reading.at), points, alerts, (*self._notes, *events))
 
     def _kept(self, reading: Reading[Any]) -> Reading[Any]:
         try:
@@ -395,14 +450,15 @@ class Recorder:
         self.problem = _words(error, self.path)
         self._discard()
         self._retry_at = self._clock() + RETRY_S
-        if is_damage(error):
+        if is_unusable(error):
             self._retry_at = 0.0
             self._guarded(partial(self._move_aside, error))
 
     def _move_aside(self, error: Exception) -> None:
-        moved = move_aside(self.path)
+        moved = move_aside(self.path, error)
         if moved is not None:
-            title = f"the record was damaged; it is kept as {moved.name}"
+            was = "damaged" if is_damage(error) else "of an older specdash"
+            title = f"the record was {was}; it is kept as {moved.name}"
             _log.warning("%s: %s (%s)", self.path, title, error)
             self._notes.append(TimelineEvent(self._wall(), EventKind.RECORDER, title, detail=str(error), ref=MOVED))
 

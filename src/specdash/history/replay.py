@@ -12,27 +12,28 @@ import sqlite3
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.core.errors import InputError
+from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
-from specdash.core.timeline import EventKind, TimelineEvent
 from specdash.history.recorder import BEGAN
 from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
-from specdash.insight.drafter_picture import SpeculationViews
+from specdash.insight.derive import of_alert
 from specdash.insight.memory import Memory
-from specdash.insight.proxy_picture import ProxyWindow
+from specdash.insight.picture import ProxyWindow, SpeculationViews
 from specdash.insight.state import TargetState
-from specdash.insight.timeline import of_alert
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from specdash.core.alerts import Alert
+    from specdash.core.log_facts import LogLine
     from specdash.core.readings import Reading
+    from specdash.core.records import Alert
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
 
@@ -50,7 +51,7 @@ ONWARD_S = 120.0
 """Up to so much is played on without a seek."""
 
 
-class Record(Protocol):
+class RecordSource(Protocol):
     """The part of `history.store.Store` that replay reads."""
 
     def readings(self, target: str, since: float, until: float) -> Iterator[tuple[float, Reading[Any]]]:
@@ -94,7 +95,7 @@ class ReplaySession:
     """
 
     def __init__(
-        self, store: Record, target: Target, *, rules: Sequence[Rule] | None = None, at: float | None = None
+        self, store: RecordSource, target: Target, *, rules: Sequence[Rule] | None = None, at: float | None = None
     ) -> None:
         """Opens at the moment `at`, else at the record's end. Raises `InputError` when nothing is recorded of the
         target."""
@@ -140,17 +141,17 @@ class ReplaySession:
             self.first, self.last = span
         found = [
             *(
-                one
-                for one in self._store.events(self.name, self.first - _BEGINNING_S, _after(self.last))
-                if not _is_alert(one)
+                event
+                for event in self._store.events(self.name, self.first - _BEGINNING_S, _after(self.last))
+                if not _is_alert(event)
             ),
             *(
                 replace(of_alert(alert), at=alert.raised)
                 for alert in self._store.alerts(self.name, self.first, _after(self.last))
             ),
         ]
-        self.events = tuple(sorted(found, key=lambda one: one.at))
-        began = tuple(one.at for one in self.events if one.kind is EventKind.RECORDER and one.ref == BEGAN)
+        self.events = tuple(sorted(found, key=lambda timeline_event: timeline_event.at))
+        began = tuple(event.at for event in self.events if event.kind is EventKind.RECORDER and event.ref == BEGAN)
         self._is_whole = bool(began) and began[0] <= self.first + _BEGINNING_S
         # Before the first recorder nothing was read that it could read again.
         self._began = began[1:] if self._is_whole else began
@@ -210,9 +211,9 @@ class ReplaySession:
         here = self.position if wall is None else wall
         events = self.events
         if step > 0:
-            index = bisect_right(events, here + 1e-3, key=lambda one: one.at)
+            index = bisect_right(events, here + 1e-3, key=lambda timeline_event: timeline_event.at)
         else:
-            index = bisect_left(events, here - 1e-3, key=lambda one: one.at) - 1
+            index = bisect_left(events, here - 1e-3, key=lambda timeline_event: timeline_event.at) - 1
         return events[index] if 0 <= index < len(events) else None
 
     def picture(self, now: float = 0.0, wall: float = 0.0, window_s: float = 300.0) -> Picture:
@@ -227,7 +228,7 @@ class ReplaySession:
         """See `TargetState.columns`."""
         return self._reel.state.columns(metric, now, window_s, count)
 
-    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[LogLine, ...]]:
         """See `TargetState.log_lines`."""
         return self._reel.state.log_lines(after, limit)
 
@@ -249,13 +250,13 @@ class ReplaySession:
 
     def _memory(self, wall: float) -> Memory:
         known = self._store.alerts(self.name, self.first, wall)
-        raised = [one for one in known if one.raised < wall]
-        over = [one for one in raised if _over(one) < wall]
-        active = [replace(one, ended=None, last=min(one.last, wall)) for one in raised if _over(one) >= wall]
+        raised = [alert for alert in known if alert.raised < wall]
+        over = [alert for alert in raised if _over(alert) < wall]
+        active = [replace(alert, ended=None, last=min(alert.last, wall)) for alert in raised if _over(alert) >= wall]
         since = max(self.first, wall - DEEP_S)
         count = max(1, math.ceil((wall - since) / CHART_STEP_S))
         points = {metric: self._points(metric, since, wall, count) for metric in Metric}
-        happened = [one for one in self.events if one.at < wall and one.kind in _REMEMBERED]
+        happened = [event for event in self.events if event.at < wall and event.kind in _REMEMBERED]
         return Memory(wall, points, (), happened, over, active)
 
     def _points(self, metric: Metric, since: float, until: float, count: int) -> list[tuple[float, float]]:

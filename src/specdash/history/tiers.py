@@ -1,20 +1,21 @@
 """Downsampled series: least, mean, most and count of every charted metric, per second, ten seconds and minute.
 
-A chunk is the cells of one tier over `Tier.span_s`, stored as columns of whole numbers: values are kept to four decimal
-places.
+A chunk is the cells of one tier over `Tier.span_s`, stored as whole numbers: values are kept to four decimal places.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from specdash.history.columns import Columns, Packed
+from specdash.history import block
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Point = tuple[float, str, float]
+"""Unix time, the metric's name, a value."""
 GRAIN: Final = 10_000
 _MOST: Final = 1e12
 
@@ -33,7 +34,7 @@ TIERS: Final = (Tier(1, 60, 1.0), Tier(10, 3600, 8.0), Tier(60, 6 * 3600, 52.0))
 
 
 @dataclass(slots=True)
-class Cell:
+class TierCell:
     """The samples of one cell."""
 
     low: float
@@ -53,11 +54,11 @@ class Cell:
         self.count += 1
 
 
-Cells = dict[int, Cell]
+Cells = dict[int, TierCell]
 """By the cell's number: its Unix time divided by the tier's step."""
 
 
-class Chunk:
+class TierChunk:
     """The cells of one tier and one span, of all metrics."""
 
     def __init__(self, step_s: int) -> None:
@@ -71,49 +72,63 @@ class Chunk:
         cells = self.metrics.setdefault(metric, {})
         number = math.floor(at / self.step_s)
         if (cell := cells.get(number)) is None:
-            cells[number] = Cell(value, value, value, 1)
+            cells[number] = TierCell(value, value, value, 1)
         else:
             cell.add(value)
 
     def pack(self) -> bytes:
         """As bytes."""
-        columns = Columns()
+        chunk = {}
         for metric, cells in self.metrics.items():
             ordered = sorted(cells.items())
             means = [round(cell.mean * GRAIN) for _, cell in ordered]
-            columns.put(f"{metric}.cell", [number for number, _ in ordered])
-            columns.put(f"{metric}.mean", means)
-            lows = [mean - round(cell.low * GRAIN) for (_, cell), mean in zip(ordered, means, strict=True)]
-            highs = [round(cell.high * GRAIN) - mean for (_, cell), mean in zip(ordered, means, strict=True)]
-            columns.put(f"{metric}.low", lows)
-            columns.put(f"{metric}.high", highs)
-            columns.put(f"{metric}.count", [cell.count for _, cell in ordered])
-        columns.put("metrics", list(self.metrics))
-        return columns.pack()
+            chunk[metric] = [
+                [number for number, _ in ordered],
+                means,
+                [mean - round(cell.low * GRAIN) for (_, cell), mean in zip(ordered, means, strict=True)],
+                [round(cell.high * GRAIN) - mean for (_, cell), mean in zip(ordered, means, strict=True)],
+                [cell.count for _, cell in ordered],
+            ]
+        return block.pack(chunk)
 
     @classmethod
-    def unpack(cls, step_s: int, data: bytes) -> Chunk:
-        """The chunk of `pack`. Raises columns.DamagedError."""
-        chunk, packed = cls(step_s), Packed(data)
-        for metric in packed.get("metrics") or []:
-            chunk.metrics[metric] = _cells(packed, metric)
+    def unpack(cls, step_s: int, data: bytes) -> TierChunk:
+        """The chunk of `pack`. Raises block.DamagedError."""
+        chunk = cls(step_s)
+        for metric, columns in _columns(data).items():
+            chunk.metrics[metric] = _cells(columns)
         return chunk
 
 
-def cells_of(data: bytes, metric: str) -> Mapping[int, Cell]:
-    """The cells of one metric of a packed chunk. Raises columns.DamagedError."""
-    return _cells(Packed(data), metric)
+def cells_of(data: bytes, metric: str) -> Mapping[int, TierCell]:
+    """The cells of one metric of a packed chunk. Raises block.DamagedError."""
+    columns = _columns(data).get(metric)
+    return _cells(columns) if columns is not None else {}
 
 
-def _cells(packed: Packed, metric: str) -> Cells:
-    def column(name: str) -> list[Any]:
-        return packed.get(f"{metric}.{name}") or []
+def _columns(data: bytes) -> dict[str, list[list[int]]]:
+    chunk = block.unpack(data)
+    if not isinstance(chunk, dict):
+        raise block.DamagedError("no chunk of a series")
+    return chunk
 
-    rows = zip(*map(column, ("cell", "mean", "low", "high", "count")), strict=True)
-    return {
-        number: Cell((mean - low) / GRAIN, mean * count / GRAIN, (mean + high) / GRAIN, count)
-        for number, mean, low, high, count in rows
-    }
+
+def _cells(columns: list[list[int]]) -> Cells:
+    try:
+        return {
+            number: TierCell((mean - low) / GRAIN, mean * count / GRAIN, (mean + high) / GRAIN, count)
+            for number, mean, low, high, count in zip(*columns, strict=True)
+        }
+    except (TypeError, ValueError) as error:
+        raise block.DamagedError(str(error)) from error
+
+
+def points_of(content: Any) -> list[Point]:
+    """The points of what is in no block yet. Raises block.DamagedError."""
+    try:
+        return [(float(at), str(name), float(value)) for at, name, value in content["points"]]
+    except (TypeError, ValueError, LookupError) as error:
+        raise block.DamagedError(str(error)) from error
 
 
 def tier_for(seconds: float, count: int) -> tuple[Tier, ...]:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdash.core.errors import SpecdashError
-from specdash.core.observations import Counters, ProcessTree
-from specdash.core.timeline import EventKind
+from specdash.core.readings import Counters, ProcessTree
+from specdash.core.records import EventKind
 from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
-from specdash.insight.counter_log import Scrape
+from specdash.insight.log.counter_log import Scrape
 from specdash.insight.memory import Memory
 
 if TYPE_CHECKING:
@@ -67,14 +67,16 @@ class _Recalled:
             at=self._now,
             points={metric: self._points(metric) for metric in Metric},
             events=[
-                one for one in self._store.events(self._name, self._wall - DAY_S, self._wall) if one.kind in _EVENTS
+                event
+                for event in self._store.events(self._name, self._wall - DAY_S, self._wall)
+                if event.kind in _EVENTS
             ],
             past=[
-                one if one.ended is not None else replace(one, ended=one.last)
-                for one in known
-                if not (is_still and one.is_active)
+                alert if alert.ended is not None else replace(alert, ended=alert.last)
+                for alert in known
+                if not (is_still and alert.is_active)
             ],
-            active=[one for one in known if one.is_active] if is_still else [],
+            active=[alert for alert in known if alert.is_active] if is_still else [],
             scrapes=self._scrapes(span, started_wall),
         )
 
@@ -112,7 +114,7 @@ class _Recalled:
             ]
             if any(_began(reading.value) > oldest for _, reading in chunk):
                 oldest = max(_began(reading.value) for _, reading in chunk)
-                found = [one for one in found if one.at >= self._at(oldest)]
+                found = [scrape for scrape in found if scrape.at >= self._at(oldest)]
                 break
             until = since - 1e-6
         return found

@@ -6,40 +6,334 @@ error the instance is to be closed: what it holds of the last minute is in the r
 
 from __future__ import annotations
 
-import json
+import fcntl
 import logging
+import math
 import os
 import sqlite3
 import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
+from itertools import accumulate, groupby
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from specdash.core.alerts import Alert
-from specdash.core.readings import Reading, Source
-from specdash.core.timeline import EventKind, TimelineEvent
-from specdash.history import block, fresh
-from specdash.history.block import Carried
-from specdash.history.codec import encode
-from specdash.history.columns import DamagedError
-from specdash.history.keep import fault_words, unkept, weight
-from specdash.history.pruning import Bounds, give_back, prune_by_age, prune_by_size
-from specdash.history.schema import PAGE_BYTES, connect
-from specdash.history.tiers import TIERS, Chunk, Tier
+from specdash.core.changes import ApplyRecord
+from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, TaskFailed
+from specdash.core.masking import without_secrets
+from specdash.core.proxy_events import ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
+from specdash.core.readings import Failure, FailureKind, Health, Reading, Source
+from specdash.core.records import Alert, EventKind, TimelineEvent
+from specdash.core.sources import encode
+from specdash.history import block
+from specdash.history.block import BlockWriter
+from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
+from specdash.history.tiers import TIERS, Point, Tier, TierChunk, points_of
+from specdash.insight.charts import Metric
+from specdash.llama.log_grammar import DROPPED
+from specdash.llama.log_safe import (
+    LIFE_CYCLE_CLASSES,
+    bare,
+    recognise,
+    safe_error,
+    safe_event,
+    safe_line,
+    safe_text,
+)
+from specdash.system.data import dataclass
+from specdash.system.files import put
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from specdash.history.fresh import Point
+    from specdash.history.store import Store
+
+
+# Keeps the record within its bounds of age and size, the oldest and finest going first; a record that is damaged, or
+# of an older version, is moved aside, never deleted, and a new one begins.
+
+DAY_S: Final = 86400.0
+FREED_AT_A_TIME: Final = 500
+"""Pages given back to the file system in one go: what is moved goes through the write-ahead log."""
+_LONGEST: Final = max(tier.times_longer for tier in TIERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Days for which every second is kept (tiers are kept longer), and bytes of the file with its write-ahead log."""
+
+    days: float
+    size_bytes: int
+
+    @property
+    def log_pages(self) -> int:
+        """Pages after which the write-ahead log is brought back into the file."""
+        return max(64, min(1024, self.size_bytes // PAGE_BYTES // 20))
+
+    @property
+    def database_bytes(self) -> int:
+        """What is left for the database itself."""
+        return int(self.size_bytes - 2 * self.log_pages * PAGE_BYTES)
+
+
+def prune_by_age(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
+    """Delete what is older than its time. In the caller's transaction."""
+    span_s = bounds.days * DAY_S
+    connection.execute("DELETE FROM blocks WHERE last < ?", (now - span_s,))
+    for tier in TIERS:
+        before = now - span_s * tier.times_longer - tier.span_s
+        connection.execute("DELETE FROM tiers WHERE step = ? AND start < ?", (tier.step_s, before))
+    oldest = now - span_s * _LONGEST
+    connection.execute("DELETE FROM alerts WHERE ended < ?", (oldest,))
+    connection.execute("DELETE FROM events WHERE at < ?", (oldest,))
+    connection.execute("DELETE FROM stills WHERE last < ?", (now - span_s,))
+    connection.execute("DELETE FROM eras WHERE ended < ?", (oldest,))
+
+
+def prune_by_size(connection: sqlite3.Connection, bounds: Bounds) -> None:
+    """Delete the oldest until the rest fits. In the caller's transaction; `give_back` then makes the file smaller."""
+    while (excess := used_bytes(connection) - bounds.database_bytes) > 0:
+        if not any(
+            _delete_oldest(connection, *what, excess)
+            for what in (
+                ("blocks", "last", "TRUE"),
+                *(("tiers", "start", f"step = {tier.step_s}") for tier in TIERS),
+                ("events", "at", "TRUE"),
+                ("alerts", "raised", "ended IS NOT NULL"),
+            )
+        ):
+            return
+
+
+def give_back(connection: sqlite3.Connection) -> None:
+    """Give some free pages back to the file system. Outside a transaction."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if free:
+        connection.execute(f"PRAGMA incremental_vacuum({FREED_AT_A_TIME})").fetchall()
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of the database's pages that hold something."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def _delete_oldest(connection: sqlite3.Connection, table: str, key: str, where: str, excess: int) -> bool:
+    """Delete rows of at least `excess` bytes, as far as there are so many; False when there are none."""
+    length = "length(data)" if table != "events" else "200"
+    rows = connection.execute(
+        f"SELECT {key}, {length} FROM {table} WHERE {where} ORDER BY {key} LIMIT 500"  # noqa: S608 - our own words
+    ).fetchall()
+    if not rows:
+        return False
+    freed = accumulate(size for _, size in rows)
+    moment = next((moment for (moment, _), so_far in zip(rows, freed, strict=True) if so_far >= excess), rows[-1][0])
+    connection.execute(f"DELETE FROM {table} WHERE {where} AND {key} <= ?", (moment,))  # noqa: S608 - our own words
+    if table == "blocks":
+        connection.execute("DELETE FROM tiers WHERE step = 1 AND start < ?", (moment - TIERS[0].span_s,))
+    return True
+
+
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PRIMARY: Final = 0xFF
+"""The part of an extended error code that names its kind."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the error says that the file's content is not a sound database."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(error, sqlite3.DatabaseError) and code is not None and code & _PRIMARY in _DAMAGE
+
+
+def is_unusable(error: BaseException) -> bool:
+    """Whether the error says that no record of this version can be written to the file."""
+    return is_damage(error) or isinstance(error, OlderSchemaError)
+
+
+def move_aside(path: Path, error: BaseException) -> Path | None:
+    """Rename a damaged record to `NAME.corrupt-N`, one of an older version to `NAME.old-N`, with its write-ahead log;
+    None when it is neither (any more). `error` is what was met.
+
+    Of several processes that meet it, one moves it: the others find the new one. Raises OSError.
+    """
+    ending = "old" if isinstance(error, OlderSchemaError) else "corrupt"
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists() or _is_usable(path):
+            return None
+        number = 1
+        while (aside := path.with_name(f"{path.name}.{ending}-{number}")).exists():
+            number += 1
+        put(path, aside)
+        for ending in ("-wal", "-shm"):
+            beside = path.with_name(path.name + ending)
+            if beside.exists():
+                put(beside, aside.with_name(aside.name + ending))
+        return aside
+    finally:
+        os.close(lock)
+
+
+def _is_usable(path: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True)) as connection:
+            if is_of_an_older_version(connection):
+                return False
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        return not is_damage(error)
+    return bool(found and found[0] == "ok")
+
+
+# What of a reading may be kept: nothing that a prompt, an answer or a tool call could be in, and no secret.
+#
+# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log_safe`);
+# what other lines say is in the facts. Lines that no table knows are not kept at all.
+
+LINES_KEPT: Final = 8
+"""Log lines of one batch."""
+LINES_LOOKED_AT: Final = 200
+"""So many of a batch's last lines are looked at: a storm may bring thousands a second."""
+TEXT_KEPT: Final = 300
+"""Characters of a message."""
+ROUNDED: Final[Mapping[type, tuple[str, ...]]] = MappingProxyType(
+    {
+        SessionView: ("last_seen",),
+        ActiveView: ("started", "ttft_s", "prefill_rate", "decode_rate"),
+        RequestEvent: (
+            "at", "duration_s", "held_s", "ttft_s", "prefill_s", "decode_s", "prefill_rate", "decode_rate"
+        ),
+    }
+)  # fmt: skip
+"""Fields whose digits beyond the third place are not kept."""
+_ROUNDED_FACT: Final = ("at_s", "first_s")
+T = TypeVar("T")
+
+
+def lighter(reading: Reading[Any]) -> Reading[Any]:
+    """The reading without what will not be looked at: cheap, for the way into the queue."""
+    value = reading.value
+    if isinstance(value, LogBatch) and (len(value.tail) > LINES_LOOKED_AT or value.unrecognised_samples):
+        return replace(
+            reading, value=replace(value, tail=value.tail[-LINES_LOOKED_AT:], tail_kinds="", unrecognised_samples=())
+        )
+    return reading
+
+
+def weight(reading: Reading[Any]) -> int:
+    """How many values it holds, itself and what it lists: what it costs to keep and to pack."""
+    value = reading.value
+    if isinstance(value, LogBatch):
+        return 1 + len(value.facts)
+    if isinstance(value, ProxyStatus):
+        return 1 + len(value.sessions) + len(value.active)
+    return 1 + len(value.events) if isinstance(value, ProxyEvents) else 1
+
+
+def fault_words(error: Exception) -> str:
+    """A fault of our own in words that may be shown."""
+    return f"{type(error).__name__}: {_text(str(error))}"
+
+
+def unkept(reading: Reading[Any], error: Exception) -> Reading[Any]:
+    """What is kept of a reading that could not be: that there was one, and the kind of the fault."""
+    return Reading.unknown(reading.source, reading.at, FailureKind.ERROR, f"not recorded: {type(error).__name__}")
+
+
+def to_keep(reading: Reading[Any]) -> Reading[Any]:
+    """The reading as it may be stored."""
+    value, failure = reading.value, reading.failure
+    if isinstance(value, LogBatch):
+        value = _batch(value)
+    elif isinstance(value, ProxyStatus):
+        value = replace(value, sessions=tuple(map(rounded, value.sessions)), active=tuple(map(rounded, value.active)))
+    elif isinstance(value, ProxyEvents):
+        value = replace(value, events=tuple(map(rounded, value.events)))
+    elif isinstance(value, Health) and value.detail:
+        value = replace(value, detail=_text(value.detail))
+    elif isinstance(value, tuple) and value and isinstance(value[0], ApplyRecord):
+        value = tuple(replace(entry, log_lines=tuple(map(safe_text, entry.log_lines))) for entry in value)
+    if failure is not None and failure.detail:
+        failure = Failure(failure.kind, _text(failure.detail))
+    return Reading(reading.source, reading.at, reading.status, value, failure)
+
+
+def _text(text: str) -> str:
+    return without_secrets(text[:TEXT_KEPT])
+
+
+def _batch(batch: LogBatch) -> LogBatch:
+    return replace(
+        batch,
+        facts=tuple(rounded(_fact(fact)) for fact in batch.facts),
+        warnings=tuple(replace(tally, sample=safe_text(tally.sample)) for tally in batch.warnings),
+        tail=_lines(reversed(batch.tail[-LINES_LOOKED_AT:])) if _has_lines(batch) else (),
+        tail_kinds="",
+        unrecognised_samples=(),
+        age_s=_to_places(batch.age_s),
+    )
+
+
+def rounded(value: T) -> T:
+    """The value with its times and rates to the millisecond, and to a thousandth of a token per second: the digits
+    beyond are noise, and most of what a day would weigh."""
+    names = ROUNDED.get(type(value))
+    if names is None:
+        names = _ROUNDED_FACT if hasattr(value, "at_s") else ()
+    changes = {}
+    for name in names:
+        before = getattr(value, name, None)
+        if type(before) is float and (after := _to_places(before)) != before:
+            changes[name] = after
+    return replace(cast("Any", value), **changes) if changes else value
+
+
+def _to_places(value: float | None) -> float | None:
+    return round(value, 3) if value is not None else None
+
+
+def _has_lines(batch: LogBatch) -> bool:
+    """Whether there is a line to keep among those of the batch."""
+    events = (fact.name for fact in batch.facts if isinstance(fact, ServerEvent))
+    return bool(batch.warnings) or not LIFE_CYCLE_CLASSES.isdisjoint(events)
+
+
+def _fact(fact: LogFact) -> LogFact:
+    if isinstance(fact, ServerEvent):
+        return replace(fact, fields=safe_event(fact) if fact.name in LIFE_CYCLE_CLASSES else ())
+    if isinstance(fact, TaskFailed):
+        return replace(fact, error=safe_error(fact.error))
+    return fact
+
+
+def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
+    kept: list[str] = []
+    for line in newest_first:
+        raw = bare(line.encode("utf-8", "replace"))
+        known = recognise(raw.translate(None, DROPPED))
+        if known.form is None or (known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES):
+            continue
+        made = safe_line(raw)
+        if made is None or made.is_unknown:
+            continue
+        kept.append(made.text)
+        if len(kept) == LINES_KEPT:
+            break
+    return tuple(reversed(kept))
+
 
 _log = logging.getLogger(__name__)
 
 BLOCK_S: Final = 120.0
 """How much time a block holds."""
-BLOCK_VALUES: Final = 12_000
-"""Values that a block holds at most (see `keep.weight`): what is held of it in memory, and packed in one go."""
+BLOCK_VALUES: Final = 4_000
+"""Values that a block holds at most (see `keep.weight`): what is held of it in memory, and packed in one go. Three
+times as many make no smaller a block of each, and the dashboard a third larger on 5,000 traced lines a second."""
 TRUSTED_AFTER_S: Final = 600.0
 """So long must the clock have run evenly before anything is deleted because of its age."""
 
@@ -55,7 +349,10 @@ class Batch:
 
 
 class Writer:
-    """The record of one target, open for writing. Raises sqlite3.Error and OSError, schema.NewerSchemaError."""
+    """The record of one target, open for writing.
+
+    Raises sqlite3.Error and OSError, and `schema.NewerSchemaError` and `OlderSchemaError`.
+    """
 
     def __init__(self, path: Path, target: str, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -79,8 +376,7 @@ class Writer:
         self._readings: list[Reading[Any]] = []
         self._values = 0
         self._points: list[Point] = []
-        self._carried: dict[Source, Carried] = {}
-        self._latest: dict[Source, tuple[Any, block.Still]] = {}
+        self._blocks = block.BlockWriter(self._connection, self._target)
         self._applies: set[int] = set()
 
     def close(self) -> None:
@@ -130,12 +426,13 @@ class Writer:
             if is_full:
                 self.fault = ""
                 self._close_block()
-            readings, encoded = self._encoded(batch.readings)
+            readings, rows = self._encoded(batch.readings)
             if readings or batch.points:
-                moments = [one.at for one in readings] or [at for at, _, _ in batch.points]
+                moments = [reading.at for reading in readings] or [at for at, _, _ in batch.points]
+                content = block.pack_rows({"readings": rows, "points": batch.points})
                 self._execute(
                     "INSERT INTO fresh (target, era, first, last, data) VALUES (?, ?, ?, ?, ?)",
-                    self._target, self._era, min(moments), max(moments), fresh.pack(encoded, batch.points),
+                    self._target, self._era, min(moments), max(moments), content,
                 )  # fmt: skip
             for alert in batch.alerts:
                 self._store_alert(alert)
@@ -150,26 +447,26 @@ class Writer:
         self._points += batch.points
         return is_full
 
-    def _encoded(self, readings: Sequence[Reading[Any]]) -> tuple[list[Reading[Any]], list[str]]:
+    def _encoded(self, readings: Sequence[Reading[Any]]) -> tuple[list[Reading[Any]], list[block.Row]]:
         """The readings as far as they can be recorded, and each as JSON."""
         kept: list[Reading[Any]] = []
-        encoded: list[str] = []
+        rows: list[block.Row] = []
         for reading in readings:
             try:
-                text = _as_json(reading)
+                row = encode(reading)
             except Exception as error:  # noqa: BLE001 - a bug may cost a reading, never the record
                 self._found_fault(f"a reading of {reading.source} was left out", error)
                 reading = unkept(reading, error)
-                text = _as_json(reading)
+                row = encode(reading)
             kept.append(reading)
-            encoded.append(text)
-        return kept, encoded
+            rows.append(row)
+        return kept, rows
 
     def _found_fault(self, what: str, error: Exception) -> None:
-        fault = f"{what}: {fault_words(error)}"
-        if fault != self.fault:
-            self.fault = fault
-            _log.error("%s", fault, exc_info=error)
+        """The first of a block is kept: what follows has its cause, more often than not."""
+        if not self.fault:
+            self.fault = f"{what}: {fault_words(error)}"
+            _log.error("%s", self.fault, exc_info=error)
 
     def last_reading(self) -> float | None:
         """Unix time of the last reading of any recorder."""
@@ -197,7 +494,7 @@ class Writer:
     def _close_block(self) -> None:
         """The readings of this era that are in no block yet become one, and their points cells of the tiers."""
         if self._readings:
-            self._store_block(self._era, sorted(self._readings, key=lambda one: one.at))
+            self._blocks.add(self._era, _by_time(self._readings), self._kept_plain)
         self._try_cells(self._points)
         self._execute("DELETE FROM fresh WHERE target = ? AND era = ?", self._target, self._era)
 
@@ -209,46 +506,8 @@ class Writer:
         with suppress(sqlite3.Error):
             give_back(self._connection)
 
-    def _store_block(self, era: int, readings: Sequence[Reading[Any]]) -> None:
-        before = dict(self._carried)
-        try:
-            data = self._packed(readings, before)
-        except sqlite3.Error:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever cannot be packed is kept plain, and not tried again
-            self._found_fault("readings were kept plain", error)
-            data = block.pack_plain(readings, before)
-        last = readings[-1].at
-        for one in before.values():
-            self._execute("UPDATE stills SET last = ? WHERE target = ? AND digest = ?", last, self._target, one.digest)
-        self._execute(
-            "INSERT INTO blocks (target, era, first, last, readings, data) VALUES (?, ?, ?, ?, ?, ?)",
-            self._target, era, readings[0].at, last, len(readings), data,
-        )  # fmt: skip
-
-    def _packed(self, readings: Sequence[Reading[Any]], before: Mapping[Source, Carried]) -> bytes:
-        stills: dict[int, str] = {}
-        for index, reading in enumerate(readings):
-            digest = None
-            if reading.source in block.STILL_SOURCES and reading.value is not None:
-                digest = stills[index] = self._store_still(reading)
-            if digest is not None or reading.failure is not None:
-                self._carried[reading.source] = Carried(reading.at, digest, reading.failure)
-            else:
-                self._carried.pop(reading.source, None)
-        return block.pack(readings, stills, before)
-
-    def _store_still(self, reading: Reading[Any]) -> str:
-        value, still = self._latest.get(reading.source, (None, None))
-        if still is None or value != reading.value:
-            still = block.still_of(reading.source, reading.value)
-            self._latest[reading.source] = (reading.value, still)
-        self._execute(
-            "INSERT INTO stills (target, digest, last, data) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (target, digest) DO UPDATE SET last = max(last, excluded.last)",
-            self._target, still.digest, reading.at, fresh.deflate(still.data),
-        )  # fmt: skip
-        return still.digest
+    def _kept_plain(self, error: Exception) -> None:
+        self._found_fault("readings were kept plain", error)
 
     def _store_alert(self, alert: Alert) -> None:
         self._execute(
@@ -282,23 +541,23 @@ class Writer:
     def _adopt(self) -> None:
         """Make blocks of what recorders that died left behind."""
         rows = self._execute("SELECT era, data FROM fresh WHERE target = ? ORDER BY id", self._target).fetchall()
-        by_era: dict[int, list[fresh.Fresh]] = {}
+        by_era: dict[int, tuple[list[Reading[Any]], list[Point]]] = {}
         for era, data in rows:
-            try:
-                by_era.setdefault(era, []).append(fresh.unpack(data))
-            except DamagedError:
-                continue
+            with suppress(block.DamagedError):
+                content = block.unpack(data)
+                readings, points = by_era.setdefault(era, ([], []))
+                readings += block.readings_of(content)
+                points += points_of(content)
         row = self._execute(
             "SELECT data FROM blocks WHERE target = ? ORDER BY id DESC LIMIT 1", self._target
         ).fetchone()
         if row is not None:
-            with suppress(DamagedError):
-                self._carried = block.carried_on(row[0])
-        for era, found in by_era.items():
-            readings = sorted((one for each in found for one in each.readings), key=lambda one: one.at)
+            with suppress(block.DamagedError):
+                self._blocks.carried = block.carried_on(block.unpack(row[0]))
+        for era, (readings, points) in by_era.items():
             if readings:
-                self._store_block(era, readings)
-            self._try_cells([point for each in found for point in each.points])
+                self._blocks.add(era, _by_time(readings), self._kept_plain)
+            self._try_cells(points)
         self._execute("DELETE FROM fresh WHERE target = ?", self._target)
 
     def _end_alerts(self, holding: AbstractSet[tuple[str, str]]) -> dict[tuple[str, str], Alert]:
@@ -337,14 +596,14 @@ class Writer:
                     self._target, tier.step_s, start, chunk.pack(),
                 )  # fmt: skip
 
-    def _chunk(self, tier: Tier, start: int) -> Chunk:
+    def _chunk(self, tier: Tier, start: int) -> TierChunk:
         row = self._execute(
             "SELECT data FROM tiers WHERE target = ? AND step = ? AND start = ?", self._target, tier.step_s, start
         ).fetchone()
-        with suppress(DamagedError):
+        with suppress(block.DamagedError):
             if row is not None:
-                return Chunk.unpack(tier.step_s, row[0])
-        return Chunk(tier.step_s)
+                return TierChunk.unpack(tier.step_s, row[0])
+        return TierChunk(tier.step_s)
 
     def _prune(self, now: float) -> None:
         if time.monotonic() - self._began > TRUSTED_AFTER_S:
@@ -371,8 +630,8 @@ class _Transaction:
                     self._connection.execute("ROLLBACK")
 
 
-def _as_json(reading: Reading[Any]) -> str:
-    return json.dumps(encode(reading), separators=(",", ":"))
+def _by_time(readings: Iterable[Reading[Any]]) -> list[Reading[Any]]:
+    return sorted(readings, key=lambda reading: reading.at)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -381,3 +640,96 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+# A span of the record as a database of its own, every value changed on its way: what an incident bundle carries.
+
+
+RUN_UP_S: Final = 90.0
+"""Readings of so long before the span come with it: a replay needs them to show its beginning."""
+
+
+def copy_span(
+    store: Store,
+    target: str,
+    since: float,
+    until: float,
+    path: Path,
+    *,
+    name: str,
+    change: Callable[[Any], Any],
+    readings_since: float | None = None,
+) -> int:
+    """Write what the record has of `target` from `since` to `until` to a new file at `path`; how many readings.
+
+    `change` is given every reading, alert and event, and returns what is written of it, of the same type. `name` is
+    what the target is called there. Series, alerts and events are of the whole span, readings from `readings_since`.
+    The file stands alone: no -wal belongs to it.
+    """
+    begin = max(since, readings_since if readings_since is not None else since) - RUN_UP_S
+    connection = connect(path, read_only=False)
+    try:
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO targets (id, name) VALUES (1, ?)", (name,))
+        blocks, count = BlockWriter(connection, 1), 0
+        for _, reading in store.latest(target, begin):
+            blocks.carry(change(reading))
+        for _, group in groupby(
+            (change(reading) for _, reading in store.readings(target, begin, until)),
+            key=lambda entry: math.floor(entry.at / BLOCK_S),
+        ):
+            readings = list(group)
+            blocks.add(1, readings, _raise)
+            count += len(readings)
+        connection.execute(
+            "INSERT INTO eras (id, target, pid, began, ended) VALUES (1, 1, ?, ?, ?)", (os.getpid(), begin, until)
+        )
+        for tier in TIERS:
+            _copy_tier(connection, store, target, since, until, tier)
+        _copy_alerts(connection, (change(alert) for alert in store.alerts(target, since, until)))
+        events = store.events(target, since, until)
+        _copy_events(connection, (change(event) for event in events if event.kind is not EventKind.ALERT))
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+    finally:
+        connection.close()
+    return count
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _copy_tier(
+    connection: sqlite3.Connection, store: Store, target: str, since: float, until: float, tier: Tier
+) -> None:
+    chunks: dict[int, TierChunk] = {}
+    for metric in Metric:
+        for at, cell in store.cells(target, metric, since, until, tier):
+            start = math.floor(at / tier.span_s) * tier.span_s
+            chunk = chunks.setdefault(start, TierChunk(tier.step_s))
+            chunk.metrics.setdefault(metric.value, {})[math.floor(at / tier.step_s)] = cell
+    for start, chunk in chunks.items():
+        row = (1, tier.step_s, start, chunk.pack())
+        connection.execute("INSERT INTO tiers (target, step, start, data) VALUES (?, ?, ?, ?)", row)
+
+
+def _copy_alerts(connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
+    for alert in alerts:
+        connection.execute(
+            "INSERT OR REPLACE INTO alerts (target, rule, subject, raised, since, ended, data) "
+            "VALUES (1, ?, ?, ?, ?, ?, ?)",
+            (alert.rule, alert.subject, alert.raised, alert.since, alert.ended, alert.to_json()),
+        )
+
+
+def _copy_events(connection: sqlite3.Connection, events: Iterable[TimelineEvent]) -> None:
+    for event in events:
+        values = asdict(event)
+        values["kind"], values["severity"] = str(event.kind), str(event.severity) if event.severity else None
+        connection.execute(
+            "INSERT OR REPLACE INTO events (target, at, kind, ref, title, ended, severity, detail) "
+            "VALUES (1, :at, :kind, :ref, :title, :ended, :severity, :detail)",
+            values,
+        )

@@ -3,53 +3,202 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.observations import Counters
-from specdash.core.readings import Reading, Source, Status
-from specdash.core.router import ROUTER
-from specdash.core.token_speed import DECODE, speed
-from specdash.insight import speculation, speedup, timeline, views
-from specdash.insight.liveness import STALE_AFTER_S, Evidence, judge
+from specdash.core.proxy_events import DECODE, speed
+from specdash.core.readings import (
+    Counters,
+    Failure,
+    FailureKind,
+    Health,
+    HealthStatus,
+    Reading,
+    ReadingStatus,
+    Slots,
+    Source,
+)
+from specdash.core.records import EventKind, TimelineEvent
+from specdash.core.sources import SOURCES, STALE_AFTER_S
+from specdash.insight import views
 from specdash.insight.picture import (
     BackendPicture,
+    BackendState,
     GpuPicture,
     LogPicture,
-    Measured,
+    MeasuredFigure,
     Picture,
-    RequestPicture,
     SlotPhase,
     SlotPicture,
     SourcePicture,
     WarningPicture,
 )
 from specdash.insight.rates import lifetime_rates
+from specdash.insight.speculation import speculation
+from specdash.insight.speedup import speedup
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from specdash.core.observations import Props, SchedulingDelay, Slot
-    from specdash.core.router import RouterModels
-    from specdash.insight.log_view import SlotSteps
-    from specdash.insight.proxy_picture import ProxyPicture
+    from specdash.core.readings import Props, Reading, RouterModels, SchedulingDelay, Slot
+    from specdash.core.records import Alert
+    from specdash.insight.log.log_view import SlotSteps
+    from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
-_TOTALS = tuple(one.name for one in fields(Counters))
+
+# What state the server is in, judged from the latest readings: pure functions, one sentence of reason each.
+#
+# /health decides whether the server is there, never /metrics: builds before b10420 answer /metrics only between
+# decode batches, so a server at work looks dead there (llama.cpp #24866).
+
+RESTARTED_FOR_S = 20.0
+"""How long RESTARTED is shown after the counters went back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the verdict rests on: the latest reading per endpoint, and when something good was last seen."""
+
+    now: float
+    health: Reading[Health] | None = None
+    metrics: Reading[Counters] | None = None
+    slots: Reading[Slots] | None = None
+    last_good: float | None = None
+    """Monotonic time of the last known reading of any endpoint."""
+    restarted_at: float | None = None
+    holds_no_model: bool = False
+    """A router without any model in memory."""
+    recovered_at: float | None = None
+    """When /health turned good after it was not: what the other endpoints said before that was of another time."""
+    refused_since: float | None = None
+    """Since when the endpoint that was last to do so has refused the key without a break."""
+    starved: bool = False
+    """Specdash itself gets no CPU in time."""
+
+
+def judge(evidence: Evidence) -> tuple[BackendState, str]:
+    """The state and, unless all is well, what it means and what to do next."""
+    health = evidence.health
+    if health is None:
+        return BackendState.UNKNOWN, "no answer yet"
+    if evidence.now - health.at > STALE_AFTER_S:
+        why = TOO_BUSY if evidence.starved else "specdash does not keep up"
+        return BackendState.STALE, f"nothing new for {evidence.now - health.at:.0f} s; {why}"
+    if health.value is None:
+        return _unhealthy(evidence, health.failure or Failure(FailureKind.ERROR))
+    if health.value.status is HealthStatus.LOADING:
+        return BackendState.LOADING, health.value.detail or "the model is loading"
+    if health.value.status is HealthStatus.ERROR:
+        return BackendState.UNKNOWN, f"/health returns an error: {health.value.detail or 'no detail'}"
+    return _healthy(evidence)
+
+
+def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]:
+    if failure.kind is FailureKind.LOADING:
+        return BackendState.LOADING, failure.detail or "the model is loading"
+    if failure.kind is FailureKind.UNAUTHORIZED:
+        return BackendState.UNAUTHORIZED, _UNAUTHORIZED
+    if failure.kind is FailureKind.UNAVAILABLE:
+        # Nobody there to look: that says nothing of the server.
+        return BackendState.UNKNOWN, failure.detail
+    if failure.kind is FailureKind.REFUSED:
+        return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
+    if failure.kind is FailureKind.TIMEOUT:
+        if evidence.last_good is None:
+            return BackendState.DOWN, f"{failure.detail or 'no answer'}; the process hangs or is no llama-server"
+        age = evidence.now - evidence.last_good
+        slow = "it is slow, or hangs"
+        return BackendState.STALE, f"last answer {age:.0f} s ago: {failure.detail or 'no answer'}; {slow}"
+    if failure.kind in (FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND):
+        return BackendState.UNKNOWN, f"it answers, but not like llama-server ({failure}); is the address right?"
+    return BackendState.DOWN, str(failure)
+
+
+def _is_key_refused(evidence: Evidence, readings: Sequence[Reading[Any]]) -> bool:
+    """Whether an endpoint refuses the key, and none has taken it since the refusals began."""
+    refused = [
+        reading.at
+        for reading in readings
+        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED
+    ]
+    if not refused:
+        return False
+    since = evidence.refused_since if evidence.refused_since is not None else max(refused)
+    # Whoever says that an endpoint is switched off has looked at the key before.
+    taken = (reading for reading in readings if reading.failure is None or reading.failure.kind is FailureKind.DISABLED)
+    return not any(reading.at > since for reading in taken)
+
+
+TOO_BUSY = "this machine is too busy for specdash to look in time"
+_UNAUTHORIZED = "the server wants an API key: start specdash with --api-key-env NAME or --api-key-file FILE"
+
+
+def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
+    current = [
+        (name, reading)
+        for name, reading in (("/metrics", evidence.metrics), ("/slots", evidence.slots))
+        if reading is not None and (evidence.recovered_at is None or reading.at >= evidence.recovered_at)
+    ]
+    failures = [(name, reading.failure) for name, reading in current if reading.failure is not None]
+    kinds = {failure.kind for _, failure in failures}
+    if _is_key_refused(evidence, [reading for _, reading in current]):
+        return BackendState.UNAUTHORIZED, _UNAUTHORIZED
+    if FailureKind.LOADING in kinds:
+        return BackendState.LOADING, "the model is loading"
+    if FailureKind.TIMEOUT in kinds:
+        slow = " and ".join(name for name, failure in failures if failure.kind is FailureKind.TIMEOUT)
+        return BackendState.BUSY, f"/health answers, {slow} not in time: busy decoding, not down"
+    if evidence.restarted_at is not None and evidence.now - evidence.restarted_at <= RESTARTED_FOR_S:
+        return BackendState.RESTARTED, f"counters went back {evidence.now - evidence.restarted_at:.0f} s ago"
+    if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
+        return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
+    if failures and evidence.holds_no_model:
+        return BackendState.LIVE, "a router without a model in memory; the first request for one loads it"
+    if failures:
+        return BackendState.LIVE, "; ".join(f"{name} {failure}" for name, failure in failures)
+    return BackendState.LIVE, ""
+
+
+# One line of time out of alerts, applies, restarts and changes of state.
+
+
+def events(
+    happened: Iterable[TimelineEvent], alerts: AlertsPicture, applies: Iterable[ApplyMark]
+) -> tuple[TimelineEvent, ...]:
+    """All events, oldest first. `happened` are restarts and changes of state."""
+    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *map(of_apply, applies)]
+    return tuple(sorted(found, key=lambda timeline_event: timeline_event.at))
+
+
+def of_alert(alert: Alert) -> TimelineEvent:
+    """An alert, from its beginning to its end."""
+    return TimelineEvent(
+        at=alert.since,
+        kind=EventKind.ALERT,
+        title=alert.title,
+        severity=alert.severity,
+        ended=alert.ended,
+        detail=alert.summary,
+        ref=alert.rule,
+    )
+
+
+def of_apply(mark: ApplyMark) -> TimelineEvent:
+    """An apply."""
+    apply = mark.record
+    return TimelineEvent(mark.wall, EventKind.APPLY, mark.text, detail=str(apply.outcome), ref=str(apply.number))
+
+
+_TOTALS = tuple(dataclass_field.name for dataclass_field in fields(Counters))
 RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
-LIFETIMES_S = {Source.PROPS: 90.0, Source.GPU: 15.0, Source.HOST: 10.0, Source.PROCESS: 10.0}
-"""Seconds after which a source's last known reading is STALE; `STALE_AFTER_S` for the others."""
-UNAGING = frozenset(
-    (Source.LOG, Source.PROXY_EVENTS, Source.APPLIES, Source.BASELINES, Source.TRIAL, Source.SCHEDULING)
-)
-"""These tell of every change, so that the last one holds however old it is."""
 
 
 def picture(state: TargetState, now: float, wall: float, window_s: float, *, for_rules: bool = False) -> Picture:
-    """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. The caller holds the
-    state's lock."""
+    """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. Nothing is written to the
+    state, whose lock the caller holds, but for its `memo`."""
     host = _fresh(state, Source.HOST, now)
     applies = state.experiments.marks(now, wall)
     alerts = state.alerts.picture()
@@ -62,10 +211,10 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         backend=_backend(state, now, wall, window_s),
         log=_log(state, now),
         gpu=_gpu(state, now),
-        host=host.value if host is not None and host.status is Status.KNOWN else None,
+        host=host.value if host is not None and host.status is ReadingStatus.KNOWN else None,
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
-        experiment=state.experiments.card(applies, now, wall),
+        experiment=state.experiments.card(applies),
         speedup=paying,
         views=(
             views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
@@ -74,7 +223,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         recording_trouble=state.recording_trouble,
         trial=trial,
         alerts=alerts,
-        timeline=timeline.events(state.timeline, alerts, applies),
+        timeline=events(state.timeline, alerts, applies),
     )
 
 
@@ -88,9 +237,8 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
     known, latest = state.last_known.get(source), state.latest.get(source)
     if known is None:
         return latest
-    if source in UNAGING:
-        return known
-    return known.aged(now, LIFETIMES_S.get(source, STALE_AFTER_S))
+    lifetime = SOURCES[source].lifetime_s
+    return known if lifetime is None else known.aged(now, lifetime)
 
 
 def _backend(state: TargetState, now: float, wall: float, window_s: float) -> BackendPicture:
@@ -105,7 +253,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         state=verdict,
         reason=reason,
         engine=state.target.engine or (f"llama.cpp {props.build}" if props and props.build else None),
-        model=_model_name(props),
+        model=props.name if props else None,
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
         uptime_s=state.uptime(now, wall),
@@ -119,7 +267,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         speculation=speculation.derive(state, now, window_s),
         sources=tuple(_sources(state, now)),
         counters=_totals(state),
-        process=process.value if process is not None and process.status is Status.KNOWN else None,
+        process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
     )
 
 
@@ -147,29 +295,20 @@ def _evidence(state: TargetState, now: float) -> Evidence:
     )
 
 
-def _model_name(props: Props | None) -> str | None:
-    if props is None:
-        return None
-    if props.role == ROUTER:
-        return ROUTER
-    name = props.model_alias or props.model_path
-    return PurePath(name).name if name else None
-
-
-def _rate(samples: Iterable[RateSample], now: float, lifetime: float | None) -> Measured:
+def _rate(samples: Iterable[RateSample], now: float, lifetime: float | None) -> MeasuredFigure:
     newest_first = sorted(samples, key=lambda sample: -sample.at)
     recent = [sample for sample in newest_first if now - sample.at <= RATE_SPAN_S]
     if recent:
         value = sum(sample.value for sample in recent) / len(recent)
-        return Measured(value, Status.KNOWN, recent[0].source, RATE_SPAN_S, now - recent[0].at, "live")
+        return MeasuredFigure(value, ReadingStatus.KNOWN, recent[0].source, RATE_SPAN_S, now - recent[0].at, "live")
     if newest_first:
         held = newest_first[0]
         age = now - held.at
-        status = Status.KNOWN if age <= RATE_FRESH_S else Status.STALE
-        return Measured(held.value, status, held.source, None, age, "held")
+        status = ReadingStatus.KNOWN if age <= RATE_FRESH_S else ReadingStatus.STALE
+        return MeasuredFigure(held.value, status, held.source, None, age, "held")
     if lifetime is not None:
-        return Measured(lifetime, Status.STALE, Source.METRICS, None, None, "lifetime")
-    return Measured()
+        return MeasuredFigure(lifetime, ReadingStatus.STALE, Source.METRICS, None, None, "lifetime")
+    return MeasuredFigure()
 
 
 def _slots(state: TargetState, now: float) -> tuple[SlotPicture, ...] | None:
@@ -190,7 +329,7 @@ def _slot(state: TargetState, slot: Slot) -> SlotPicture:
     elif phase is SlotPhase.PREFILL:
         fact = state.log.prefill.get(slot.id)
         progress = fact.progress if fact is not None and fact.task == slot.task else None
-    live = steps is not None and steps.generated > 0 and steps.task == slot.task and slot.is_processing
+    live = steps is not None and steps.drafts.drafted > 0 and steps.task == slot.task and slot.is_processing
     return SlotPicture(
         id=slot.id,
         phase=phase,
@@ -204,7 +343,7 @@ def _slot(state: TargetState, slot: Slot) -> SlotPicture:
         remaining=slot.n_remain,
         progress=progress,
         tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id) or (_step_rate(steps) if live else None),
-        acceptance=steps.accepted / steps.generated if steps is not None and live else None,
+        acceptance=steps.drafts.acceptance if steps is not None and live else None,
     )
 
 
@@ -212,18 +351,18 @@ def _step_rate(steps: SlotSteps | None) -> float | None:
     """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
     if steps is None or steps.first_s is None or steps.last_s is None:
         return None
-    return speed(steps.accepted + steps.steps + steps.replays, (steps.last_s - steps.first_s) * 1000.0, DECODE)
+    return speed(steps.drafts.tokens, (steps.last_s - steps.first_s) * 1000.0, DECODE)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:
     for source in Source:
         latest, known = state.latest.get(source), _fresh(state, source, now)
         if latest is None or known is None:
-            yield SourcePicture(source, Status.UNKNOWN, None, "not asked")
+            yield SourcePicture(source, ReadingStatus.UNKNOWN, None, "no data for this moment")
             continue
         if latest.failure is not None:
             age = now - known.at if known.value is not None else None
-            status = Status.STALE if known.value is not None else Status.UNKNOWN
+            status = ReadingStatus.STALE if known.value is not None else ReadingStatus.UNKNOWN
             yield SourcePicture(source, status, age, str(latest.failure), latest.failure.kind)
         else:
             yield SourcePicture(source, known.status, now - known.at)
@@ -242,12 +381,12 @@ def _log(state: TargetState, now: float) -> LogPicture:
     log = state.log
     return LogPicture(
         path=state.target.log,
-        status=Status.UNKNOWN if latest is None or latest.failure else Status.KNOWN,
+        status=ReadingStatus.UNKNOWN if latest is None or latest.failure else ReadingStatus.KNOWN,
         reason=str(latest.failure) if latest is not None and latest.failure else "",
         lines=log.whole(log.lines),
         unrecognised=log.whole(log.unrecognised),
         warnings=_warnings(state, now),
-        requests=_requests(state, now),
+        requests=tuple(request.aged(now - at) for at, request in log.recent),
         checkpoints=tuple(sorted(log.checkpoints.items())),
         since_wall=log.since_wall,
         live=tuple(sorted(log.live.items())),
@@ -288,34 +427,11 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     return tuple(sorted(pictures, key=lambda p: (order.get(p.severity, 3), p.last_age_s)))
 
 
-def _requests(state: TargetState, now: float) -> tuple[RequestPicture, ...]:
-    return tuple(
-        RequestPicture(
-            slot=request.slot,
-            task=request.task,
-            ended_age_s=now - at,
-            prompt_tokens=request.prompt_tokens,
-            prompt_cached=request.prompt_cached,
-            prompt_ms=request.prompt_ms,
-            decode_tokens=request.decode_tokens,
-            decode_ms=request.decode_ms,
-            draft_generated=request.draft_generated,
-            draft_accepted=request.draft_accepted,
-            cancelled=request.cancelled,
-            prompt_total=request.prompt_total_tokens,
-            slot_tokens=request.slot_tokens,
-            selected=request.selected,
-            similarity=request.similarity,
-        )
-        for at, request in state.log.recent
-    )
-
-
 def _gpu(state: TargetState, now: float) -> GpuPicture:
     reading = _fresh(state, Source.GPU, now)
     latest = state.latest.get(Source.GPU)
     if reading is None or reading.value is None:
-        why = str(latest.failure) if latest is not None and latest.failure else "not observed yet"
-        return GpuPicture((), why, Status.UNKNOWN)
-    failed = latest is not None and latest.failure is not None and reading.status is not Status.KNOWN
+        why = str(latest.failure) if latest is not None and latest.failure else "no data yet"
+        return GpuPicture((), why, ReadingStatus.UNKNOWN)
+    failed = latest is not None and latest.failure is not None and reading.status is not ReadingStatus.KNOWN
     return GpuPicture(reading.value.gpus, str(latest.failure) if latest and failed else None, reading.status)

@@ -4,31 +4,111 @@ in docs/experiments.md."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import expm1, log
-from statistics import median
 from typing import TYPE_CHECKING
 
-from specdash.core.applies import ApplyRecord, Outcome, Step
-from specdash.insight.bootstrap import MOST, Estimate, difference, median_of, quantile, ratio_of
-from specdash.insight.experiment_picture import (
+from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep
+from specdash.insight.log.log_view import begins
+from specdash.insight.picture import (
     ENOUGH,
     ApplyMark,
     ExperimentCard,
-    Measure,
+    ExperimentSide,
+    ExperimentVerdict,
+    MeasureComparison,
     MeasureName,
-    Side,
-    Verdict,
 )
-from specdash.insight.fairness import caveats
-from specdash.insight.log_dates import begins
-from specdash.insight.samples import Samples
+from specdash.insight.request import Samples, drafts_of
+from specdash.system.data import dataclass
+from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.text import percent, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from specdash.insight.log_dates import FormerServer
-    from specdash.insight.samples import RequestSample
+    from specdash.insight.log.log_view import FormerServer
+    from specdash.insight.request import ServedRequest
+
+    Sides = tuple[tuple[ServedRequest, ...], tuple[ServedRequest, ...]]
+
+
+# What makes a comparison of two sets of requests unfair, in words.
+
+LEAST = 5
+"""With fewer requests on a side, nothing is said of their kind."""
+TIMES = 2.0
+"""Medians of lengths that differ by more make a comparison unfair."""
+BUSY_TIMES = 1.5
+CACHED_APART = 0.25
+
+
+def caveats(measures: Sequence[MeasureComparison], logged: Sides, told: Sides) -> tuple[str, ...]:
+    """Sentences without a full stop, the weightiest first."""
+    sides = logged if min(map(len, logged)) >= min(map(len, told)) else told
+    found = [_contradiction(measures)]
+    if min(map(len, sides)) >= LEAST:
+        found += [
+            _lengths("prompts", sides, lambda request_sample: request_sample.prompt_tokens),
+            _lengths("answers", sides, lambda request_sample: request_sample.decode_tokens),
+            _concurrency(sides),
+            _cache(sides),
+        ]
+    return tuple(text for text in found if text)
+
+
+def busy_slots(samples: Iterable[ServedRequest]) -> float | None:
+    """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
+    spans = sorted((sample.began, sample.ended) for sample in samples if sample.ended > sample.began)
+    if not spans:
+        return None
+    covered, end = 0.0, spans[0][0]
+    for left, right in spans:
+        covered += max(0.0, right - max(left, end))
+        end = max(end, right)
+    return sum(right - left for left, right in spans) / covered
+
+
+def _contradiction(measures: Sequence[MeasureComparison]) -> str:
+    verdicts = {measure.name: measure.verdict for measure in measures}
+    acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
+    if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
+        return f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it"
+    return ""
+
+
+def _lengths(what: str, sides: Sides, length: Callable[[ServedRequest], int | None]) -> str:
+    before, after = (median(length(request_sample) for request_sample in side) for side in sides)
+    if not before or not after or max(before, after) <= TIMES * min(before, after):
+        return ""
+    longer = after > before
+    times = after / before if longer else before / after
+    return f"{what} are {times:.1f}x {'longer' if longer else 'shorter'} after ({before:.0f}, then {after:.0f} tokens)"
+
+
+def _concurrency(sides: Sides) -> str:
+    before, after = (busy_slots(side) for side in sides)
+    if before is None or after is None or max(before, after) <= BUSY_TIMES * min(before, after):
+        return ""
+    return f"{before:.1f} requests ran at a time before, {after:.1f} after"
+
+
+def _cache(sides: Sides) -> str:
+    before, after = (_cached_share(side) for side in sides)
+    if before is None or after is None or abs(before - after) <= CACHED_APART:
+        return ""
+    return f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
+
+
+def _cached_share(samples: Iterable[ServedRequest]) -> float | None:
+    known = [
+        (sample.cached_tokens, sample.prompt_tokens)
+        for sample in samples
+        if sample.cached_tokens is not None and sample.prompt_tokens
+    ]
+    total = sum(prompt for _, prompt in known)
+    return sum(cached for cached, _ in known) / total if total else None
+
 
 BACK_S = 1800.0
 """How far back requests count as before."""
@@ -38,8 +118,15 @@ LEAST_CHANGE = 0.02
 """Two starts of one configuration differ by as much; a smaller change of speed is not called one."""
 LEAST_POINTS = 0.01
 """The same for acceptance, as a fraction."""
-_BEFORE_RESTART = (Step.LOCK, Step.PREFLIGHT, Step.BACKUP, Step.HOLD, Step.DRAIN, Step.WRITE)
-_CHANGED = (Outcome.APPLIED, Outcome.ROLLBACK_FAILED)
+_BEFORE_RESTART = (
+    ApplyStep.LOCK,
+    ApplyStep.PREFLIGHT,
+    ApplyStep.BACKUP,
+    ApplyStep.HOLD,
+    ApplyStep.DRAIN,
+    ApplyStep.WRITE,
+)
+_CHANGED = (ApplyOutcome.APPLIED, ApplyOutcome.ROLLBACK_FAILED)
 """Outcomes after which something else may run than before."""
 _PREFIXES = ("LLAMA_", "PROXY_")
 _TEXT_VALUE = 16
@@ -47,7 +134,7 @@ _TEXT_VALUE = 16
 
 def restarted_at(record: ApplyRecord) -> float:
     """When an apply replaced what ran; its begin where it replaced nothing, or does not tell."""
-    if str(Step.RESTART) not in record.step_seconds:
+    if str(ApplyStep.RESTART) not in record.step_seconds:
         return record.at
     spent = sum(record.step_seconds.get(str(step), 0.0) for step in _BEFORE_RESTART)
     return min(record.at + spent, max(record.ended_at, record.at))
@@ -69,19 +156,19 @@ def _short_value(value: str | None) -> str:
     if value is None:
         return "unset"
     shown = value.rstrip("/").rpartition("/")[2] if value.startswith(("/", "~")) else value
-    return (shown if len(shown) <= _TEXT_VALUE else shown[: _TEXT_VALUE - 1] + "…") or '""'
+    return shortened(shown, _TEXT_VALUE) or '""'
 
 
 def subject(records: Sequence[ApplyRecord]) -> int | None:
     """The index of the newest apply that changed something, None when none did."""
     for index in range(len(records) - 1, -1, -1):
-        if records[index].outcome is Outcome.APPLIED and records[index].changes:
+        if records[index].outcome is ApplyOutcome.APPLIED and records[index].changes:
             return index
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SideSpan:
     """Which requests belong to one side: those that ran from `start` to `end`, and outside of all `breaks`.
 
     A break is an apply that stopped something, from then to its end; the first request after it is cold.
@@ -91,54 +178,56 @@ class Span:
     end: float
     breaks: tuple[tuple[float, float], ...] = ()
 
-    def within(self, samples: Iterable[RequestSample]) -> list[RequestSample]:
+    def within(self, samples: Iterable[ServedRequest]) -> list[ServedRequest]:
         """The requests from `start` to `end`, in the order in which they began."""
         return sorted(
-            (one for one in samples if self.start <= one.began and one.ended <= self.end), key=lambda one: one.began
+            (sample for sample in samples if self.start <= sample.began and sample.ended <= self.end),
+            key=lambda request_sample: request_sample.began,
         )
 
-    def fair(self, ordered: Sequence[RequestSample], late_s: float) -> tuple[RequestSample, ...]:
+    def fair(self, ordered: Sequence[ServedRequest], late_s: float) -> tuple[ServedRequest, ...]:
         """Those of them that no apply touched, and that were not the first after one."""
-        begins = [one.began for one in ordered]
+        begins = [request_sample.began for request_sample in ordered]
         cold = {bisect_left(begins, right + late_s) for _, right in self.breaks}
         return tuple(
-            one
-            for index, one in enumerate(ordered)
+            request_sample
+            for index, request_sample in enumerate(ordered)
             if index not in cold
-            and all(one.ended <= left or one.began >= right + late_s for left, right in self.breaks)
+            and all(
+                request_sample.ended <= left or request_sample.began >= right + late_s for left, right in self.breaks
+            )
         )
 
 
-def spans(records: Sequence[ApplyRecord], index: int) -> tuple[Span, Span]:
+def spans(records: Sequence[ApplyRecord], index: int) -> tuple[SideSpan, SideSpan]:
     """The time before and the time after the apply at `index`."""
     here = records[index]
     restart = restarted_at(here)
-    changed = [at for at, one in enumerate(records) if one.outcome in _CHANGED]
+    changed = [at for at, record in enumerate(records) if record.outcome in _CHANGED]
     first = max((at for at in changed if at < index), default=None)
     last = min((at for at in changed if at > index), default=None)
     previous = records[first] if first is not None else None
     following = records[last] if last is not None else None
     breaks = tuple(
-        (restarted_at(one), max(one.ended_at, restarted_at(one)))
-        for one in records[first or 0 : None if last is None else last + 1]
-        if one.outcome is not Outcome.REFUSED
+        (restarted_at(record), max(record.ended_at, restarted_at(record)))
+        for record in records[first or 0 : None if last is None else last + 1]
+        if record.outcome is not ApplyOutcome.REFUSED
     )
     since = max(previous.ended_at, restart - BACK_S) if previous is not None else restart - BACK_S
     until = restarted_at(following) if following is not None else float("inf")
-    return Span(since, restart, breaks), Span(max(here.ended_at, restart), until, breaks)
+    return SideSpan(since, restart, breaks), SideSpan(max(here.ended_at, restart), until, breaks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     name: MeasureName
-    value: Callable[[RequestSample], float | None]
+    value: Callable[[ServedRequest], float | None]
     is_more_better: bool = True
 
 
-def _acceptance(sample: RequestSample) -> float | None:
-    if not sample.drafted or sample.accepted is None or not 0 <= sample.accepted <= sample.drafted:
-        return None
-    return sample.accepted / sample.drafted
+def _acceptance(sample: ServedRequest) -> float | None:
+    drafts = sample.drafts
+    return drafts.acceptance if 0 <= drafts.accepted <= drafts.drafted else None
 
 
 _KINDS = (
@@ -147,41 +236,41 @@ _KINDS = (
     _Kind(MeasureName.PREFILL, lambda sample: sample.prefill_rate),
     _Kind(MeasureName.TTFT, lambda sample: sample.ttft_s, is_more_better=False),
 )
-Sides = tuple[tuple["RequestSample", ...], tuple["RequestSample", ...]]
+RequestsOfSides = tuple[tuple["ServedRequest", ...], tuple["ServedRequest", ...]]
 """Requests before and after."""
 LOG, EVENTS = "log", "proxy events"
 
 
-def compare(logged: Sides, told: Sides) -> tuple[Measure, ...]:
+def compare(logged: RequestsOfSides, told: RequestsOfSides) -> tuple[MeasureComparison, ...]:
     """All measures, each from the better source: the log, or what the proxy told."""
     return tuple(_measure(kind, logged, told) for kind in _KINDS)
 
 
-def _measure(kind: _Kind, logged: Sides, told: Sides) -> Measure:
+def _measure(kind: _Kind, logged: RequestsOfSides, told: RequestsOfSides) -> MeasureComparison:
     is_ttft = kind.name is MeasureName.TTFT
     sources = [(LOG if not is_ttft else "log: prompt time", logged), (EVENTS, told)]
     if is_ttft:
         sources.reverse()
     counted = [(name, _known(kind, sides[0]), _known(kind, sides[1])) for name, sides in sources]
     # The first source that suffices, else the one that is nearest to it.
-    name, before, after = max(counted, key=lambda one: min(len(one[1]), len(one[2]), ENOUGH))
+    name, before, after = max(counted, key=lambda pair: min(len(pair[1]), len(pair[2]), ENOUGH))
     if not before and not after:
-        name, before, after = max(counted, key=lambda one: len(one[1]) + len(one[2]))
+        name, before, after = max(counted, key=lambda pair: len(pair[1]) + len(pair[2]))
     if kind.name is MeasureName.ACCEPTANCE:
         return _judged(kind, name, (before, after), _ratio)
     return _judged(kind, name, (before, after), _median)
 
 
-def _known(kind: _Kind, samples: Iterable[RequestSample]) -> list[RequestSample]:
+def _known(kind: _Kind, samples: Iterable[ServedRequest]) -> list[ServedRequest]:
     return [sample for sample in samples if kind.value(sample) is not None]
 
 
-def _ratio(samples: Sequence[RequestSample], values: Sequence[float]) -> Estimate:
+def _ratio(samples: Sequence[ServedRequest], values: Sequence[float]) -> Resampled:
     del values
-    return ratio_of([(sample.accepted or 0, sample.drafted or 1) for sample in samples])
+    return ratio_of([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples])
 
 
-def _median(samples: Sequence[RequestSample], values: Sequence[float]) -> Estimate:
+def _median(samples: Sequence[ServedRequest], values: Sequence[float]) -> Resampled:
     del samples
     return median_of(values)
 
@@ -197,35 +286,35 @@ def _log_ratio(before: float, after: float) -> float:
 def _judged(
     kind: _Kind,
     source: str,
-    sides: tuple[list[RequestSample], list[RequestSample]],
-    estimate: Callable[[Sequence[RequestSample], Sequence[float]], Estimate],
-) -> Measure:
+    sides: tuple[list[ServedRequest], list[ServedRequest]],
+    estimate: Callable[[Sequence[ServedRequest], Sequence[float]], Resampled],
+) -> MeasureComparison:
     is_relative = kind.name is not MeasureName.ACCEPTANCE
     before, after = (_side(kind, samples) for samples in sides)
-    measure = Measure(kind.name, source, before, after, is_relative)
+    measure = MeasureComparison(kind.name, source, before, after, is_relative)
     if before.value is None or after.value is None:
         return measure
     shown = expm1 if is_relative else float
     apart = _log_ratio if is_relative else _points
     if min(before.count, after.count) < ENOUGH:
         return replace(measure, change=shown(apart(before.value, after.value)))
-    old, new = (estimate(samples, [kind.value(one) or 0.0 for one in samples]) for samples in sides)
+    old, new = (estimate(samples, [kind.value(sample) or 0.0 for sample in samples]) for samples in sides)
     found = difference(old, new, apart)
     least = log(1 + LEAST_CHANGE) if is_relative else LEAST_POINTS
-    verdict = Verdict.UNCLEAR
+    verdict = ExperimentVerdict.UNCLEAR
     if abs(found.value) >= least and (found.low > 0 or found.high < 0):
-        verdict = Verdict.BETTER if (found.value > 0) is kind.is_more_better else Verdict.WORSE
+        verdict = ExperimentVerdict.BETTER if (found.value > 0) is kind.is_more_better else ExperimentVerdict.WORSE
     return replace(measure, change=shown(found.value), low=shown(found.low), high=shown(found.high), verdict=verdict)
 
 
-def _side(kind: _Kind, samples: Sequence[RequestSample]) -> Side:
+def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
     values = sorted(value for sample in samples if (value := kind.value(sample)) is not None)
     if not values:
-        return Side()
-    middle = median(values)
+        return ExperimentSide()
+    middle = quantile(values, 0.5)
     if kind.name is MeasureName.ACCEPTANCE:
-        middle = sum(one.accepted or 0 for one in samples) / sum(one.drafted or 0 for one in samples)
-    return Side(len(values), middle, quantile(values, 0.25), quantile(values, 0.75))
+        middle = drafts_of(samples).acceptance or 0.0
+    return ExperimentSide(len(values), middle, quantile(values, 0.25), quantile(values, 0.75))
 
 
 @dataclass(slots=True)
@@ -233,13 +322,13 @@ class _Kept:
     """The requests of one apply so far: what the bounded store of samples has dropped stays here."""
 
     apply: tuple[int, float]
-    logged: Sides = ((), ())
-    told: Sides = ((), ())
+    logged: RequestsOfSides = ((), ())
+    told: RequestsOfSides = ((), ())
     """Within the spans, cold ones and those of breaks included."""
-    fair: tuple[Sides, Sides] | None = None
+    fair: tuple[RequestsOfSides, RequestsOfSides] | None = None
     """What was compared."""
     seen: tuple[int, int] = (-1, -1)
-    measures: tuple[Measure, ...] = ()
+    measures: tuple[MeasureComparison, ...] = ()
     caveats: tuple[str, ...] = ()
 
 
@@ -270,8 +359,8 @@ class Experiments:
     def set_records(self, records: tuple[ApplyRecord, ...]) -> None:
         """All applies there are, oldest first."""
         self._records = records
-        self._static = tuple((one, restarted_at(one), short_text(one)) for one in records)
-        known = {(one.number, one.at) for one in records}
+        self._static = tuple((record, restarted_at(record), short_text(record)) for record in records)
+        known = {(record.number, record.at) for record in records}
         self._former_dated = False
         self._moments = {key: at for key, at in self._moments.items() if key in known}
         self._version += 1
@@ -285,53 +374,58 @@ class Experiments:
         time."""
         self._former_dated = True
         restarts = [
-            (restarted_at(one), max(one.ended_at, restarted_at(one)))
-            for one in self._records
-            if str(Step.RESTART) in one.step_seconds
+            (restarted_at(record), max(record.ended_at, restarted_at(record)))
+            for record in self._records
+            if str(ApplyStep.RESTART) in record.step_seconds
         ]
-        for began, one in begins(self._former, self._former_until + offset, restarts):
+        for began, former_server in begins(self._former, self._former_until + offset, restarts):
             self._former.pop()
             self._former_until = began - offset
             self.samples.add_former(
                 (began + request.at_s, request)
-                for request in one.requests
+                for request in former_server.requests
                 if request.at_s is not None and request.origin is None
             )
 
-    def marks(self, now: float, wall: float) -> tuple[ApplyMark, ...]:
-        """All applies, oldest first; `now` and `wall` are one moment."""
-        moment = self._moments.setdefault
-        return tuple(
-            ApplyMark(
-                number=one.number,
-                age_s=max(0.0, now - moment((one.number, one.at), now - wall + at)),
-                wall=at,
-                outcome=one.outcome,
-                kind=one.kind,
-                text=text,
-            )
-            for one, at, text in self._static
-        )
+    def settle(self, now: float, wall: float) -> None:
+        """Date what came since the last look, and compare it; `now` and `wall` are one moment.
 
-    def card(self, marks: Sequence[ApplyMark], now: float, wall: float) -> ExperimentCard | None:
-        """The comparison for the newest apply that changed something; `marks` are those of this moment."""
+        The caller looks soon after it came, so that a clock that is set or a machine that sleeps moves nothing.
+        """
         self.samples.date(now, wall)
+        for record, at, _ in self._static:
+            self._moments.setdefault((record.number, record.at), now - wall + at)
         if self._former and not self._former_dated:
             self._date_former(wall - now)
         index = subject(self._records)
         if index is None:
-            return None
+            return
         record = self._records[index]
-        kept = self._kept
-        if kept is None or kept.apply != (record.number, record.at):
-            kept = self._kept = _Kept((record.number, record.at))
+        if self._kept is None or self._kept.apply != (record.number, record.at):
+            self._kept = _Kept((record.number, record.at))
         seen = (self._version, self.samples.version)
-        if kept.seen != seen:
-            kept.seen = seen
-            self._compare(kept, spans(self._records, index))
-        return ExperimentCard(marks[index], record.profile, kept.measures, kept.caveats)
+        if self._kept.seen != seen:
+            self._kept.seen = seen
+            self._compare(self._kept, spans(self._records, index))
 
-    def _compare(self, kept: _Kept, both: tuple[Span, Span]) -> None:
+    def marks(self, now: float, wall: float) -> tuple[ApplyMark, ...]:
+        """All applies, oldest first; `now` and `wall` are one moment."""
+        moment = self._moments.get
+        return tuple(
+            ApplyMark(record, max(0.0, now - moment((record.number, record.at), now - wall + at)), at, text)
+            for record, at, text in self._static
+        )
+
+    def card(self, marks: Sequence[ApplyMark]) -> ExperimentCard | None:
+        """The comparison for the newest apply that changed something, as of the last `settle`; `marks` are those of
+        this moment."""
+        index = subject(self._records)
+        kept = self._kept
+        if index is None or kept is None:
+            return None
+        return ExperimentCard(marks[index], kept.measures, kept.caveats)
+
+    def _compare(self, kept: _Kept, both: tuple[SideSpan, SideSpan]) -> None:
         kept.logged = _gathered(both, kept.logged, self.samples.logged)
         kept.told = _gathered(both, kept.told, self.samples.told.values())
         fair = _fair(both, kept.logged, LATE_S), _fair(both, kept.told, 0.0)
@@ -341,11 +435,13 @@ class Experiments:
             kept.caveats = caveats(kept.measures, *fair)
 
 
-def _gathered(both: tuple[Span, Span], kept: Sides, samples: Iterable[RequestSample]) -> Sides:
+def _gathered(
+    both: tuple[SideSpan, SideSpan], kept: RequestsOfSides, samples: Iterable[ServedRequest]
+) -> RequestsOfSides:
     """The requests nearest to the apply on each side, of those kept and those that came."""
-    every = {id(one): one for side in (*kept, samples) for one in side}.values()
+    every = {id(request_sample): request_sample for side in (*kept, samples) for request_sample in side}.values()
     return tuple(both[0].within(every)[-2 * MOST :]), tuple(both[1].within(every)[: 2 * MOST])
 
 
-def _fair(both: tuple[Span, Span], sides: Sides, late_s: float) -> Sides:
+def _fair(both: tuple[SideSpan, SideSpan], sides: RequestsOfSides, late_s: float) -> RequestsOfSides:
     return both[0].fair(sides[0], late_s)[-MOST:], both[1].fair(sides[1], late_s)[:MOST]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.core.alerts import Alert
-    from specdash.core.timeline import TimelineEvent
+    from specdash.core.records import Alert, TimelineEvent
     from specdash.insight.charts import Metric
-    from specdash.insight.counter_log import Scrape
+    from specdash.insight.log.counter_log import Scrape
 
 
 @dataclass(frozen=True, slots=True)

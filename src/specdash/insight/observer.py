@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from specdash.core.alerts import AlertEvent
-    from specdash.core.timeline import TimelineEvent
+    from specdash.core.records import AlertEvent, TimelineEvent
     from specdash.insight.charts import Metric
 
 
-class Observer(Protocol):
+class TargetObserver(Protocol):
     """Hears of every alert, of every change of the server's state, and of every point of every charted series."""
 
     @property

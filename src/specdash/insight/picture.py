@@ -6,22 +6,649 @@ Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import FailureKind, Source, Status
-from specdash.core.token_speed import DECODE, PREFILL, speed
-from specdash.insight.alerts_picture import AlertsPicture
-from specdash.insight.drafter_picture import SpeculationViews
-from specdash.insight.proxy_picture import ProxyPicture
-from specdash.insight.speedup_picture import SpeedUpPicture
+from specdash.core.proxy_events import RequestOutcome, RequestPhase
+from specdash.core.readings import FailureKind, ReadingStatus, Source
+from specdash.core.records import Drafting
+from specdash.system.data import dataclass
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from specdash.core.observations import Gpu, Host, ProcessTree, SchedulingDelay
-    from specdash.core.timeline import TimelineEvent
-    from specdash.core.trials import TrialNote
-    from specdash.insight.experiment_picture import ApplyMark, ExperimentCard
+    from specdash.core.changes import ApplyRecord
+    from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
+    from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
+    from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
+    from specdash.core.speculation import MemoryKind, Rollback
+    from specdash.insight.request import ServedRequest
+
+
+# The alerts' part of the picture. Frozen data.
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsPicture:
+    """Active and past alerts of one server."""
+
+    active: tuple[Alert, ...] = ()
+    """Worst first, then the newest."""
+    past: tuple[Alert, ...] = ()
+    """Those that are over, newest first; bounded."""
+    cause: str = ""
+    """The likely cause of what is wrong, in one sentence without a full stop; empty when nothing is."""
+    cause_key: tuple[str, str] | None = None
+    """The alert that names it."""
+    unjudged: tuple[tuple[str, str], ...] = ()
+    """Rules that cannot be judged now, and why."""
+    judged: tuple[str, ...] = ()
+    """Rules that are judged now: neither among those, nor switched off."""
+
+
+# What is particular to the drafter in force, as the picture has it: types only.
+#
+# Positions count from 0. Rates are tokens per second, fractions 0 to 1, sizes MiB where named so, times seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingPicture:
+    """Did it really speculate? `because` is one sentence; `fix` the next step, "" where none is needed."""
+
+    state: Drafting = Drafting.UNKNOWN
+    because: str = ""
+    fix: str = ""
+    checked_age_s: float | None = None
+    """Age of the check at the start; None when there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCurve:
+    """A published acceptance per position. `source` names the publication."""
+
+    name: str
+    source: str
+    per_position: tuple[float, ...]
+    """Empty where only means were published."""
+    mean_accepted_length: float | None = None
+    acceptance: float | None = None
+    distance: float | None = None
+    """Root mean square difference to the drafter's own shares, over the positions that both have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionBin:
+    """Neighbouring positions and their mean share: what a chart of 64 positions can show."""
+
+    first: int
+    last: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterPicture:
+    """How well the drafter does, position by position, against what was published and against the break-even."""
+
+    type: str | None = None
+    """The type of the chain that this is about: the one that drafts with a model, else the first."""
+    asked_length: int | None = None
+    """Longest draft that was asked for."""
+    block_size: int | None = None
+    """Block that the draft was trained on, for block drafts."""
+    effective_length: int | None = None
+    """Longest draft after the engine's clamp."""
+    clamps: tuple[str, ...] = ()
+    """What the engine said that it reduced."""
+    per_position: tuple[float, ...] = ()
+    """Share of verification steps whose token at position i was accepted: of the window, else since the start."""
+    per_position_basis: str = ""
+    """`window` or `lifetime`."""
+    of_chain: bool = False
+    """The figures are of all types of a chain together: the server does not tell them apart."""
+    bins: tuple[PositionBin, ...] = ()
+    """The positions one by one up to 16 of them, else in bins that double."""
+    steps: float | None = None
+    """Verification steps that they rest on."""
+    references: tuple[ReferenceCurve, ...] = ()
+    """Published curves of the same type, the nearest first."""
+    acceptance: float | None = None
+    """Accepted over drafted tokens, on the same basis."""
+    mean_accepted_length: float | None = None
+    break_even_length: float | None = None
+    """Tokens per decode call, replays counted, at which speculation costs what it gains, at this draft length: what
+    `effective_length` is to be compared with."""
+    break_even_acceptance: float | None = None
+    break_even_basis: str = ""
+    """What the cost of a step rests on: `measured`, or the assumption in words."""
+    best_length: int | None = None
+    """Draft length, up to the present one, at which these positions and costs would give the most tokens per second;
+    None where unknown."""
+    best_gain: float | None = None
+    """How much faster than the present length that would be: 0.08 is 8 %."""
+    verdict: str = ""
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCounts:
+    """Checkpoints of one kind, over the life of the server that writes the log."""
+
+    created: int = 0
+    restored: int = 0
+    erased: int = 0
+    size_mib: float | None = None
+    """Size of the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """What replays cost over some time. See `CheckpointsPicture`."""
+
+    basis: str = ""
+    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
+    lines at the end of the latest requests; "" for none of them. Only a trace tells replays apart."""
+    steps: int = 0
+    """Verification steps, replays not counted."""
+    replays: int = 0
+    """Decodes that were a replay after a restore; without a trace the most that there can have been."""
+    replayed_tokens: int | None = None
+    """Tokens that they decoded for a second time; None where only a trace would tell."""
+    lost_s: float | None = None
+    """Decode time that went into replays: by the log's time stamps, else the mean time of a decode call each, which is
+    too much."""
+    lost_share: float | None = None
+    """The same as a share of decode time."""
+    mean_accepted_length: float | None = None
+    """As the server prints it: replays not counted."""
+    effective_length: float | None = None
+    """Tokens per decode call, replays counted: the honest gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsPicture:
+    """How rejected tokens are taken back, and what that costs: over the window where not said otherwise, and since the
+    server's start where the window has no step."""
+
+    memory: MemoryKind | None = None
+    rollback: Rollback | None = None
+    because: str = ""
+    """Why it is taken back so, in one sentence."""
+    context: CheckpointCounts = CheckpointCounts()
+    """Of whole prompts (verbosity 4)."""
+    speculative: CheckpointCounts = CheckpointCounts()
+    """Before drafts (verbosity 5)."""
+    full_reprocessed: int = 0
+    """Prompts that were processed from the start again for want of a checkpoint, by the server that writes the log."""
+    held: bool = False
+    """The figures are since the server's start, for the window has no step."""
+    basis: str = ""
+    """From what they are: see `ReplayFigures`, which has the meaning of all of them."""
+    steps: int = 0
+    replays: int = 0
+    replayed_tokens: int | None = None
+    lost_s: float | None = None
+    lost_share: float | None = None
+    mean_accepted_length: float | None = None
+    effective_length: float | None = None
+    lifetime: ReplayFigures = ReplayFigures()
+    """The same since the server's start."""
+    verdict: str = ""
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSession:
+    """One session of the proxy's clients, over the requests kept."""
+
+    id: str
+    requests: int
+    cached: int
+    processed: int
+    ttft_warm_s: float | None = None
+    ttft_cold_s: float | None = None
+
+    @property
+    def cached_share(self) -> float | None:
+        """Cached over prompt tokens."""
+        total = self.cached + self.processed
+        return self.cached / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSlot:
+    """What one slot holds."""
+
+    id: int
+    tokens: int | None = None
+    similarity: float | None = None
+    """Of its last request's prompt with what it held."""
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCachePicture:
+    """Cached against processed prompt tokens, and what the cache saves."""
+
+    cached: int | None = None
+    """Prompt tokens that were there already, over the window."""
+    processed: int | None = None
+    cached_share: float | None = None
+    lifetime_share: float | None = None
+    requests: tuple[ServedRequest, ...] = ()
+    """Newest first; bounded."""
+    sessions: tuple[PrefixSession, ...] = ()
+    """Most recent first; bounded."""
+    slots: tuple[PrefixSlot, ...] = ()
+    ttft_warm_s: float | None = None
+    """Median over requests with at least half of their prompt cached."""
+    ttft_cold_s: float | None = None
+    """Median over the others."""
+    warm: int = 0
+    cold: int = 0
+    saved_s: float | None = None
+    """Prefill time that the cache saved over the window, at the prefill rate of the processed tokens."""
+    entries: int | None = None
+    """Prompts in the prompt cache in host memory (verbosity 4)."""
+    size_mib: float | None = None
+    limit_mib: float | None = None
+    hits: int | None = 0
+    """Times that a better prompt was found there, since the server's start (verbosity 4); these three are None where
+    the log was not read from its beginning."""
+    saves: int | None = 0
+    evicted: int | None = 0
+    """Prompts dropped from it to make room, or left out because they do not fit, in all of the log."""
+    full_reprocessed: int = 0
+    """Prompts of the window that were read from their start for want of a checkpoint (verbosity 4)."""
+    similarity: float | None = None
+    """Median over the window's requests that a slot was picked for because of it."""
+    basis: str = ""
+    """Where `cached` and `processed` are from: `counters`, `log` or `proxy`; empty where they are not known."""
+    ttft_basis: str = ""
+    """What the TTFT is: `proxy`, as its clients had it, or `prompt`, the time that the server took for the prompt."""
+    prefill_rate: float | None = None
+    """Of prompts long enough to tell, in tokens per second: what `saved_s` rests on."""
+    unknown: str = ""
+    """What cannot be told, and what would tell it; empty where everything is."""
+    verdict: str = ""
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterModelPicture:
+    """One model behind a router."""
+
+    id: str
+    status: str
+    last_used_age_s: float | None = None
+    spec_types: tuple[str, ...] | None = None
+    watched: bool = False
+    """The one that this picture is of."""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPicture:
+    """The models of a router; empty for a server that is none."""
+
+    models: tuple[RouterModelPicture, ...] = ()
+    any_means: str | None = None
+    """What the model name `any` means now; None when no model is resident."""
+    reason: str = ""
+    """Why the models are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationViews:
+    """The views of the speculation screen."""
+
+    drafting: DraftingPicture = field(default_factory=DraftingPicture)
+    drafter: DrafterPicture = field(default_factory=DrafterPicture)
+    checkpoints: CheckpointsPicture = field(default_factory=CheckpointsPicture)
+    prefix_cache: PrefixCachePicture = field(default_factory=PrefixCachePicture)
+    router: RouterPicture = field(default_factory=RouterPicture)
+
+
+# Whether speculation pays, as the picture has it: types only. Method and limits: docs/speedup.md.
+#
+# Rates are tokens per second, fractions 0 to 1, moments Unix time. None is unknown, never zero.
+
+
+class Basis(StrEnum):
+    """What the figure rests on."""
+
+    MEASURED = "measured"
+    """Against a recorded baseline of the same model, context and concurrency."""
+    ESTIMATED = "estimate"
+    """Modelled from the accepted length and the draft's cost (Leviathan et al. 2023)."""
+    UNKNOWN = "unknown"
+
+
+class Paying(StrEnum):
+    """What can be said."""
+
+    PAYING = "paying"
+    EVEN = "no clear gain"
+    HURTING = "hurting"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One group of requests: a bucket of context lengths, a phase of the work, a stretch of the answers."""
+
+    name: str
+    requests: int
+    acceptance: float | None = None
+    mean_accepted_length: float | None = None
+    decode_rate: float | None = None
+    """Median of one request."""
+    speedup: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFigures:
+    """One speculative implementation of a chain, since the server's start."""
+
+    type: str
+    drafts: int
+    """Drafts that it made."""
+    drafts_accepted: int
+    """Of them, those with at least one accepted token."""
+    tokens_drafted: int
+    tokens_accepted: int
+    acceptance: float | None = None
+    mean_accepted_length: float | None = None
+    acceptance_per_position: tuple[float, ...] = ()
+    seconds: float | None = None
+    """Time spent drafting."""
+
+
+class SpeedUpNeed(StrEnum):
+    """What would narrow the interval of a measured speed-up most, in words."""
+
+    REQUESTS = "more requests"
+    BASELINE = "a new baseline"
+    """The one there is wide itself, or old."""
+    QUIET = "a quieter machine"
+    """Other programs use its CPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUpPicture:
+    """Net speed-up of decode against no speculation, over the window: 1 is no gain, below 1 it hurts."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Bounds of its 95 % interval."""
+    basis: Basis = Basis.UNKNOWN
+    verdict: Paying = Paying.UNKNOWN
+    why: str = "no request has ended yet"
+    """What it rests on, or why it is not known and what to do."""
+    requests: int = 0
+    """Finished requests that it rests on."""
+    need: SpeedUpNeed = SpeedUpNeed.REQUESTS
+    baseline: Baseline | None = None
+    """The recorded one nearest to them."""
+    decode_rate: float | None = None
+    """Of these requests: tokens over decode time, of one request."""
+    baseline_rate: float | None = None
+    """What they would have had without speculation: recorded, or as the estimate has it."""
+    mean_accepted_length: float | None = None
+    """Their tokens per verification step."""
+    draft_share: float | None = None
+    """Share of their decode time that went into drafting; None where the log does not tell."""
+    break_even_length: float | None = None
+    """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
+    break_even_acceptance: float | None = None
+    """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
+    by_context: tuple[GroupFigures, ...] = ()
+    """By context length at the request's end, shortest first."""
+    by_generated: tuple[GroupFigures, ...] = ()
+    """By how far the answer had come, from verification steps (LLAMA_TRACE=1), shortest first; `requests` counts the
+    answers that got there."""
+    by_phase: tuple[GroupFigures, ...] = ()
+    """By kind of work."""
+    by_type: tuple[TypeFigures, ...] = ()
+    """Per speculative implementation, in their order of priority; empty where the log does not tell."""
+
+
+# Applies and the before/after card as the picture has them: types only. Meaning and method: docs/experiments.md.
+#
+# Rates are tokens per second, fractions 0 to 1, times seconds, moments Unix time. None is unknown, never zero.
+
+ENOUGH = 12
+"""Requests that each side needs before anything is said of a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyMark:
+    """One apply: when it changed what runs (`wall`, and how long ago), and what it changed in short."""
+
+    record: ApplyRecord
+    age_s: float
+    wall: float
+    text: str
+    """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
+
+
+class MeasureName(StrEnum):
+    """What is compared."""
+
+    ACCEPTANCE = "acceptance"
+    """Accepted over generated draft tokens."""
+    DECODE = "decode"
+    PREFILL = "prefill"
+    TTFT = "ttft"
+    """Seconds to the first token."""
+
+
+class ExperimentVerdict(StrEnum):
+    """What can be said of a difference."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNCLEAR = "no clear difference"
+    TOO_FEW = "not enough data"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSide:
+    """One measure of the requests of one side: how many, the median (of acceptance the ratio of sums), and the
+    quartiles of single requests."""
+
+    count: int = 0
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureComparison:
+    """One measure before and after. `change` is after less before, with its 95 % interval; None without a value on
+    either side, and the interval None where data do not suffice."""
+
+    name: MeasureName
+    source: str
+    """Where the values come from, in words."""
+    before: ExperimentSide
+    after: ExperimentSide
+    is_relative: bool
+    """Whether `change` is a share of the value before (0.12 is 12 % more), or a difference of fractions."""
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ExperimentVerdict = ExperimentVerdict.TOO_FEW
+
+    @property
+    def words(self) -> str:
+        """The verdict in words, with how many requests there are where they do not suffice."""
+        if self.verdict is not ExperimentVerdict.TOO_FEW:
+            return str(self.verdict)
+        return f"{self.verdict} ({min(self.before.count, self.after.count)} of {ENOUGH} requests)"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentCard:
+    """What the newest apply changed in practice."""
+
+    mark: ApplyMark
+    measures: tuple[MeasureComparison, ...]
+    caveats: tuple[str, ...] = ()
+    """What makes the comparison unfair, in sentences without a full stop."""
+
+
+# The proxy's part of the picture, and what can be computed of one request or session. Frozen data, pure functions.
+#
+# Rates are tokens per second, fractions 0 to 1, durations and ages seconds, moments Unix time. None is unknown, never
+# 0.
+
+NAME_PROXY = "start specdash with --proxy-url http://127.0.0.1:4000, and --proxy-log FILE for its events"
+HOW_TO = f"no proxy: {NAME_PROXY}"
+"""What to do where no proxy is known."""
+
+SERIES_COLUMNS = 60
+"""Columns of a guardrail's series, whatever the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailCount:
+    """Actions of one guardrail. `guardrail` is a value of `core.proxy_events.Guardrail`, or a newer proxy's name.
+
+    `total` and `actions` count since the proxy's start where it tells, else what was read of its events.
+    """
+
+    guardrail: str
+    window: int | None
+    total: int
+    actions: tuple[tuple[str, int], ...] = ()
+    """By action, the most frequent first."""
+    series: tuple[int, ...] | None = None
+    """Actions per column, `SERIES_COLUMNS` of them over the window, the last one still open; None where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyWindow:
+    """Figures over the requests that ended in the window; all None where nobody told of a request yet.
+
+    `errors` and `clients_left` are None where requests ended of which nobody told the HTTP status: the log of a UAP
+    proxy tells of complete streams only.
+    """
+
+    requests: int | None = None
+    errors: int | None = None
+    clients_left: int | None = None
+    error_rate: float | None = None
+    """Errors over requests; requests whose client left are no errors. None when none ended."""
+    ttft_p50_s: float | None = None
+    decode_p50: float | None = None
+    """Median decode speed of a request."""
+    acceptance: float | None = None
+    """Accepted over drafted tokens of all these requests together."""
+    cache_share: float | None = None
+    """Cached over all prompt tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyPicture:
+    """Everything known of the proxy."""
+
+    configured: bool = False
+    """Whether its address or its events are known at all."""
+    url: str | None = None
+    origin: str = ""
+    status: ReadingStatus = ReadingStatus.UNKNOWN
+    """Of `live`."""
+    reason: str = HOW_TO
+    """Why `live` is not KNOWN, and what to do."""
+    failure: FailureKind | None = None
+    """What became of the last look at `url`, None when it succeeded."""
+    age_s: float | None = None
+    live: ProxyStatus | None = None
+    """The last picture that the proxy gave of itself."""
+    events_status: ReadingStatus = ReadingStatus.UNKNOWN
+    events_reason: str = ""
+    events_lost: int = 0
+    events_unread: int = 0
+    window: ProxyWindow = ProxyWindow()
+    finished: tuple[RequestEvent, ...] = ()
+    """Newest first; bounded."""
+    actions: tuple[GuardrailEvent, ...] = ()
+    """The latest guardrail actions, newest first; bounded."""
+    guardrails: tuple[GuardrailCount, ...] = ()
+    """Guardrails that ever acted, in the order of `Guardrail`."""
+    is_loading: bool = False
+    """A replay has not read all of the window yet: nothing is counted."""
+
+    @property
+    def counts_guardrails(self) -> bool:
+        """Whether no count means that no guardrail acted: somebody counts."""
+        if self.is_loading:
+            return False
+        return self._is_ours or self.events_status is ReadingStatus.KNOWN or bool(self.guardrails)
+
+    @property
+    def tells_running(self) -> bool:
+        """Whether no running request means that none runs."""
+        return self._is_ours and self.status is ReadingStatus.KNOWN
+
+    @property
+    def _is_ours(self) -> bool:
+        """A UAP proxy and a log tell neither counts nor running requests, nor when the proxy started."""
+        return self.live is not None and self.live.started is not None
+
+    @property
+    def running(self) -> tuple[ActiveView, ...]:
+        """Running requests, the oldest first; none where what they do is not known to be fresh."""
+        if self.live is None or self.status is not ReadingStatus.KNOWN:
+            return ()
+        return tuple(sorted(self.live.active, key=lambda active_view: (active_view.started, active_view.request_id)))
+
+    @property
+    def fullest(self) -> SessionView | None:
+        """The session that uses most of its context window."""
+        known = [
+            session
+            for session in (self.live.sessions if self.live is not None else ())
+            if session.utilisation is not None
+        ]
+        return max(known, key=lambda session_view: session_view.utilisation or 0.0, default=None)
+
+
+def acceptance(request: RequestEvent | ActiveView) -> float | None:
+    """Accepted over drafted tokens."""
+    return share(request.accepted_tokens, request.draft_tokens)
+
+
+def cache_share(request: RequestEvent | ActiveView) -> float | None:
+    """The part of the prompt that came from the cache."""
+    return share(request.cached_tokens, request.prompt_tokens)
+
+
+def prefill_progress(request: ActiveView) -> float | None:
+    """The part of the prompt that is processed."""
+    if request.phase is RequestPhase.PREFILL:
+        return share(request.prompt_done, request.prompt_tokens)
+    return 1.0 if request.phase in (RequestPhase.DECODE, RequestPhase.DONE) else None
+
+
+def ended_at(request: RequestEvent) -> float:
+    """When a finished request ended."""
+    return request.at + (request.duration_s or 0.0)
+
+
+def is_error(request: RequestEvent) -> bool:
+    """Whether the client got an error."""
+    return request.outcome is RequestOutcome.ERROR
+
+
+def ended_how(request: RequestEvent) -> str:
+    """Stop reason, error type, or that the client left."""
+    if request.outcome is RequestOutcome.CLIENT_LEFT:
+        return "client left"
+    if is_error(request):
+        return request.error_type or (f"HTTP {request.status}" if request.status is not None else "error")
+    return request.stop_reason or "ok"
 
 
 class BackendState(StrEnum):
@@ -45,7 +672,7 @@ class SourcePicture:
     """Freshness of one source. `reason` says in words why it is not KNOWN."""
 
     source: Source
-    status: Status
+    status: ReadingStatus
     age_s: float | None = None
     reason: str = ""
     failure: FailureKind | None = None
@@ -53,7 +680,7 @@ class SourcePicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredFigure:
     """A figure with its provenance: value, how fresh, from where, over which window (seconds).
 
     `basis` says what kind of figure it is: `live` (running requests), `window` (requests that ended in the window),
@@ -61,7 +688,7 @@ class Measured:
     """
 
     value: float | None = None
-    status: Status = Status.UNKNOWN
+    status: ReadingStatus = ReadingStatus.UNKNOWN
     source: Source | None = None
     window_s: float | None = None
     age_s: float | None = None
@@ -97,55 +724,13 @@ class SlotPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestPicture:
-    """One finished request, from the log. Cancelled requests have no timings."""
-
-    slot: int | None
-    task: int | None
-    ended_age_s: float
-    prompt_tokens: int | None = None
-    prompt_cached: int | None = None
-    prompt_ms: float | None = None
-    decode_tokens: int | None = None
-    decode_ms: float | None = None
-    draft_generated: int | None = None
-    draft_accepted: int | None = None
-    cancelled: bool = False
-    prompt_total: int | None = None
-    """Length of its prompt, where the log's verbosity tells."""
-    slot_tokens: int | None = None
-    """How many tokens its slot held at its end: prompt and answer."""
-    selected: str | None = None
-    """Why it got its slot: `lcp` (shared prefix), `lru` or `id`."""
-    similarity: float | None = None
-    """Share of its prompt that the slot held already, where that is why."""
-
-    @property
-    def acceptance(self) -> float | None:
-        """Accepted over generated draft tokens."""
-        if not self.draft_generated or self.draft_accepted is None:
-            return None
-        return self.draft_accepted / self.draft_generated
-
-    @property
-    def prefill_rate(self) -> float | None:
-        """Prompt tokens processed per second; None where they are too few to tell."""
-        return speed(self.prompt_tokens, self.prompt_ms, PREFILL)
-
-    @property
-    def decode_rate(self) -> float | None:
-        """Generated tokens per second; None where they are too few to tell."""
-        return speed(self.decode_tokens, self.decode_ms, DECODE)
-
-
-@dataclass(frozen=True, slots=True)
 class Acceptance:
     """Accepted over generated draft tokens: over the chosen window, since the server's start, and live from trace
     lines."""
 
-    window: Measured = Measured()
-    lifetime: Measured = Measured()
-    live: Measured = Measured()
+    window: MeasuredFigure = MeasuredFigure()
+    lifetime: MeasuredFigure = MeasuredFigure()
+    live: MeasuredFigure = MeasuredFigure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +752,7 @@ class SpeculationPicture:
     """Share of verification steps in the window whose draft token at position 0, 1, … was accepted."""
     acceptance_per_position_lifetime: tuple[float, ...] | None = None
     acceptance: Acceptance = Acceptance()
-    tokens_per_decode: Measured = Measured()
+    tokens_per_decode: MeasuredFigure = MeasuredFigure()
     """Generated tokens per target decode call: the honest live gain, lower than the mean length when replays cost
     decodes."""
     problem: str = ""
@@ -188,8 +773,8 @@ class BackendPicture:
     n_ctx: int | None = None
     uptime_s: float | None = None
     loading_progress: float | None = None
-    prefill: Measured = Measured()
-    decode: Measured = Measured()
+    prefill: MeasuredFigure = MeasuredFigure()
+    decode: MeasuredFigure = MeasuredFigure()
     requests_processing: float | None = None
     requests_deferred: float | None = None
     requests_finished: int | None = 0
@@ -199,7 +784,7 @@ class BackendPicture:
     speculation: SpeculationPicture = SpeculationPicture()
     sources: tuple[SourcePicture, ...] = ()
     counters: tuple[tuple[str, float], ...] = ()
-    """The raw totals of the last scrape, by their field name in `core.observations.Counters`."""
+    """The raw totals of the last scrape, by their field name in `core.readings.Counters`."""
     process: ProcessTree | None = None
 
 
@@ -246,13 +831,13 @@ class LogPicture:
     """What the log told so far."""
 
     path: str | None = None
-    status: Status = Status.UNKNOWN
+    status: ReadingStatus = ReadingStatus.UNKNOWN
     reason: str = ""
     lines: int | None = 0
     unrecognised: int | None = 0
     """Of all of the log; None where its beginning was not read."""
     warnings: tuple[WarningPicture, ...] = ()
-    requests: tuple[RequestPicture, ...] = ()
+    requests: tuple[ServedRequest, ...] = ()
     """The most recent finished requests, newest first; bounded."""
     checkpoints: tuple[tuple[str, int], ...] = ()
     """Counts of checkpoint events, by `kind action`."""
@@ -269,8 +854,8 @@ class GpuPicture:
     """GPUs, or why there are none to show."""
 
     gpus: tuple[Gpu, ...] = ()
-    unavailable: str | None = "not observed yet"
-    status: Status = Status.UNKNOWN
+    unavailable: str | None = "no data yet"
+    status: ReadingStatus = ReadingStatus.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

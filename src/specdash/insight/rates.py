@@ -12,21 +12,20 @@ more than `MOST_ERROR` and `MOST_SKEW`, and never one that no server can reach (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from specdash.core.token_speed import DECODE, PREFILL, possible, speed
-from specdash.insight.acceptance import between, rounding
-from specdash.insight.counter_log import delta
+from specdash.core.proxy_events import DECODE, PREFILL, possible, speed
+from specdash.insight.log.counter_log import delta
+from specdash.insight.speculation.acceptance import between, rounding
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.core.observations import Counters, Slots
-    from specdash.core.readings import Source
-    from specdash.core.token_speed import SpeedLimits
-    from specdash.insight.counter_log import Scrape
+    from specdash.core.proxy_events import SpeedLimits
+    from specdash.core.readings import Counters, Slots, Source
+    from specdash.insight.log.counter_log import Scrape
 
 
 IDLE_POINT_FRESH_S = 4.0

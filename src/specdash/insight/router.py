@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import Source
-from specdash.core.router import ROUTER, RouterModels, most_recent_resident
-from specdash.insight.drafter_picture import RouterModelPicture, RouterPicture
+from specdash.core.readings import ROUTER, RouterModels, Source, most_recent_resident
+from specdash.insight.picture import RouterModelPicture, RouterPicture
 
 if TYPE_CHECKING:
-    from specdash.core.observations import Props
-    from specdash.core.router import RouterModel
+    from specdash.core.readings import Props, RouterModel
     from specdash.insight.state import TargetState
 
 _APART_S = 1e-6
@@ -26,20 +24,20 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Rout
     if not isinstance(value, RouterModels):
         return RouterPicture(reason=reason)
     offset = wall - now
-    models = [_with_use(one, state, offset) for one in value.models]
+    models = [_with_use(model, state, offset) for model in value.models]
     watched = _watched(state)
     means = most_recent_resident(tuple(models))
     return RouterPicture(
         models=tuple(
             RouterModelPicture(
-                id=one.id,
-                status=str(one.status),
-                last_used_age_s=max(0.0, wall - one.last_used) if one.last_used is not None else None,
-                spec_types=one.spec_types,
-                watched=one.id == watched or (watched is not None and watched in one.aliases),
-                failure=one.failure,
+                id=model.id,
+                status=str(model.status),
+                last_used_age_s=max(0.0, wall - model.last_used) if model.last_used is not None else None,
+                spec_types=model.spec_types,
+                watched=model.id == watched or (watched is not None and watched in model.aliases),
+                failure=model.failure,
             )
-            for one in models
+            for model in models
         ),
         any_means=means.id if means is not None else None,
         reason=reason,
@@ -52,7 +50,10 @@ def _with_use(model: RouterModel, state: TargetState, offset: float) -> RouterMo
     if model.port is None:
         return model
     newest_first = enumerate(state.log.recent)
-    seen = next((at - _APART_S * index for index, (at, one) in newest_first if one.origin == model.port), None)
+    seen = next(
+        (at - _APART_S * index for index, (at, logged_request) in newest_first if logged_request.origin == model.port),
+        None,
+    )
     if seen is None:
         return model
     return replace(model, last_used=max(seen + offset, model.last_used or 0.0))

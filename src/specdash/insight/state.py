@@ -5,33 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from specdash.core.log_facts import LogBatch
-from specdash.core.observations import (
+from specdash.core.log_facts import LogBatch, LogLine, Series
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent
+from specdash.core.readings import (
     Counters,
+    FailureKind,
     Gpus,
     Health,
     HealthStatus,
     Host,
     ProcessTree,
+    Reading,
     Slots,
+    Source,
 )
-from specdash.core.proxy_events import RequestEvent
-from specdash.core.proxy_status import ProxyEvents, ProxyStatus
-from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.series import Series
-from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.core.records import EventKind, TimelineEvent
+from specdash.core.sources import STALE_AFTER_S
 from specdash.insight import derive
-from specdash.insight.acceptance import between
-from specdash.insight.alerting import JUDGED_WINDOW_S, Alerts
 from specdash.insight.charts import Metric
-from specdash.insight.counter_log import CounterLog, Scrape
 from specdash.insight.experiments import Experiments
-from specdash.insight.liveness import STALE_AFTER_S
-from specdash.insight.log_view import LogView
-from specdash.insight.picture import BackendState
-from specdash.insight.proxy import ProxyState
+from specdash.insight.log.counter_log import KEEP_S, CounterLog, Scrape
+from specdash.insight.log.log_view import LogView
+from specdash.insight.picture import AlertsPicture, BackendState
+from specdash.insight.proxy.proxy import ProxyState
 from specdash.insight.rates import (
     GainPoint,
     RateSample,
@@ -41,23 +39,115 @@ from specdash.insight.rates import (
     mean_busy_slots,
     tokens_per_decode,
 )
-from specdash.insight.samples import Samples
-from specdash.insight.speculation import longest_draft
-from specdash.insight.speedup import SpeedUps
+from specdash.insight.request import Samples
+from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
+from specdash.insight.speculation.acceptance import between
+from specdash.insight.speculation.speculation import longest_draft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from specdash.core.baselines import Baseline
+    from specdash.core.records import Alert, AlertEvent, Baseline
     from specdash.core.target import Target
     from specdash.insight.memory import Memory
-    from specdash.insight.observer import Observer
+    from specdash.insight.observer import TargetObserver
     from specdash.insight.picture import Picture
+    from specdash.insight.rules.book import AlertBook
     from specdash.insight.rules.catalogue import Rule
 
+
+# Values that are made anew only when what they are made of has changed.
+
+T = TypeVar("T")
+MOST = 16
+
+
+class Memo:
+    """The last value of each name with the key that it was made of. Bounded; it only saves time."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, tuple[object, Any]] = {}
+
+    def once(self, name: Hashable, key: object, make: Callable[[], T]) -> T:
+        """The value of that name, which `make` gives unless `key` is what it was made of last time."""
+        known = self._values.get(name)
+        if known is None or known[0] != key:
+            if name not in self._values and len(self._values) >= MOST:
+                del self._values[next(iter(self._values))]
+            known = self._values[name] = (key, make())
+        value: T = known[1]
+        return value
+
+
+# The alerts of one target: the rules judged at every look at the server, and their part of the picture.
+
+JUDGED_WINDOW_S = 60.0
+"""The window of the pictures that rules see, whatever window the screen shows."""
+
+
+class Alerts:
+    """Judges every picture it is given. The rules and their texts are loaded at the first."""
+
+    def __init__(self, rules: Sequence[Rule] | None, kept_s: float = KEEP_S) -> None:
+        self.past = PictureHistory(kept_s)
+        self._rules = rules
+        self._book: AlertBook | None = None
+
+    def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
+        """What became of the alerts."""
+        book = self._kept()
+        self.past.add(sample_of(picture))
+        return book.judge(RuleScene(picture, self.past, samples))
+
+    def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
+        """Begin with recorded alerts (see `AlertBook.remember`)."""
+        self._kept().remember(past, active, now)
+
+    @property
+    def has_nothing_to_watch(self) -> bool:
+        """Whether no rule saw anything that would be an alert if it lasted."""
+        return self._book is not None and self._book.sees_nothing
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """Which alerts are active."""
+        return frozenset(alert.key for alert in self._book.active) if self._book is not None else frozenset()
+
+    def _kept(self) -> AlertBook:
+        if self._book is None:
+            from specdash.insight.rules.book import AlertBook
+            from specdash.insight.rules.catalogue import shipped
+
+            self._book = AlertBook(self._rules if self._rules is not None else shipped())
+        return self._book
+
+    def picture(self) -> AlertsPicture:
+        """Active and past alerts, and the likely cause."""
+        book = self._book
+        if book is None:
+            return AlertsPicture()
+        from specdash.insight.rules.book import likely_cause
+
+        active = book.active
+        first = likely_cause(active, book.rules)
+        skipped = {unjudged.rule for unjudged in book.unjudged}
+        return AlertsPicture(
+            active=active,
+            past=tuple(book.past),
+            cause=f"{first.title}: {first.summary}" if first is not None else "",
+            cause_key=first.key if first is not None else None,
+            unjudged=tuple((unjudged.rule, unjudged.why) for unjudged in book.unjudged),
+            judged=tuple(rule.spec.id for rule in book.rules if rule.spec.id not in skipped),
+        )
+
+
 TIMELINE_KEPT = 500
-JUDGED_AFTER_S = 1.5
-"""An idle server is asked for its health less often than that."""
+JUDGED_AFTER_S = 2.5
+"""A server at rest is asked for its health, at 1 Hz, a little more often than that."""
+OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
+"""Where these fail, /health is asked at once, and says why."""
+JUDGED_AT_REST_S = 3.5
+"""While a server is at rest and no rule sees anything."""
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
@@ -78,24 +168,29 @@ class TargetState:
         target: Target,
         *,
         rules: Sequence[Rule] | None = None,
-        observer: Observer | None = None,
+        observer: TargetObserver | None = None,
+        judged_every_s: float = 0.0,
+        kept_s: float = KEEP_S,
         wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
         """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed
-        without one, and when the process was stopped or goes on; `wall_offset` is Unix time minus the readings'
-        monotonic time."""
+        without one, when the process was stopped or goes on, and when a source fails that is not the server; seldom
+        while the server is at rest (`JUDGED_AT_REST_S`), and not more often than `judged_every_s` while nothing of that
+        happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing, of hundreds it is.
+        `wall_offset` is Unix time minus the readings' monotonic time."""
         self.target = target
-        self.alerts = Alerts(rules)
+        self.alerts = Alerts(rules, kept_s)
         self._wall_offset = wall_offset
+        self._judged_every_s = judged_every_s
         self._state_seen: BackendState | None = None
-        self._judged_at = float("-inf")
+        self._judged_at = self._eventful_at = float("-inf")
         self.timeline: deque[TimelineEvent] = deque(maxlen=TIMELINE_KEPT)
         """Restarts and changes of state, oldest first."""
         self.baselines: tuple[Baseline, ...] = ()
         self._observer = observer
         self.latest: dict[Source, Reading[Any]] = {}
         self.last_known: dict[Source, Reading[Any]] = {}
-        self.counters = CounterLog()
+        self.counters = CounterLog(kept_s)
         self.slot_rates = SlotRates()
         self.log = LogView()
         self.proxy = ProxyState()
@@ -103,11 +198,14 @@ class TargetState:
         """Tasks of the server that runs now with which its runner probed it."""
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
-        self.speedups = SpeedUps()
+        self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
+        """How many slots were at work, by monotonic time."""
+        self.memo = Memo()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
         self.gain: RateSample | None = None
-        self.series: dict[Metric, Series] = {metric: Series() for metric in Metric}
+        kept = min(4096, int(kept_s) + 60)
+        self.series: dict[Metric, Series] = {metric: Series(kept) for metric in Metric}
         self._absent_since: float | None = None
         self.recovered_at: float | None = None
         """When /health turned good after it was not."""
@@ -116,6 +214,8 @@ class TargetState:
         self._gain_points: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
+        self._works = 0
+        """How often it began to work after it had rested."""
         self._lock = threading.Lock()
 
     @property
@@ -158,6 +258,7 @@ class TargetState:
         self.latest[reading.source] = reading
         value = reading.value
         if value is None:
+            self._eventful_at = reading.at
             self._note_absence(reading)
             return
         self.last_known[reading.source] = reading
@@ -209,17 +310,32 @@ class TargetState:
                 self._forget(Source.PROXY_EVENTS)
                 self.proxy = ProxyState()
 
-    def picture(self, now: float, wall: float, window_s: float = 300.0) -> Picture:
-        """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds."""
+    def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
+        """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
+        `for_rules` without the views that no rule reads, at a fraction of the price."""
         with self._lock:
-            return derive.picture(self, now, wall, window_s)
+            self.experiments.settle(now, wall)
+            return derive.picture(self, now, wall, window_s, for_rules=for_rules)
+
+    def finished(self, take: Callable[[Samples], T]) -> T:
+        """What `take` makes of the finished requests; under the lock: be quick."""
+        with self._lock:
+            return take(self.experiments.samples)
+
+    @property
+    def headline(self) -> tuple[object, ...]:
+        """What must not wait to be shown: the server's state, which alerts there are, that it began to work (that it
+        rests can wait), and what is known of it at all. Equal as long as none of these changes."""
+        with self._lock:
+            known = (Source.METRICS in self.last_known, Source.SLOTS in self.last_known)
+            return (self._state_seen, self.alerts.keys, self._works, *known)
 
     def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
         """Chart columns of one series (see `Series.columns`)."""
         with self._lock:
             return self.series[metric].columns(now, window_s, count)
 
-    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[str, ...]]:
+    def log_lines(self, after: int = 0, limit: int = 1000) -> tuple[int, tuple[LogLine, ...]]:
         """Raw log lines with a sequence number greater than `after`, at most the last `limit`; and the newest number.
 
         Call with the number returned last to get only what is new.
@@ -269,21 +385,37 @@ class TargetState:
         self.last_known.pop(source, None)
 
     def _is_due(self, reading: Reading[Any]) -> bool:
-        """Whether to judge with this reading: it is of the server's health, or that is long in coming, or it tells what
-        the server itself cannot: that its process was stopped, or goes on."""
-        if reading.source is Source.HEALTH:
-            return True
-        if Source.HEALTH not in self.latest:
+        """Whether to judge with this reading: it is of the server's health, or that is long in coming; it tells what
+        the server itself cannot, that its process was stopped or goes on; or its source fails."""
+        before = self.latest.get(reading.source)
+        if reading.source is not Source.HEALTH and Source.HEALTH not in self.latest:
             return False
-        before: ProcessTree | None = self.value(Source.PROCESS)
-        if reading.source is Source.PROCESS and reading.value is not None and before is not None:
-            return before.stopped != reading.value.stopped or reading.at - self._judged_at >= JUDGED_AFTER_S
-        return reading.at - self._judged_at >= JUDGED_AFTER_S
+        known, value = before.value if before is not None else None, reading.value
+        if known is not None and value is None and reading.source not in OF_SERVER:
+            return True
+        if isinstance(value, ProcessTree) and isinstance(known, ProcessTree) and value.stopped != known.stopped:
+            return True
+        if reading.source is Source.HEALTH and (known is None or value is None or value.status is not known.status):
+            return True
+        if reading.at - self._judged_at < self._judged_every_s:
+            return False
+        if self._is_calm:
+            return reading.at - self._judged_at >= JUDGED_AT_REST_S
+        return reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether the server is at rest, and nothing is or begins to be wrong."""
+        health, busy = self.latest.get(Source.HEALTH), self.busy_slots
+        is_at_rest = bool(busy) and not busy[-1][1] and health is not None and _is_good(health)
+        is_silent = self._eventful_at < self._judged_at
+        return is_at_rest and is_silent and self._state_seen is BackendState.LIVE and self.alerts.has_nothing_to_watch
 
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""
         self._judged_at = at
         wall = at + self._wall_offset()
+        self.experiments.settle(at, wall)
         picture = derive.picture(self, at, wall, JUDGED_WINDOW_S, for_rules=True)
         backend = picture.backend
         if backend.state is not self._state_seen:
@@ -314,7 +446,7 @@ class TargetState:
         restarted = self.counters.add(at, counters, absent_since=self._absent_since)
         self._absent_since = None
         if restarted:
-            self._forget_process()
+            self._forget_process(at)
         window = self.counters.window(at, at - before.at if before and not restarted else 0.0)
         if window is not None:
             self._ended_requests(at, *window)
@@ -334,8 +466,8 @@ class TargetState:
             self._rate(RateSample(at, decode, Source.METRICS), Metric.DECODE)
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
-        if drafted is not None and drafted.rate is not None and not tracing:
-            self._point(Metric.ACCEPTANCE, at, drafted.rate)
+        if drafted is not None and drafted.acceptance is not None and not tracing:
+            self._point(Metric.ACCEPTANCE, at, drafted.acceptance)
 
     def _gain(self, at: float, counters: Counters) -> None:
         slots: Slots | None = self.value(Source.SLOTS)
@@ -351,7 +483,9 @@ class TargetState:
             self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
-        self.speedups.note_slots(at, slots)
+        busy = sum(slot.is_processing for slot in slots.slots)
+        self._works += bool(busy and not (self.busy_slots and self.busy_slots[-1][1]))
+        self.busy_slots.append((at, busy))
         prefill, decode = self.slot_rates.add(at, slots)
         if prefill is not None:
             self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)
@@ -361,6 +495,7 @@ class TargetState:
     def _log(self, at: float, batch: LogBatch) -> None:
         lines, lives = self.log.lines, self.log.lives
         fresh = self.log.add(at, batch, self.log.newest_s)
+        self._eventful_at = at if batch.facts or batch.warnings else self._eventful_at
         if lines and self.log.lives != lives:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()
@@ -370,9 +505,9 @@ class TargetState:
         for ended_at, request in fresh.ended:
             if request.task not in self._probes:
                 self.experiments.samples.add_logged(ended_at, request)
-        if fresh.generated:
+        if fresh.drafts.drafted:
             self._steps_at = at
-            self._point(Metric.ACCEPTANCE, at, fresh.accepted / fresh.generated)
+            self._point(Metric.ACCEPTANCE, at, fresh.drafts.acceptance)
         if fresh.prompt_tokens and fresh.prompt_ms:
             self._rate(RateSample(at, fresh.prompt_tokens * 1000.0 / fresh.prompt_ms, Source.LOG), Metric.PREFILL)
         if fresh.decode_tokens and fresh.decode_ms:
@@ -394,14 +529,13 @@ class TargetState:
         samples.append(sample)
         self._point(metric, sample.at, sample.value)
 
-    def _forget_process(self) -> None:
+    def _forget_process(self, at: float) -> None:
         self.slot_rates = SlotRates()
         self.prefill.clear()
         self.decode.clear()
         self.gain = None
         self._gain_points.clear()
-        self.log.requests_exact.clear()
-        self.log.steps_exact.clear()
+        self.log.forget_process(at)
 
 
 def _is_good(health: Reading[Health]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.insight import checkpoints, drafter, drafting, prefix_cache, router
-from specdash.insight.drafter_picture import SpeculationViews
+from specdash.insight import router
+from specdash.insight.picture import SpeculationViews
+from specdash.insight.proxy import prefix_cache
+from specdash.insight.speculation import checkpoints, drafter, drafting
 
 if TYPE_CHECKING:
-    from specdash.insight.speedup_picture import SpeedUpPicture
+    from specdash.insight.picture import SpeedUpPicture
     from specdash.insight.state import TargetState
 
 
@@ -25,5 +27,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float, paying:
 
 
 def judged(state: TargetState, now: float, wall: float, window_s: float) -> SpeculationViews:
-    """Only what the rules read. The caller holds the state's lock."""
-    return SpeculationViews(drafting=drafting.derive(state, now, wall, window_s))
+    """Only what the rules and the row of a fleet read. The caller holds the state's lock."""
+    return SpeculationViews(
+        drafting=drafting.derive(state, now, wall, window_s), router=router.derive(state, now, wall, window_s)
+    )

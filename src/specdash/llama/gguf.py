@@ -10,17 +10,355 @@ from __future__ import annotations
 import mmap
 import re
 import stat
-from dataclasses import dataclass, field, replace
+import struct
+import threading
+from dataclasses import field, replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
-from specdash.llama.gguf_header import GgufError, Header, Value
+from specdash.core.errors import InputError, Problem
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
-__all__ = ["GgufError", "GgufFacts", "Span", "Tensor", "join_parts", "read_facts", "read_one_file", "split_paths"]
+
+# One walk through a GGUF header, which believes nothing it has not checked.
+#
+# The checks are those of llama.cpp b11434 (ggml/src/gguf.cpp), which refuses a file that fails one; limits on counts
+# keep a damaged or hostile file from taking time or memory. Nothing is read that the header does not make necessary.
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """How elements of a tensor are kept: in blocks of `per_block` elements, each of `block_bytes` bytes."""
+
+    name: str
+    per_block: int
+    block_bytes: int
+
+    @property
+    def bits(self) -> float:
+        """Bits an element."""
+        return self.block_bytes * 8 / self.per_block
+
+
+def _types(text: str) -> dict[int, TensorType]:
+    rows = (row.split() for row in text.strip().splitlines())
+    return {int(number): TensorType(name, int(block), int(size)) for number, name, block, size in rows}
+
+
+TENSOR_TYPES = _types(
+    """
+    0  F32      1    4
+    1  F16      1    2
+    2  Q4_0     32   18
+    3  Q4_1     32   20
+    6  Q5_0     32   22
+    7  Q5_1     32   24
+    8  Q8_0     32   34
+    9  Q8_1     32   36
+    10 Q2_K     256  84
+    11 Q3_K     256  110
+    12 Q4_K     256  144
+    13 Q5_K     256  176
+    14 Q6_K     256  210
+    15 Q8_K     256  292
+    16 IQ2_XXS  256  66
+    17 IQ2_XS   256  74
+    18 IQ3_XXS  256  98
+    19 IQ1_S    256  50
+    20 IQ4_NL   32   18
+    21 IQ3_S    256  110
+    22 IQ2_S    256  82
+    23 IQ4_XS   256  136
+    24 I8       1    1
+    25 I16      1    2
+    26 I32      1    4
+    27 I64      1    8
+    28 F64      1    8
+    29 IQ1_M    256  56
+    30 BF16     1    2
+    34 TQ1_0    256  54
+    35 TQ2_0    256  66
+    39 MXFP4    32   17
+    40 NVFP4    64   36
+    41 Q1_0     128  18
+    42 Q2_0     64   18
+    """
+)
+"""ggml type number to the type. One that is not here is unknown to b11434: of a fork, or of a newer llama.cpp."""
+REMOVED_TYPES: dict[int, str] = {
+    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}  # fmt: skip
+"""Types that llama.cpp had once, and refuses now."""
+FILE_TYPES: dict[int, tuple[str, int]] = {
+    0: ("F32", 0), 1: ("F16", 1), 2: ("Q4_0", 2), 3: ("Q4_1", 3), 7: ("Q8_0", 8), 8: ("Q5_0", 6), 9: ("Q5_1", 7),
+    10: ("Q2_K", 10), 11: ("Q3_K_S", 11), 12: ("Q3_K_M", 11), 13: ("Q3_K_L", 11), 14: ("Q4_K_S", 12),
+    15: ("Q4_K_M", 12), 16: ("Q5_K_S", 13), 17: ("Q5_K_M", 13), 18: ("Q6_K", 14), 19: ("IQ2_XXS", 16),
+    20: ("IQ2_XS", 17), 21: ("Q2_K_S", 10), 22: ("IQ3_XS", 21), 23: ("IQ3_XXS", 18), 24: ("IQ1_S", 19),
+    25: ("IQ4_NL", 20), 26: ("IQ3_S", 21), 27: ("IQ3_M", 21), 28: ("IQ2_S", 17), 29: ("IQ2_M", 22),
+    30: ("IQ4_XS", 23), 31: ("IQ1_M", 29), 32: ("BF16", 30), 36: ("TQ1_0", 34), 37: ("TQ2_0", 35),
+    38: ("MXFP4_MOE", 39), 39: ("NVFP4", 40), 40: ("Q1_0", 41), 41: ("Q2_0", 42),
+}  # fmt: skip
+"""`general.file_type` to its name and the tensor type that most of its weights have."""
+GUESSED = 1024
+"""Added to a file type that a program guessed."""
+
+
+def type_name(kind: int) -> str:
+    """Name of a ggml type number, `type N` for one that is not known."""
+    known = TENSOR_TYPES.get(kind)
+    return known.name if known is not None else REMOVED_TYPES.get(kind, f"type {kind}")
+
+
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+ALIGNMENT_KEY = "general.alignment"
+TOKENS_KEY = "tokenizer.ggml.tokens"
+
+_STRING, _ARRAY = 8, 9
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_UINT32 = 4
+_LONGEST_TEXT_KEPT = 64 * 1024
+_TEXT_KEPT = 32 * 1024**2
+"""Bytes of texts kept in all."""
+_LONGEST_ARRAY_KEPT = 4096
+_NUMBERS_KEPT = 1 << 20
+"""Elements of arrays kept in all."""
+_MOST_PAIRS = 1 << 16
+_MOST_TENSORS = 1 << 17
+_MOST_TEXTS = 1 << 22
+"""Texts in arrays, in all; the largest vocabularies have 2^18, and twice as many merges."""
+_LONGEST_TEXTS = 256 * 1024**2
+"""Bytes of all texts of one array; a large vocabulary has 8 MiB."""
+_MOST_KINDS = 1024
+"""Types of forks have numbers of up to 400."""
+_MOST_DIMENSIONS = 4
+_LONGEST_NAME = 63
+_LONGEST = 2**63
+_LEAST_PAIR_BYTES = 13
+_LEAST_TENSOR_BYTES = 24
+_BYTES_SWAPPED = 0xFFFF
+"""A version whose lower half is 0 was written by a machine of the other byte order."""
+Value = int | float | bool | str
+
+
+class GgufError(InputError):
+    """The file is missing, unreadable, no GGUF, damaged, or shorter than its own header says.
+
+    The message begins with `model PATH: `; `path` and `problem.what` are that path and what follows it.
+    """
+
+    def __init__(self, path: str, what: str, fix: str = "") -> None:
+        super().__init__(Problem(what, fix, text=f"model {path}: {Problem(what, fix)}"))
+        self.path = path
+
+
+class GgufHeader:
+    """Reads the header of `data`; `shown` names the file in errors. The attributes are filled by `read`."""
+
+    def __init__(self, data: mmap.mmap | bytes, shown: str) -> None:
+        self.data = data
+        self.end = len(data)
+        self.at = 4
+        self.shown = shown
+        self.version = 0
+        self.values: dict[str, Value] = {}
+        self.lengths: dict[str, int] = {}
+        self.arrays: dict[str, tuple[int | float | bool, ...]] = {}
+        self.tensors: list[tuple[str, int, int, tuple[int, ...]]] = []
+        """Name, bytes (0 for an unknown type), ggml type number and shape, the fastest dimension first."""
+        self.tokens: tuple[int, int, int] | None = None
+        self.spans: dict[str, tuple[int, int]] = {}
+        """Where the bytes of each pair are, from the length of its key to the end of its value."""
+        self.alignment = DEFAULT_ALIGNMENT
+        self.data_start = 0
+        """Where the first tensor is; each next one follows at the next multiple of `alignment`."""
+        self.bytes_needed = 0
+        self._texts_kept = 0
+        self._texts_walked = 0
+        self._numbers_kept = 0
+
+    def read(self) -> None:
+        """Read all of it. Raises `GgufError`, and nothing else."""
+        try:
+            self._read()
+        except (struct.error, IndexError):
+            what = f"truncated inside its header, {self.end} bytes are there"
+            raise GgufError(self.shown, what, "download it again") from None
+
+    def _read(self) -> None:
+        self.version = self._number("<I")
+        if self.version not in VERSIONS:
+            raise GgufError(self.shown, *_bad_version(self.version))
+        tensors, pairs = self._number("<Q"), self._number("<Q")
+        self._possible("keys", pairs, _MOST_PAIRS, _LEAST_PAIR_BYTES)
+        self._possible("tensors", tensors, _MOST_TENSORS, _LEAST_TENSOR_BYTES)
+        for _ in range(pairs):
+            start = self.at
+            key = self._text()
+            if not key:
+                self._damaged("a key has no name")
+            if key in self.values or key in self.lengths:
+                self._damaged(f"the key {_cut(key)} is there twice")
+            self._value(key, self._number("<I"))
+            self.spans[key] = (start, self.at)
+        self.alignment = self._alignment()
+        self._tensors(tensors, self.alignment)
+
+    def _damaged(self, what: str) -> NoReturn:
+        raise GgufError(self.shown, f"damaged, {what}", "download it again")
+
+    def _possible(self, what: str, count: int, most: int, least_bytes: int) -> None:
+        if count > most:
+            self._damaged(f"its header tells of {count} {what}")
+        if count * least_bytes > self.end - self.at:
+            raise IndexError
+
+    def _number(self, form: str) -> int:
+        value = struct.unpack_from(form, self.data, self.at)[0]
+        self.at += struct.calcsize(form)
+        return int(value)
+
+    def _skip(self, length: int) -> None:
+        self.at += length
+        if self.at > self.end:
+            raise IndexError
+
+    def _text(self) -> str:
+        length = self._number("<Q")
+        start = self.at
+        self._skip(length)
+        kept = min(length, _LONGEST_TEXT_KEPT)
+        self._texts_kept += kept
+        if self._texts_kept > _TEXT_KEPT:
+            self._damaged(f"its header has more than {_TEXT_KEPT >> 20} MiB of texts")
+        return self.data[start : start + kept].decode("utf-8", "replace")
+
+    def _value(self, key: str, kind: int) -> None:
+        if key == ALIGNMENT_KEY and kind != _UINT32:
+            self._damaged(f"{ALIGNMENT_KEY} is no 32-bit number")
+        if kind == _STRING:
+            self.values[key] = self._text()
+        elif kind == _ARRAY:
+            self._array(key)
+        elif kind in _SCALARS:
+            form = _SCALARS[kind]
+            self.values[key] = struct.unpack_from(form, self.data, self.at)[0]
+            self.at += struct.calcsize(form)
+        else:
+            self._damaged(f"unknown value type {kind} for {_cut(key)}")
+
+    def _array(self, key: str) -> None:
+        kind, length = self._number("<I"), self._number("<Q")
+        self.lengths[key] = length
+        if kind in _SCALARS:
+            start = self.at
+            self._skip(length * struct.calcsize(_SCALARS[kind]))
+            self._numbers_kept += length if length <= _LONGEST_ARRAY_KEPT else 0
+            if length <= _LONGEST_ARRAY_KEPT and self._numbers_kept <= _NUMBERS_KEPT:
+                self.arrays[key] = struct.unpack_from(f"<{length}{_SCALARS[kind][1]}", self.data, start)
+        elif kind == _STRING:
+            self._texts(key, length)
+        else:
+            self._damaged(f"unknown array type {kind} for {_cut(key)}")
+
+    def _texts(self, key: str, length: int) -> None:
+        if length * 8 > self.end - self.at:
+            raise IndexError
+        self._texts_walked += length
+        if self._texts_walked > _MOST_TEXTS:
+            self._damaged(f"{_cut(key)} has {length} texts")
+        start = at = self.at
+        unpack, end = struct.Struct("<Q").unpack_from, self.end
+        for _ in range(length):
+            at += 8 + unpack(self.data, at)[0]
+            if at > end:
+                raise IndexError
+        if at - start > _LONGEST_TEXTS:
+            self._damaged(f"{_cut(key)} has {at - start} bytes of texts")
+        self.at = at
+        if key == TOKENS_KEY:
+            self.tokens = (start, at, length)
+
+    def _alignment(self) -> int:
+        declared = self.values.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+        alignment = declared if isinstance(declared, int) else 0
+        if alignment <= 0 or alignment & (alignment - 1):
+            self._damaged(f"its alignment {declared} is no power of 2")
+        return alignment
+
+    def _tensors(self, count: int, alignment: int) -> None:
+        names: set[str] = set()
+        expected: int | None = 0
+        longest = 0
+        for _ in range(count):
+            name, shape, kind, offset = self._tensor(names)
+            size = self._size(name, shape, kind)
+            if expected is not None and offset != expected:
+                self._damaged(f"tensor {_cut(name)} is said to be at {offset}, the one before it ends at {expected}")
+            if offset >= _LONGEST:
+                self._damaged(f"tensor {_cut(name)} is said to be at {offset}")
+            longest = max(longest, offset + (size or 0))
+            expected = None if size is None or expected is None else expected + -(-size // alignment) * alignment
+            self.tensors.append((name, size or 0, kind, shape))
+        self.data_start = -(-self.at // alignment) * alignment
+        self.bytes_needed = self.data_start + longest if count else self.at
+
+    def _tensor(self, names: set[str]) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._text()
+        if len(name.encode("utf-8", "replace")) > _LONGEST_NAME or name in names:
+            self._damaged(f"the tensor name {_cut(name)} is {'there twice' if name in names else 'too long'}")
+        names.add(name)
+        dimensions = self._number("<I")
+        if dimensions > _MOST_DIMENSIONS:
+            self._damaged(f"tensor {_cut(name)} has {dimensions} dimensions")
+        shape = tuple(self._number("<Q") for _ in range(dimensions))
+        return name, shape, self._number("<I"), self._number("<Q")
+
+    def _size(self, name: str, shape: tuple[int, ...], kind: int) -> int | None:
+        """Bytes of a tensor, None for a type that b11434 does not know."""
+        if kind in REMOVED_TYPES:
+            what = f"tensor {_cut(name)} is of type {REMOVED_TYPES[kind]}, which llama.cpp removed"
+            raise GgufError(self.shown, what, "get or make the file anew")
+        if kind >= _MOST_KINDS:
+            self._damaged(f"tensor {_cut(name)} is of type {kind}")
+        elements = prod(shape)
+        if elements >= _LONGEST or any(number >= _LONGEST for number in shape):
+            self._damaged(f"tensor {_cut(name)} has the shape {' x '.join(map(str, shape))}")
+        known = TENSOR_TYPES.get(kind)
+        if known is None:
+            return None
+        row = shape[0] if shape else 1
+        if row % known.per_block:
+            self._damaged(
+                f"tensor {_cut(name)} has rows of {row}, and {known.name} comes in blocks of {known.per_block}"
+            )
+        return elements // known.per_block * known.block_bytes
+
+
+def _bad_version(version: int) -> tuple[str, str]:
+    if version and not version & _BYTES_SWAPPED:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        what = f"GGUF version {swapped} in big-endian byte order is not supported, only little-endian 2 and 3"
+        return what, "convert it with gguf-convert-endian"
+    if version > max(VERSIONS):
+        what = f"GGUF version {version} is newer than 3, which llama.cpp b11434 knows"
+        return what, "use a newer specdash and engine"
+    only = "only little-endian 2 and 3 (llama.cpp dropped 1 in 2023)"
+    return f"GGUF version {version} is not supported, {only}", "convert it again"
+
+
+def _cut(text: str) -> str:
+    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[:60])
+    return repr(shown) if len(text) <= len(shown) else repr(f"{shown}…")
+
+
+__all__ = ["ArraySpan", "GgufError", "GgufFacts", "Tensor", "join_parts", "read_facts", "read_one_file", "split_paths"]
 
 MAGIC = b"GGUF"
 _SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -34,7 +372,7 @@ _PARTS_SHOWN = 3
 class Tensor:
     """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know.
 
-    `kind` is its ggml type number (`llama.gguf_types`), `shape` its elements, the fastest dimension first.
+    `kind` is its ggml type number (`llama.gguf_header`), `shape` its elements, the fastest dimension first.
     """
 
     name: str
@@ -52,7 +390,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ArraySpan:
     """Where the texts of an array are: byte positions in the file, from its first text's length to its end."""
 
     start: int
@@ -69,7 +407,6 @@ class GgufFacts:
 
     path: str
     version: int
-    tensor_count: int
     architecture: str | None
     name: str | None
     context_length: int | None
@@ -86,7 +423,7 @@ class GgufFacts:
     arrays: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict, repr=False)
     """Every array of up to 4096 numbers."""
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
-    token_texts: Span | None = None
+    token_texts: ArraySpan | None = None
     """Where the vocabulary's texts are."""
     parts: int = 1
     """Files the model is in."""
@@ -94,7 +431,7 @@ class GgufFacts:
     @property
     def draft_architecture(self) -> str | None:
         """The architecture that picks its spec type: a DSpark draft is a DFlash one with a Markov head."""
-        if self.architecture == "dflash" and any(one.name.startswith("markov_w1") for one in self.tensors):
+        if self.architecture == "dflash" and any(tensor.name.startswith("markov_w1") for tensor in self.tensors):
             return "dspark"
         return self.architecture
 
@@ -107,8 +444,8 @@ class GgufFacts:
         found = self.arrays.get(f"{self.architecture}.{name}")
         if found is None:
             return None
-        numbers = tuple(_whole(one) for one in found)
-        return None if None in numbers else tuple(one for one in numbers if one is not None)
+        numbers = tuple(_whole(number) for number in found)
+        return None if None in numbers else tuple(number for number in numbers if number is not None)
 
     def text(self, key: str) -> str | None:
         """The text under a whole key, None where there is none."""
@@ -133,24 +470,20 @@ def join_parts(facts: GgufFacts, read: Callable[[str], GgufFacts]) -> GgufFacts:
     if absent:
         names = ", ".join(str(path) for path in absent[:_PARTS_SHOWN])
         more = f" and {len(absent) - _PARTS_SHOWN} more" if len(absent) > _PARTS_SHOWN else ""
-        raise GgufError(
-            f"model {facts.path}: is split into {len(others) + 1} files, and {len(absent)} of them "
-            f"{'is' if len(absent) == 1 else 'are'} not there: {names}{more}; download all of them to one folder"
-        )
+        verb = "is" if len(absent) == 1 else "are"
+        what = f"is split into {len(others) + 1} files, and {len(absent)} of them {verb} not there: {names}{more}"
+        raise GgufError(facts.path, what, "download all of them to one folder")
     every = (facts, *(read(str(path)) for path in others))
-    tensors = tuple(tensor for one in every for tensor in one.tensors)
+    tensors = tuple(tensor for gguf_facts in every for tensor in gguf_facts.tensors)
     told = _whole(facts.values.get("split.tensors.count"))
     if told is not None and told != len(tensors):
-        raise GgufError(
-            f"model {facts.path}: its {len(every)} files hold {len(tensors)} tensors, and the first tells of {told}; "
-            "the files are not of one model: download them again"
-        )
+        what = f"its {len(every)} files hold {len(tensors)} tensors, and the first tells of {told}"
+        raise GgufError(facts.path, what, "the files are not of one model: download them again")
     return replace(
         facts,
         tensors=tensors,
-        tensor_count=len(tensors),
-        file_bytes=sum(one.file_bytes for one in every),
-        bytes_needed=sum(one.bytes_needed for one in every),
+        file_bytes=sum(gguf_facts.file_bytes for gguf_facts in every),
+        bytes_needed=sum(gguf_facts.bytes_needed for gguf_facts in every),
         parts=len(every),
     )
 
@@ -161,25 +494,24 @@ def read_one_file(path: str | Path) -> GgufFacts:
     try:
         kind = Path(path).stat().st_mode
         if stat.S_ISDIR(kind):
-            raise GgufError(f"model {shown}: is a directory; name the .gguf file")
+            raise GgufError(shown, "is a directory", "name the .gguf file")
         if not stat.S_ISREG(kind):
-            raise GgufError(f"model {shown}: is no regular file; name the .gguf file")
+            raise GgufError(shown, "is no regular file", "name the .gguf file")
         with Path(path).open("rb") as file:
             start = file.read(_FIRST_BYTES)
             if start[:4] != MAGIC:
-                raise GgufError(_not_gguf(shown, start))
+                raise GgufError(shown, *_not_gguf(start))
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                header = Header(data, shown)
+                header = GgufHeader(data, shown)
                 header.read()
                 facts = _facts(header)
     except FileNotFoundError:
-        raise GgufError(f"model {shown}: no such file") from None
+        raise GgufError(shown, "no such file") from None
     except (OSError, ValueError) as error:
-        raise GgufError(f"model {shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise GgufError(shown, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if facts.file_bytes < facts.bytes_needed:
-        raise GgufError(
-            f"model {shown}: truncated, {facts.file_bytes} of {facts.bytes_needed} bytes are there; download it again"
-        )
+        what = f"truncated, {facts.file_bytes} of {facts.bytes_needed} bytes are there"
+        raise GgufError(shown, what, "download it again")
     return facts
 
 
@@ -197,12 +529,10 @@ def split_paths(facts: GgufFacts) -> tuple[Path, ...]:
     found = _SPLIT_NAME.fullmatch(path.name)
     if number > 0:
         first = path.with_name(f"{found.group(1)}-00001-of-{found.group(3)}.gguf") if found else "the first"
-        raise GgufError(f"model {facts.path}: is part {number + 1} of {count} of a model; name {first}")
+        raise GgufError(facts.path, f"is part {number + 1} of {count} of a model", f"name {first}")
     if found is None or int(found.group(2)) != 1 or int(found.group(3)) != count or count > _MOST_PARTS:
-        raise GgufError(
-            f"model {facts.path}: is the first of {count} files, and its name must end in -00001-of-{count:05d}.gguf; "
-            "give all parts their names back"
-        )
+        what = f"is the first of {count} files, and its name must end in -00001-of-{count:05d}.gguf"
+        raise GgufError(facts.path, what, "give all parts their names back")
     names = (f"{found.group(1)}-{at:05d}-of-{found.group(3)}.gguf" for at in range(2, count + 1))
     return tuple(path.with_name(name) for name in names)
 
@@ -211,29 +541,29 @@ def _whole(value: Value | None) -> int | None:
     return value if isinstance(value, int) and 0 <= value < _MOST else None
 
 
-_OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "a Git LFS pointer; run `git lfs pull`"),
-    (b"<", "a web page; download the file itself"),
-    (b"PK\x03\x04", "a ZIP archive or a PyTorch checkpoint; convert it with convert_hf_to_gguf.py"),
-    (b"\x1f\x8b", "one compressed with gzip; unpack it"),
-    (b"\x28\xb5\x2f\xfd", "one compressed with zstd; unpack it"),
-    *((magic, "a GGML file of before August 2023, which llama.cpp no longer reads; get it as GGUF")
+_OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer", "run `git lfs pull`"),
+    (b"<", "a web page", "download the file itself"),
+    (b"PK\x03\x04", "a ZIP archive or a PyTorch checkpoint", "convert it with convert_hf_to_gguf.py"),
+    (b"\x1f\x8b", "one compressed with gzip", "unpack it"),
+    (b"\x28\xb5\x2f\xfd", "one compressed with zstd", "unpack it"),
+    *((magic, "a GGML file of before August 2023, which llama.cpp no longer reads", "get it as GGUF")
       for magic in (b"lmgg", b"tjgg", b"fmgg", b"algg", b"ggml", b"ggjt", b"ggmf", b"ggla")),
 )  # fmt: skip
 
 
-def _not_gguf(shown: str, start: bytes) -> str:
+def _not_gguf(start: bytes) -> tuple[str, str]:
     if not start:
-        return f"model {shown}: is empty; download it again"
-    for magic, what in _OTHER_FORMATS:
+        return "is empty", "download it again"
+    for magic, what, fix in _OTHER_FORMATS:
         if start.lstrip().startswith(magic):
-            return f"model {shown}: is no GGUF file but {what}"
+            return f"is no GGUF file but {what}", fix
     if start[8:9] == b"{" and start[6:8] == b"\0\0":
-        return f"model {shown}: is no GGUF file but a safetensors file; convert it with convert_hf_to_gguf.py"
-    return f"model {shown}: is no GGUF file (it starts with {start[:4]!r}, not b'GGUF'); name a .gguf model"
+        return "is no GGUF file but a safetensors file", "convert it with convert_hf_to_gguf.py"
+    return f"is no GGUF file (it starts with {start[:4]!r}, not b'GGUF')", "name a .gguf model"
 
 
-def _facts(header: Header) -> GgufFacts:
+def _facts(header: GgufHeader) -> GgufFacts:
     def text(key: str) -> str | None:
         value = header.values.get(key)
         return value if isinstance(value, str) else None
@@ -243,7 +573,6 @@ def _facts(header: Header) -> GgufFacts:
     return GgufFacts(
         path=header.shown,
         version=header.version,
-        tensor_count=len(header.tensors),
         architecture=architecture,
         name=text("general.name"),
         context_length=_whole(header.values.get(f"{architecture}.context_length")),
@@ -256,6 +585,56 @@ def _facts(header: Header) -> GgufFacts:
         bytes_needed=header.bytes_needed,
         values=MappingProxyType(header.values),
         arrays=MappingProxyType(header.arrays),
-        tensors=tuple(Tensor(*one) for one in header.tensors),
-        token_texts=Span(*tokens) if tokens is not None else None,
+        tensors=tuple(Tensor(*tensor) for tensor in header.tensors),
+        token_texts=ArraySpan(*tokens) if tokens is not None else None,
     )
+
+
+# Headers of model files, read once for every state of a file: a large vocabulary takes a tenth of a second.
+
+
+Result = TypeVar("Result")
+_GGUF_KEPT_MOST = 32
+_State = tuple[str, int, int, int]
+
+
+class Kept(Generic[Result]):
+    """The last results, by what they depend on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: dict[Hashable, Result] = {}
+
+    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
+        """The result of `key`, made where there is none yet."""
+        with self._lock:
+            if key in self._results:
+                return self._results[key]
+        made = make()
+        with self._lock:
+            self._results[key] = made
+            while len(self._results) > _GGUF_KEPT_MOST:
+                self._results.pop(next(iter(self._results)))
+        return made
+
+
+_FACTS: Kept[GgufFacts] = Kept()
+
+
+def cached_facts(path: str) -> GgufFacts:
+    """The facts of a model file, with the tensors of all its parts. Raises `GgufError`."""
+    return join_parts(_one_file(path), _one_file)
+
+
+def file_state(path: str) -> _State | None:
+    """What tells one state of a file from another, None where it cannot be seen."""
+    try:
+        stat = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return path, stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _one_file(path: str) -> GgufFacts:
+    state = file_state(path)
+    return read_one_file(path) if state is None else _FACTS.get(state, lambda: read_one_file(path))

@@ -1,38 +1,293 @@
-"""What the shape of a log line means: worked out once per shape, used for every line that has it.
-
-A shape, which has no numbers and blanks, tells what a line is, but not where its values stand. A line's *layout* does:
-the line with every digit written as 0. Patterns do not tell one digit from another (but for the few forms that have
-digits themselves), so values stand at the same places in all lines of one layout, and one match finds them for all.
-"""
+"""What the shape of a log line means: worked out once per shape, used for every line that has it."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from struct import Struct
+from dataclasses import replace
+from enum import Enum
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from specdash.llama.log_grammar import (
+    DETAIL_CLASSES,
     LINE_CLASSES,
     SERVER_STARTING,
     Context,
     Form,
-    Found,
+    FoundMessage,
     LineClass,
     classify,
     find_message,
     line_pattern,
 )
-from specdash.llama.log_prefix import Clock, Foreign, Prefix, prefix_before, split_shape
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-LAYOUT: Final = bytes.maketrans(b"123456789", b"000000000")
-"""Translates a line to its layout."""
+
+# What may stand in front of a log line: other programs' prefixes, the router's, the clock and the level.
+#
+# llama-server itself prints one of five: nothing (older builds, `--no-log-prefix`), `M.SS.mmm.uuu L ` (minutes
+# without bound since the server's start, level D, I, W or E), `L ` alone (`--no-log-timestamps`), a JSON object with
+# the message escaped (`--log-jsonl`, microseconds), or `LEVEL [function] ` with `| tid="…" timestamp=…` behind the
+# message (builds until September 2024 and ik_llama.cpp, also as JSON). A router repeats its children's lines after
+# `[PORT] `. Journald, syslog, container runtimes and compose put their own text before all that. Colour codes are
+# removed before any of this.
+#
+# Any other program may put anything before that. Such a prefix is learnt, file by file, from the messages that are
+# recognised behind it (`log_reading.find_message`).
+#
+# Which prefix a line has is decided on its shape (see `log_grammar.forms`), so it is known once per shape.
+
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z^_])")
+"""Terminal escape sequences: colours, titles, cursor movements."""
+
+
+class Clock(Enum):
+    """How a line tells the time since the server's start."""
+
+    NONE = "none"
+    STAMP = "stamp"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPrefix:
+    """A prefix put there by another program: the pattern of its shape, and of the text itself."""
+
+    name: str
+    shape: str
+    text: str
+
+
+_STAMPED_BY_ISO = r"\d{4}-\d\d-\d\d[T ][\d:.,]{1,24}(?:Z|[+-][\d:]{1,6})?\s{0,4}"
+FOREIGN: tuple[ForeignPrefix, ...] = (
+    ForeignPrefix("none", "", ""),
+    ForeignPrefix(
+        "journald",
+        r"[A-Z][a-z]{2}::\.?[^\[\]{}|:]{1,200}\[\]:",
+        r"[A-Z][a-z]{2}\s{1,3}[\d:. ]{1,40}[^\[\]{}|]{1,200}\[\d*\]:\s*",
+    ),
+    ForeignPrefix(
+        "journald iso", r"T::[.,]?:?[^\[\]{}|:]{1,200}\[\]:", _STAMPED_BY_ISO + r"[^\[\]{}|]{1,200}\[\d*\]:\s*"
+    ),
+    ForeignPrefix("kubernetes", r"T::\.(?:Z|:)std(?:out|err)[FP]", _STAMPED_BY_ISO + r"std(?:out|err)\s[FP]\s"),
+    ForeignPrefix("docker", r"T::\.(?:Z|:)", _STAMPED_BY_ISO),
+    ForeignPrefix("compose", r"[\w.]{1,64}\|", r"[\w.+\-\s\0]{1,80}\|[\s\0]{0,40}"),
+    ForeignPrefix("docker json", r'\{"log":"', r'\{"log":"\s*'),
+)
+"""Tried in order; the first whose shape fits, and that leaves a prefix of the server's own or a known line, wins."""
+_LEARNT: Final = "learnt"
+_GAP = r"[\d+\-\s\0]{0,200}?"
+"""What a shape leaves out, at one place of a prefix."""
+
+
+def learnt(shape: bytes) -> ForeignPrefix:
+    """The prefix of another program that specdash does not know, from the shape of its text."""
+    if not shape:
+        return FOREIGN[0]
+    letters = [re.escape(bytes([byte])).decode() if byte < 128 else rf"\x{byte:02x}" for byte in shape]
+    return ForeignPrefix(_LEARNT, "".join(letters), _GAP + "".join(letter + _GAP for letter in letters))
+
+
+_ROUTER_SHAPE = r"(\[\])?"
+_ROUTER_TEXT = r"\[(\d{1,9})\]\s*"
+_STAMP_SHAPE = r"\.\.\.([DIWE])"
+_STAMP_TEXT = r"(\d{1,9}\.\d{1,9})\.(\d{3})\.(\d{3}) *[DIWE] *"
+_JSON_SHAPE = r'\{"type":"log","time":,"level":"([a-z])[a-z]*","msg":"'
+_JSON_TEXT = (
+    r'\{\s*"type"\s*:\s*"log"\s*,\s*"time"\s*:\s*(\d{1,18})\s*,\s*"level"\s*:\s*"[a-z]*"\s*,\s*"msg"\s*:\s*"\s*'
+)
+_JSON_END = re.compile(
+    rb'(?:\\n|\\r|\s)*"(?:\s*,\s*"stream"\s*:\s*"std(?:out|err)"\s*,\s*"time"\s*:\s*"[^"]{0,40}"\s*)?\}\s*\Z'
+)
+_JSON_SHAPE_END = re.compile(rb'(?:\\n|\\r)*"(?:,"stream":"std(?:out|err)","time":"[^"]{0,40}")?\}\Z')
+_JSON_TAIL = 160
+_WORDS = {"INFO": "I", "WARN": "W", "ERR": "E", "VERB": "D"}
+_WORD = "|".join(_WORDS)
+_NAMED_SHAPE = (
+    rf'(?:({_WORD})\[[\w~<>()]{{0,64}}\]|\{{"tid":"\w*","timestamp":,"level":"({_WORD})","function":"[^"]{{0,64}}",'
+    r'"line":,"msg":")'
+)
+_NAMED_TEXT = (
+    rf'(?:(?:{_WORD})\s{{0,4}}\[\s{{0,40}}[\w~<>()]{{0,64}}\]\s*|\{{"tid":"\w*","timestamp":\d*,"level":"(?:{_WORD})",'
+    r'"function":"[^"]{0,64}","line":\d*,"msg":"\s*)'
+)
+_LEVELS = {"d": "D", "t": "D", "i": "I", "w": "W", "e": "E"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The prefix of a line: who else wrote in front of it, whether a router did, its clock and its level.
+
+    `named` says that the level is a word, before the function's name; `inner` is what stands between all that and the
+    message and that specdash does not know.
+    """
+
+    foreign: ForeignPrefix = FOREIGN[0]
+    routed: bool = False
+    clock: Clock = Clock.NONE
+    level: str | None = None
+    named: bool = False
+    inner: ForeignPrefix = FOREIGN[0]
+
+    @property
+    def pattern(self) -> str:
+        """The regex of the prefix's text; captures the router's port, then the clock's parts."""
+        clock = {Clock.STAMP: _STAMP_TEXT, Clock.JSON: _JSON_TEXT}.get(self.clock)
+        if clock is None:
+            clock = (_NAMED_TEXT if self.named else r"[DIWE]\s*") if self.level else ""
+        return rf"[\s\0]*{self.foreign.text}{_ROUTER_TEXT if self.routed else ''}{clock}{self.inner.text}"
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether the message stands escaped in a JSON object, which ends behind it."""
+        return self.clock is Clock.JSON or self.foreign.name == "docker json"
+
+    @property
+    def learns(self) -> ForeignPrefix | None:
+        """What a line with this prefix teaches: the text that another program puts before every message."""
+        return self.foreign if self.foreign.name == _LEARNT else None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode())
+
+
+def seconds_of(prefix: Prefix, line: bytes) -> float | None:
+    """Seconds since the server's start by the line's own clock, None where it has none."""
+    if prefix.clock is Clock.NONE:
+        return None
+    match = _compiled(prefix.pattern).match(line)
+    if match is None:
+        return None
+    parts = match.groups()[1:] if prefix.routed else match.groups()
+    if prefix.clock is Clock.JSON:
+        return int(parts[0]) / 1e6
+    return (whole_microseconds(parts[0]) + int(parts[1] + parts[2])) / 1e6
+
+
+_OWN_STAMP = re.compile(rf"(?<![\d.]){_STAMP_TEXT}".encode())
+_OWN_JSON = re.compile(_JSON_TEXT.encode())
+
+
+def own_seconds(text: str) -> float | None:
+    """Seconds since the server's start by a whole line's clock; None where it has none, or is a router's child's."""
+    line = text[:400].encode()
+    if (match := _OWN_JSON.search(line)) is not None:
+        return int(match[1]) / 1e6
+    match = _OWN_STAMP.search(line)
+    if match is None or re.search(rb"\[\d{1,9}\]\s*$", line[: match.start()]) is not None:
+        return None
+    return (whole_microseconds(match[1]) + int(match[2] + match[3])) / 1e6
+
+
+@lru_cache(maxsize=256)
+def whole_microseconds(stamp: bytes) -> int:
+    """The minutes and seconds with which a time stamp begins (`63.17`), in microseconds."""
+    minutes, seconds = stamp.split(b".")
+    return (int(minutes) * 60 + int(seconds)) * 1_000_000
+
+
+def json_message_end(line: bytes) -> int:
+    """Where the escaped message of a JSON line ends, its newline not counted."""
+    match = _JSON_END.search(line, max(0, len(line) - _JSON_TAIL))
+    return match.start() if match else len(line)
+
+
+_OWN_SHAPE = f"{_ROUTER_SHAPE}(?:{_STAMP_SHAPE}|{_JSON_SHAPE}|{_NAMED_SHAPE})?"
+
+
+@lru_cache(maxsize=256)
+def _head(foreign: ForeignPrefix) -> re.Pattern[bytes]:
+    return re.compile(f"{foreign.shape}{_OWN_SHAPE}".encode())
+
+
+def split_shape(shape: bytes, learnt_here: Iterable[ForeignPrefix] = ()) -> list[tuple[Prefix, bytes]]:
+    """The ways in which a shape can be read as prefix and message, most telling first.
+
+    A clock settles the matter: then there is one way. Without it, another program's prefix and a lone level letter are
+    only guesses, which hold if what they leave is a known line. `learnt_here` are the prefixes that this log's own
+    lines have taught.
+    """
+    guesses: list[tuple[Prefix, bytes]] = []
+    for foreign in (*FOREIGN, *learnt_here):
+        match = _head(foreign).match(shape)
+        if match is None:
+            continue
+        routed = match[1] is not None
+        rest = shape[match.end() :]
+        if match[2] is not None:
+            return [(Prefix(foreign, routed, Clock.STAMP, match[2].decode()), _unquoted(foreign, rest))]
+        if match[3] is not None:
+            level = _LEVELS.get(match[3].decode())
+            return [(Prefix(foreign, routed, Clock.JSON, level), _message_of(rest))]
+        word = match[4] or match[5]
+        if word is not None:
+            return [(Prefix(foreign, routed, Clock.NONE, _WORDS[word.decode()], named=True), rest)]
+        rest = _unquoted(foreign, rest)
+        guesses.append((Prefix(foreign, routed), rest))
+        if rest[:1] in (b"D", b"I", b"W", b"E"):
+            guesses.append((Prefix(foreign, routed, Clock.NONE, rest[:1].decode()), rest[1:]))
+    return guesses
+
+
+def _message_of(rest: bytes) -> bytes:
+    end = _JSON_SHAPE_END.search(rest, max(0, len(rest) - _JSON_TAIL))
+    return rest[: end.start()] if end else rest
+
+
+def _unquoted(foreign: ForeignPrefix, rest: bytes) -> bytes:
+    return _message_of(rest) if Prefix(foreign).is_quoted else rest
+
+
+_UNKNOWN = r"""([^"'\\]{0,120}?)"""
+_UNKNOWN_HEAD = f"{_UNKNOWN}{_OWN_SHAPE}(?:(?<![A-Za-z])([DIWE]))?"
+_FUNCTIONS = r"(?:[\w()~<>]{1,80}:){0,3}"
+_ENDS_PREFIX = re.compile(
+    rb"[^\w]\Z|(?<![A-Za-z])(?:INFO|WARN(?:ING)?|ERR(?:OR)?|DEBUG|NOTICE|TRACE|FATAL|CRIT)\Z", re.IGNORECASE
+)
+
+
+def prefix_before(head: bytes, framed: Prefix, *, functions: bool) -> tuple[Prefix, bool] | None:
+    """What a shape before a recognised message is, and whether it ends as prefixes do; None if it can't be a prefix.
+
+    `framed` is the prefix of the line as far as it is known; `head` stands between that and the message, with the names
+    of `functions` at its end where the message may have them. It ends as prefixes do with a bracket, a bar, a colon and
+    the like, a level, or the server's own clock. A quote in it means that somebody quotes a log, in a prompt that the
+    server prints, say.
+    """
+    if framed.level is not None:
+        inner = _shaped(_UNKNOWN, functions=functions).fullmatch(head)
+        return (replace(framed, inner=learnt(inner[1])), _ends_prefix(inner[1])) if inner else None
+    match = _shaped(_UNKNOWN_HEAD, functions=functions).fullmatch(head)
+    if match is None:
+        return None
+    prefix = Prefix(learnt(match[1]), match[2] is not None)
+    if match[3] is not None:
+        return replace(prefix, clock=Clock.STAMP, level=match[3].decode()), True
+    if match[4] is not None:
+        return replace(prefix, clock=Clock.JSON, level=_LEVELS.get(match[4].decode())), True
+    word = match[5] or match[6]
+    if word is not None:
+        return replace(prefix, level=_WORDS[word.decode()], named=True), True
+    return replace(prefix, level=match[7].decode() if match[7] is not None else None), _ends_prefix(match[1])
+
+
+@cache
+def _shaped(pattern: str, *, functions: bool) -> re.Pattern[bytes]:
+    return re.compile(f"{pattern}{_FUNCTIONS if functions else ''}".encode())
+
+
+def _ends_prefix(head: bytes) -> bool:
+    return not head or _ENDS_PREFIX.search(head) is not None
+
+
 _UNKNOWN_LEVEL = {"D": "debug", "W": "other_warning", "E": "other_error"}
-_UNKNOWN = frozenset({"unrecognised", "other_warning", "other_error"})
-_BEFORE_START = _UNKNOWN | {
+_LOG_READING_UNKNOWN = frozenset({"unrecognised", "other_warning", "other_error"})
+_BEFORE_START = _LOG_READING_UNKNOWN | {
     "startup", "environment_overridden", "deprecated_argument", "bad_argument", "comment", "blank", "continuation",
     "debug",
 }  # fmt: skip
@@ -49,12 +304,12 @@ def _no_match(_line: bytes) -> re.Match[bytes] | None:
     return None
 
 
-class Reading:
+class ShapeMeaning:
     """What a shape means: its class and form behind which prefix, and the regex that captures its values."""
 
     __slots__ = (
-        "any_digits", "appended", "begins", "busy", "captures", "clock", "ends_header", "form", "in_slot", "line_class",
-        "make", "make_common", "match", "prefix", "routed", "starts", "unknown",
+        "appended", "begins", "captures", "clock", "ends_header", "form", "in_slot", "is_detail", "line_class", "loose",
+        "make", "match", "prefix", "quoted", "routed", "starts", "unknown",
     )  # fmt: skip
 
     def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix, *, appended: bool = False) -> None:
@@ -63,12 +318,14 @@ class Reading:
         self.line_class = line_class
         self.prefix = prefix
         self.clock = prefix.clock
+        self.quoted = prefix.is_quoted
         self.routed = prefix.routed
         self.starts = line_class.id == SERVER_STARTING
         self.begins = line_class.id not in _BEFORE_START and not prefix.routed
-        self.unknown = line_class.id in _UNKNOWN
-        self.in_slot = form is not None and form.context is Context.SLOT
+        self.unknown = line_class.id in _LOG_READING_UNKNOWN
+        self.in_slot = form is not None and form.context is Context.AFTER_SLOT
         self.make = form.make if form is not None else None
+        self.is_detail = line_class.id in DETAIL_CLASSES
         self.ends_header = line_class.id in _ENDS_HEADER
         self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
         self.match = (
@@ -76,48 +333,45 @@ class Reading:
             if form is not None and self.captures
             else _no_match
         )
-        self.busy = self.captures or self.unknown or line_class.id == "blank"
-        self.any_digits = form is not None and not form.has_digits
-        common = self.in_slot and self.clock is Clock.STAMP and not self.routed
-        self.make_common = self.make if common else None
+        self.loose = self.unknown or line_class.id == "blank"
 
     @property
     def may_continue(self) -> bool:
         """Whether such a line may belong to the message before it: nothing in front of it, nothing known about it."""
         free = self.prefix.clock is Clock.NONE and not self.prefix.named
-        return free and (self.unknown or self.line_class.id == "blank")
+        return free and self.loose
 
 
 @lru_cache(maxsize=2048)
 def whole_pattern(where: Context, template: str, prefix: Prefix, *, appended: bool = False) -> re.Pattern[bytes]:
     """The regex of a whole line: captures the prefix's parts, slot and task in a slot's line, and the named fields."""
-    context = {Context.SLOT: _SLOT_TEXT, Context.ANY: _FUNCTIONS_TEXT}.get(where, "")
+    context = {Context.AFTER_SLOT: _SLOT_TEXT, Context.AFTER_FUNCTIONS: _FUNCTIONS_TEXT}.get(where, "")
     end = r"(?!\w)" if appended else "" if template.endswith((":rest}", ":s}")) else r"[\s\0]*\Z"
     return re.compile(f"{prefix.pattern}{context}{line_pattern(template)}{end}".encode())
 
 
-def read_shape(shape: bytes, learnt_here: Iterable[Foreign] = ()) -> Reading:
+def read_shape(shape: bytes, learnt_here: Iterable[ForeignPrefix] = ()) -> ShapeMeaning:
     """What lines of this shape are, in a log whose lines have taught these prefixes."""
     ways = split_shape(shape, learnt_here)
     for prefix, message in ways:
         found = classify(message)
         if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
-            return Reading(*found, prefix)
+            return ShapeMeaning(*found, prefix)
     prefix, message = ways[0]
     for inside in find_message(message):
         reading = _read_inside(message, inside, prefix)
         if reading is not None:
             return reading
     kind = "unrecognised" if prefix.level is None else _UNKNOWN_LEVEL.get(prefix.level, "unrecognised")
-    return Reading(LINE_CLASSES[kind], None, prefix)
+    return ShapeMeaning(LINE_CLASSES[kind], None, prefix)
 
 
-def _read_inside(message: bytes, inside: Found, framed: Prefix) -> Reading | None:
+def _read_inside(message: bytes, inside: FoundMessage, framed: Prefix) -> ShapeMeaning | None:
     """The line with that message in it, None if what stands around the message speaks against it."""
     head = message[: inside.start]
     prefix, ends = framed, True
     if head:
-        found = prefix_before(head, framed, functions=inside.form.context is Context.ANY)
+        found = prefix_before(head, framed, functions=inside.form.context is Context.AFTER_FUNCTIONS)
         if found is None:
             return None
         prefix, ends = found
@@ -126,19 +380,9 @@ def _read_inside(message: bytes, inside: Found, framed: Prefix) -> Reading | Non
     # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
     if inside.appended and prefix.level in ("W", "E") and inside.line_class.severity is None:
         return None
-    return Reading(inside.line_class, inside.form, prefix, appended=inside.appended)
+    return ShapeMeaning(inside.line_class, inside.form, prefix, appended=inside.appended)
 
 
-def cutter(match: re.Match[bytes], length: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Cuts the captured fields out of any line that has the same layout as the one matched, of `length` bytes."""
-    parts = []
-    end = 0
-    for start, stop in match.regs[1:]:
-        parts.append(f"{start - end}x{stop - start}s")
-        end = stop
-    return Struct(f"{''.join(parts)}{length - end}x").unpack
-
-
-CONTINUATION = Reading(LINE_CLASSES["continuation"], None, Prefix())
-MALFORMED = Reading(LINE_CLASSES["unrecognised"], None, Prefix())
+CONTINUATION = ShapeMeaning(LINE_CLASSES["continuation"], None, Prefix())
+MALFORMED = ShapeMeaning(LINE_CLASSES["unrecognised"], None, Prefix())
 """A line whose shape is known, but whose values are not what the shape promises."""

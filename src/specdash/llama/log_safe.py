@@ -8,22 +8,24 @@ one of the words that specdash itself knows. A line that no table has is left ou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
-from specdash.llama.log_grammar import (
-    DROPPED,
-    LINE_CLASSES,
-    WARNING_CLASSES,
-    Context,
-    Severity,
-)
+from specdash.llama.log_grammar import DROPPED, LINE_CLASSES, Context
 from specdash.llama.log_grammar.server_lines import LIFE_CYCLE
-from specdash.llama.log_prefix import ANSI, Clock, Prefix, json_message_end, seconds_of
-from specdash.llama.log_reading import Reading, read_shape, whole_pattern
+from specdash.llama.log_reading import (
+    ANSI,
+    Clock,
+    Prefix,
+    ShapeMeaning,
+    json_message_end,
+    read_shape,
+    seconds_of,
+    whole_pattern,
+)
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,7 @@ _NEVER: Final = frozenset(
 _FIELD: Final = re.compile(r"\{(\w*):(\w+)\}")
 _NUMERIC: Final = frozenset({"d", "f", "x", "dots", "list"})
 _WORDS: Final = frozenset(
-    {spelling for one in SPEC_TYPES for spelling in one.spellings}
+    {spelling for kind in SPEC_TYPES for spelling in kind.spellings}
     | {"true", "false", "yes", "no", "on", "off", "none", "auto", "enabled", "disabled", "GET", "POST"}
     | {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
 )
@@ -58,11 +60,9 @@ _SHAPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SafeLine:
-    """A line made anew. `seconds` since the server's start by the line's own clock, where it has one."""
+    """A line made anew; it begins with the seconds since the server's start, where the line's own clock tells them."""
 
     line_class: str
-    severity: Severity | None
-    seconds: float | None
     text: str
 
     @property
@@ -71,18 +71,18 @@ class SafeLine:
         return self.line_class in UNKNOWN_CLASSES
 
 
-def is_shown(known: Reading) -> bool:
+def is_shown(known: ShapeMeaning) -> bool:
     """Whether lines of this kind may be shown, made anew."""
     return known.form is not None and known.line_class.id not in _NEVER
 
 
 @lru_cache(maxsize=8192)
-def recognise(shape: bytes) -> Reading:
+def recognise(shape: bytes) -> ShapeMeaning:
     """What lines of this shape (see `log_grammar.shape_of`) are."""
     known = read_shape(shape)
     if known.line_class.id == "debug" and known.form is None:
         # Its level alone says so: it is counted among the lines left out, unlike those known to be about prompts.
-        return Reading(LINE_CLASSES["unrecognised"], None, known.prefix)
+        return ShapeMeaning(LINE_CLASSES["unrecognised"], None, known.prefix)
     return known
 
 
@@ -102,14 +102,9 @@ def safe_line(line: bytes) -> SafeLine | None:
         return _unknown(known, line)
     captured = _captures(known, line)
     if captured is None:
-        return _unknown(Reading(LINE_CLASSES["unrecognised"], None, known.prefix), line)
+        return _unknown(ShapeMeaning(LINE_CLASSES["unrecognised"], None, known.prefix), line)
     seconds = seconds_of(known.prefix, line)
-    return SafeLine(
-        known.line_class.id,
-        known.line_class.severity,
-        seconds,
-        _stamp(known.prefix, seconds) + _remade(known, captured),
-    )
+    return SafeLine(known.line_class.id, _stamp(known.prefix, seconds) + _remade(known, captured))
 
 
 def safe_text(line: str) -> str:
@@ -122,34 +117,28 @@ def safe_word(value: str) -> str:
     """The value of a text field, if it is a word of llama.cpp's own; else the flags, env keys and spec types in it."""
     if not value or value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED):
         return value
-    said = [ELLIPSIS if one not in _names() else one for one in _SPLIT.split(value) if one]
-    told = [one for at, one in enumerate(said) if one != ELLIPSIS or at == 0 or said[at - 1] != ELLIPSIS]
+    said = [ELLIPSIS if part not in _names() else part for part in _SPLIT.split(value) if part]
+    told = [name for at, name in enumerate(said) if name != ELLIPSIS or at == 0 or said[at - 1] != ELLIPSIS]
     return " ".join(told) or ELLIPSIS
 
 
 @cache
 def _names() -> frozenset[str]:
     """Flags, env keys and spec types that specdash knows."""
-    types = {spelling for one in SPEC_TYPES for spelling in one.spellings}
+    types = {spelling for spec_kind in SPEC_TYPES for spelling in spec_kind.spellings}
     former = {flag for parameter in BY_KEY.values() for flag in parameter.former_flags}
     return frozenset(types | former | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_KEYS.keys())
 
 
 def safe_error(text: str) -> str:
     """The text of an error that the server answered with: only where it is one of its own, without values."""
-    found = next((one for one in _ERRORS if text.lower().startswith(one)), None)
+    found = next((error for error in _ERRORS if text.lower().startswith(error)), None)
     return f"{found} {ELLIPSIS}" if found is not None else ELLIPSIS
 
 
 def safe_event(event: ServerEvent) -> tuple[tuple[str, str], ...]:
     """The fields of a life-cycle line."""
     return tuple((name, safe_word(value)) for name, value in event.fields)
-
-
-def title_of(line_class: str) -> str:
-    """What lines of a class say, in words."""
-    found = WARNING_CLASSES.get(line_class) or LINE_CLASSES.get(line_class)
-    return found.title if found is not None else line_class
 
 
 _ERRORS: Final = (
@@ -176,7 +165,7 @@ _ERRORS: Final = (
 """How errors of the server begin that say what happened and quote nothing."""
 
 
-def _captures(known: Reading, line: bytes) -> Sequence[bytes] | None:
+def _captures(known: ShapeMeaning, line: bytes) -> Sequence[bytes] | None:
     if known.form is None:
         return None
     every = _FIELD.sub(r"{every:\2}", known.form.template)
@@ -187,11 +176,11 @@ def _captures(known: Reading, line: bytes) -> Sequence[bytes] | None:
     return match.groups()[known.prefix.routed + {Clock.STAMP: 3, Clock.JSON: 1}.get(known.prefix.clock, 0) :]
 
 
-def _remade(known: Reading, captured: Sequence[bytes]) -> str:
+def _remade(known: ShapeMeaning, captured: Sequence[bytes]) -> str:
     assert known.form is not None  # noqa: S101 - for the type checker
-    values = [one.decode("utf-8", "replace").strip() for one in captured]
+    values = [chunk.decode("utf-8", "replace").strip() for chunk in captured]
     head = ""
-    if known.form.context is Context.SLOT:
+    if known.form.context is Context.AFTER_SLOT:
         head = f"slot: id {values[0]} | task {values[1]} | "
         values = values[2:]
     fields = iter(values)
@@ -208,7 +197,7 @@ def _stamp(prefix: Prefix, seconds: float | None) -> str:
     return f"{seconds:.3f} s {level}" if seconds is not None else level
 
 
-def _unknown(known: Reading, line: bytes) -> SafeLine:
+def _unknown(known: ShapeMeaning, line: bytes) -> SafeLine:
     seconds = seconds_of(known.prefix, line)
     text = f"{_stamp(known.prefix, seconds)}({known.line_class.title}: left out)"
-    return SafeLine(known.line_class.id, known.line_class.severity, seconds, text)
+    return SafeLine(known.line_class.id, text)

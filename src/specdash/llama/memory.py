@@ -1,27 +1,30 @@
 """How much memory a model will take, reckoned from its GGUF header and the settings: pure arithmetic, no I/O.
 
 Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
-(`Shape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest of the
+(`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest
+of the
 feed-forward step (3 x its width + 5 x the embedding), the attention step (6 x the embedding, or what queries, keys and
-values take where they are wider; scores, keys and values where flash attention is off; copies of a cache of 32-bit
-floats where it is on) and the recurrent step (8 x its width), plus the attention mask. GPU overhead is what a CUDA
-context takes before the first byte of a model; it varies with driver and GPU.
+values take where they are wider; scores, keys and values where flash attention is off; copies of a cache that it cannot
+read where it is on), the recurrent step (8 x its width) and the output step (5 x the embedding, and the logits), plus
+the attention mask. GPU overhead is what a CUDA context takes before the first byte of a model; it varies with driver
+and GPU.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdash.core.speculation import spec_type
-from specdash.llama.model_shape import STATE_ROLLBACK, Layer, Shape, shape_of
+from specdash.llama.model_facts import STATE_ROLLBACK, Layer, ModelShape, shape_of
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from specdash.llama.gguf import GgufFacts
+    from specdash.llama.gguf import GgufFacts, Tensor
 
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20),
@@ -41,12 +44,18 @@ GPU_OVERHEAD = 400 * 1024**2
 """Bytes a CUDA context takes beside the buffers (an estimate)."""
 _ON_THE_CPU = ("token_embd.", "per_layer_token_embd.", "token_types.", "position_embd.")
 """Inputs stay in the computer's memory, whatever `--gpu-layers` says."""
+_READ_WHOLE = frozenset({"eagle3", "dflash", "dspark"})
+"""Drafts of which the engine reserves the logits of a whole batch (`llama_model_has_encoder`)."""
+_CUDA_HEADS = frozenset({40, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576})
+"""Head sizes that flash attention on CUDA knows (`fattn.cu`); for others the engine turns it off."""
+_OFFLOADED_FROM = 32
+"""With so many tokens, a step whose weights are in main memory runs on the GPU, with a copy of them (`op_offload`)."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch)?exps")
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class SlotLayout:
     """How the context is shared out: `sequences` slots, over one common cache when `unified`."""
 
     sequences: int
@@ -54,7 +63,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ModelLoad:
     """How one model is loaded. Sizes are tokens.
 
     `cells` is the length of one cache: of every slot, or of all together when unified (see `cells_of`). `gpu_layers`
@@ -63,7 +72,7 @@ class Load:
     """
 
     cells: int
-    slots: Slots
+    slots: SlotLayout
     key_type: str = "f16"
     value_type: str = "f16"
     batch: int = 512
@@ -75,10 +84,16 @@ class Load:
     heads: bool = False
     """The next-token-prediction layers are loaded too."""
     snapshots: int = 0
+    outputs: int = 0
+    """Tokens of a batch whose logits are asked for at most; 0: one of every sequence."""
+    batches_on_gpu: bool = False
+    """A GPU computes large batches, also of layers that are not on it."""
+    sampled: bool = False
+    """Logits are sampled where they are computed, which takes a second copy of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """One use of memory, in bytes on the GPUs and in the computer's own memory."""
 
     model: str
@@ -91,14 +106,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """What a server takes, part by part. `exact` says that every part but the estimated ones is to the byte."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     exact: bool = True
 
-    def __add__(self, other: Estimate) -> Estimate:
-        return Estimate(self.parts + other.parts, self.exact and other.exact)
+    def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
+        return MemoryEstimate(self.parts + other.parts, self.exact and other.exact)
 
     @property
     def gpu(self) -> int:
@@ -121,24 +136,24 @@ class Estimate:
         return sum(part.host for part in self.parts)
 
 
-def slots_of(parallel: int, *, unified: bool = False) -> Slots:
+def slots_of(parallel: int, *, unified: bool = False) -> SlotLayout:
     """The slots of `--parallel`; -1 is the engine's automatic."""
-    return Slots(AUTOMATIC_SLOTS, unified=True) if parallel < 0 else Slots(max(1, parallel), unified)
+    return SlotLayout(AUTOMATIC_SLOTS, unified=True) if parallel < 0 else SlotLayout(max(1, parallel), unified)
 
 
-def cells_of(context: int, slots: Slots, trained: int | None, *, fitted: bool = True) -> int:
+def cells_of(context: int, slots: SlotLayout, trained: int | None, *, fitted: bool = True) -> int:
     """Length of one cache in tokens, as the engine rounds it.
 
     0 as context stands for the trained one: of each slot with `--fit on`, the default, and of all together with `off`.
     """
     each = 1 if slots.unified else slots.sequences
-    one = context // each if context else (trained or CELLS_STEP) // (1 if fitted else each)
-    return max(CELLS_STEP, math.ceil(one / CELLS_STEP) * CELLS_STEP)
+    number = context // each if context else (trained or CELLS_STEP) // (1 if fitted else each)
+    return max(CELLS_STEP, math.ceil(number / CELLS_STEP) * CELLS_STEP)
 
 
 def snapshots_of(architecture: str | None, spec_types: Iterable[str], longest: int) -> int:
     """How many snapshots of a recurrent state the engine keeps for the spec types: 0 means checkpoints instead."""
-    asking = any(one.keeps_states for name in spec_types if (one := spec_type(name)) is not None)
+    asking = any(item.keeps_states for name in spec_types if (item := spec_type(name)) is not None)
     return longest if architecture in STATE_ROLLBACK and asking else 0
 
 
@@ -148,7 +163,7 @@ def row_bytes(kind: str, elements: int) -> int:
     return elements * size // per_block
 
 
-def estimate(facts: GgufFacts, load: Load, model: str = "model") -> Estimate | None:
+def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model") -> MemoryEstimate | None:
     """What loading a model takes, None when its header does not tell its layers. `model` names it in the parts."""
     shape = shape_of(facts)
     if shape is None:
@@ -159,31 +174,28 @@ def estimate(facts: GgufFacts, load: Load, model: str = "model") -> Estimate | N
     offloaded = _offloaded(len(layers), load)
     weights = _weights(facts, shape, load)
     parts = [
-        Part(model, "weights", weights[0], weights[1]),
+        MemoryPart(model, "weights", weights[0], weights[1]),
         _split(model, "KV cache", caches, offloaded, load),
         _split(model, "recurrent state", states, offloaded, load),
-        _compute(model, shape, load, facts.vocabulary_size or 0, on_gpu=any(offloaded)),
+        _compute(model, facts, shape, load),
     ]
-    return Estimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+    return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
 
 
-def heads_estimate(facts: GgufFacts, load: Load, model: str = "draft") -> Estimate | None:
+def heads_estimate(facts: GgufFacts, load: ModelLoad, model: str = "draft") -> MemoryEstimate | None:
     """What the draft context of `draft-mtp` takes beside the weights: a cache for the prediction layers alone."""
     shape = shape_of(facts)
     if shape is None:
         return None
     caches = [_cache(layer, load) for layer in shape.heads]
     offloaded = [load.gpu_layers > 0] * len(caches)
-    parts = (
-        _split(model, "KV cache", caches, offloaded, load),
-        _compute(model, shape, load, facts.vocabulary_size or 0, on_gpu=any(offloaded)),
-    )
-    return Estimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+    parts = (_split(model, "KV cache", caches, offloaded, load), _compute(model, facts, shape, load))
+    return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
 
 
 def together(
-    model: GgufFacts, load: Load, draft: GgufFacts | None = None, draft_load: Load | None = None
-) -> Estimate | None:
+    model: GgufFacts, load: ModelLoad, draft: GgufFacts | None = None, draft_load: ModelLoad | None = None
+) -> MemoryEstimate | None:
     """What a server takes with the model and what drafts for it, None when a header does not tell its layers.
 
     Without a draft model, `load.heads` says that the model's own prediction layers draft; `draft_load` then is how
@@ -192,24 +204,24 @@ def together(
     found = estimate(model, load)
     behind = draft_load if draft_load is not None else replace(load, key_type="f16", value_type="f16", heads=False)
     if draft is None:
-        more = heads_estimate(model, behind) if load.heads else Estimate(())
+        more = heads_estimate(model, behind) if load.heads else MemoryEstimate(())
     else:
         more = estimate(draft, behind, "draft")
         heads = heads_estimate(draft, behind) if behind.heads else None
         if more is not None and heads is not None:
             weights = tuple(part for part in more.parts if part.what == "weights")
-            more = Estimate(weights + heads.parts, more.exact)
+            more = MemoryEstimate(weights + heads.parts, more.exact)
     return None if found is None or more is None else found + more
 
 
 def fit_context(
     facts: GgufFacts,
-    load: Load,
+    load: ModelLoad,
     free_bytes: int,
     *,
     headroom: float,
     draft: GgufFacts | None = None,
-    draft_load: Load | None = None,
+    draft_load: ModelLoad | None = None,
     gpus: int = 1,
 ) -> int:
     """The largest `--ctx-size` that fits, over all slots: a multiple of 256, at most what the model was trained on.
@@ -239,13 +251,13 @@ def headroom_of(spec_types: Iterable[str]) -> float:
     return HEADROOM_WITH_MTP if "draft-mtp" in spec_types else HEADROOM
 
 
-def _offloaded(count: int, load: Load) -> list[bool]:
+def _offloaded(count: int, load: ModelLoad) -> list[bool]:
     """Which layers are on the GPU: the last ones, and the output layer counts as one."""
     first = max(count + 1 - load.gpu_layers, 0)
     return [load.gpu_layers > 0 and index >= first for index in range(count)]
 
 
-def _cache(layer: Layer, load: Load) -> int:
+def _cache(layer: Layer, load: ModelLoad) -> int:
     if not layer.key:
         return 0
     streams = 1 if load.slots.unified else load.slots.sequences
@@ -254,7 +266,7 @@ def _cache(layer: Layer, load: Load) -> int:
     )
 
 
-def _cells(layer: Layer, load: Load) -> int:
+def _cells(layer: Layer, load: ModelLoad) -> int:
     """Length of one cache of a layer in tokens."""
     if layer.window is None or load.full_window:
         return load.cells
@@ -262,33 +274,20 @@ def _cells(layer: Layer, load: Load) -> int:
     return math.ceil(min(load.cells, reach) / CELLS_STEP) * CELLS_STEP
 
 
-def _state(layer: Layer, load: Load) -> int:
+def _state(layer: Layer, load: ModelLoad) -> int:
     return layer.state_bytes * load.slots.sequences * (1 + load.snapshots)
 
 
-def _split(model: str, what: str, sizes: list[int], offloaded: list[bool], load: Load) -> Part:
+def _split(model: str, what: str, sizes: list[int], offloaded: list[bool], load: ModelLoad) -> MemoryPart:
     gpu = sum(size for size, there in zip(sizes, offloaded, strict=True) if there and load.cache_on_gpu)
-    return Part(model, what, gpu, sum(sizes) - gpu)
+    return MemoryPart(model, what, gpu, sum(sizes) - gpu)
 
 
-def _weights(facts: GgufFacts, shape: Shape, load: Load) -> tuple[int, int]:
-    count = len(shape.layers)
-    offloaded = _offloaded(count, load)
+def _weights(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> tuple[int, int]:
     gpu = host = 0
     tied = 0
     has_output = any(tensor.name.startswith("output.") for tensor in facts.tensors)
-    for tensor in facts.tensors:
-        block = _BLOCK.match(tensor.name)
-        number = int(block.group(1)) if block is not None else None
-        if number is not None and number >= count:
-            if not load.heads:
-                continue
-            there = load.gpu_layers > 0
-        elif number is not None:
-            experts = _EXPERTS.match(tensor.name) is not None and number < load.cpu_experts
-            there = offloaded[number] and not experts
-        else:
-            there = load.gpu_layers > 0 and not tensor.name.startswith(_ON_THE_CPU)
+    for tensor, there in _placed(facts, shape, load):
         if tensor.name.startswith("token_embd.") and not has_output and load.gpu_layers > 0:
             tied = tensor.size
         if there:
@@ -298,28 +297,82 @@ def _weights(facts: GgufFacts, shape: Shape, load: Load) -> tuple[int, int]:
     return gpu + tied, host
 
 
-def _compute(model: str, shape: Shape, load: Load, vocabulary: int, *, on_gpu: bool) -> Part:
+def _placed(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> Iterator[tuple[Tensor, bool]]:
+    """Every tensor that is loaded, and whether onto a GPU."""
+    count = len(shape.layers)
+    offloaded = _offloaded(count, load)
+    for tensor in facts.tensors:
+        block = _BLOCK.match(tensor.name)
+        number = int(block.group(1)) if block is not None else None
+        if number is None:
+            yield tensor, load.gpu_layers > 0 and not tensor.name.startswith(_ON_THE_CPU)
+        elif number < count:
+            experts = _EXPERTS.match(tensor.name) is not None and number < load.cpu_experts
+            yield tensor, offloaded[number] and not experts
+        elif load.heads:
+            yield tensor, load.gpu_layers > 0
+
+
+def _compute(model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> MemoryPart:
+    on_gpu = load.gpu_layers > 0 or load.batches_on_gpu
     streams = 1 if load.slots.unified else load.slots.sequences
     attends = any(layer.key for layer in (*shape.layers, *shape.heads))
+    flash = load.flash_attention and not (on_gpu and _without_flash(shape, load))
     # The tokens of a batch are spread over the streams, and look at the cells of their own stream only; sliding windows
     # have a cache and a mask of their own.
     kinds = {layer.window: _cells(layer, load) for layer in (*shape.layers, *shape.heads) if layer.key}
     seen = sum(kinds.values()) * math.ceil(load.batch / streams) * streams
-    mask = seen * (2 if load.flash_attention else 4)
+    mask = seen * (2 if flash else 4)
     groups = max((layer.key + layer.value for layer in shape.layers), default=0)
     queries = shape.attention_heads * shape.head_key
     keys = max((layer.key for layer in shape.layers), default=0)
     contents = max((layer.value for layer in shape.layers), default=0)
     projected = max(6 * shape.width, 2 * shape.width + int(2.2 * queries) + keys + contents)
     attention = projected * load.batch * 4
-    if attends and load.flash_attention:
-        # Flash attention reads 16-bit floats: a cache of 32-bit ones is copied, a layer at a time.
-        copied = keys * (load.key_type == "f32") + contents * (load.value_type == "f32")
+    if attends and flash:
+        # Flash attention reads 16-bit floats: a cache of another type is copied, a layer at a time. On the CPU that is
+        # only one of 32-bit floats.
+        copied = keys * _is_copied(load.key_type, on_gpu=on_gpu) + contents * _is_copied(load.value_type, on_gpu=on_gpu)
         copies = load.cells * streams * 2 * copied
         attention = max(attention, copies + (2 * shape.width + int(2.2 * queries)) * load.batch * 4 * bool(copies))
-    if attends and not load.flash_attention:
+    if attends and not flash:
         attention += groups * load.batch * 4 + shape.attention_heads * load.cells * load.batch * 4
     step = (3 * shape.feed_forward + 5 * shape.width) * load.batch * 4
     recurrent = 8 * shape.state_width * load.batch * 4
-    size = max(step, attention, recurrent) + mask + vocabulary * load.slots.sequences * 4
-    return Part(model, "compute", size if on_gpu else 0, 0 if on_gpu else size, estimated=True)
+    outputs = _outputs(facts, load)
+    logits = (facts.vocabulary_size or 0) * outputs * 4 * (2 if load.sampled else 1)
+    output = 5 * shape.width * load.batch * 4 + logits
+    size = max(step, attention, recurrent, output) + mask
+    if on_gpu:
+        size += _largest_fetched(facts, shape, load, outputs)
+    return MemoryPart(model, "compute", size if on_gpu else 0, 0 if on_gpu else size, estimated=True)
+
+
+def _without_flash(shape: ModelShape, load: ModelLoad) -> bool:
+    """Whether CUDA has no flash attention for this model; a quantised cache of values keeps it on, on the CPU."""
+    return shape.head_key not in _CUDA_HEADS and CACHE_TYPES.get(load.value_type, (1, 2))[0] == 1
+
+
+def _is_copied(kind: str, *, on_gpu: bool) -> bool:
+    return kind == "f32" or (on_gpu and kind != "f16")
+
+
+def _outputs(facts: GgufFacts, load: ModelLoad) -> int:
+    """Tokens of a physical batch whose logits are reserved."""
+    asked = load.batch if facts.architecture in _READ_WHOLE else load.outputs or load.slots.sequences
+    return min(asked, load.batch)
+
+
+def _largest_fetched(facts: GgufFacts, shape: ModelShape, load: ModelLoad, outputs: int) -> int:
+    """Bytes of the largest tensor in main memory that is copied to the GPU when its step has many tokens."""
+    if load.batch < _OFFLOADED_FROM:
+        return 0
+    return max(
+        (
+            tensor.size
+            for tensor, there in _placed(facts, shape, load)
+            if not there
+            and (_BLOCK.match(tensor.name) or (tensor.name.startswith("output.") and outputs >= _OFFLOADED_FROM))
+        ),
+        default=0,
+    )

@@ -5,21 +5,29 @@ All state belongs to the one event loop: no locks. Nothing here holds prompt tex
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice, pairwise
-from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_status import SessionView
+import orjson
+
+from specdash.core.proxy_events import SessionView
+from specdash.proxy.translate.translate import without_header
+from specdash.system.data import dataclass
+from specdash.system.stats import median, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from specdash.proxy.blocks import Usage
-    from specdash.proxy.guardrails.contamination import Cut
+    from specdash.proxy.answer.blocks import Usage
+    from specdash.proxy.guardrails.history import HistoryCut
     from specdash.proxy.guardrails.loops import LoopState
+    from specdash.proxy.translate.parse import Block, MessagesRequest
+
 
 HISTORY = 50
 """Context sizes remembered per session."""
@@ -28,18 +36,22 @@ SCALE_STEP = 0.1
 """A new ratio of real to estimated tokens counts when it moved by more than this: a steady scale keeps cuts steady."""
 CALIBRATION_TOKENS = 1000
 """Smaller prompts say more about the chat template than about the text."""
+_SHOWN = (
+    "id", "last_seen", "requests", "active", "model", "context_tokens", "peak_tokens", "prunes", "overflows",
+    "loop_warnings", "malformed_streak", "malformed_total", "contamination_resets", "unexpected_ends",
+)  # fmt: skip
+"""What a session and its `SessionView` both have."""
 
 
 @dataclass(slots=True, eq=False)
-class Session:
-    """One conversation. Guardrails read and replace its fields; `created` and `last_seen` are Unix time.
+class ProxySession:
+    """One conversation. Guardrails read and replace its fields; `last_seen` is Unix time.
 
     `active` is the number of its requests under way; only the store changes it. `scale` is real prompt tokens per
     estimated one. `last_prompt_tokens` and `last_output_tokens` are those of its last turn, None before the first.
     """
 
     id: str
-    created: float
     last_seen: float
     requests: int = 0
     active: int = 0
@@ -50,7 +62,7 @@ class Session:
     malformed_streak: int = 0
     malformed_total: int = 0
     contamination_resets: int = 0
-    cut: Cut | None = None
+    cut: HistoryCut | None = None
     chosen_tools: frozenset[str] | None = None
     scale: float = 1.0
     last_prompt_tokens: int | None = None
@@ -97,7 +109,7 @@ class Session:
     def pause_s(self, turns: int) -> float | None:
         """Median of the last `turns` pauses; None while fewer than half of them were seen."""
         seen = list(islice(reversed(self.pauses), turns))
-        return median(seen) if seen and len(seen) * 2 >= turns else None
+        return median(seen) if len(seen) * 2 >= turns else None
 
     @property
     def context_tokens(self) -> int | None:
@@ -133,8 +145,7 @@ class Session:
 
     def utilisation(self, window: int | None) -> float | None:
         """Share of `window` the last turn used, None when either is unknown."""
-        tokens = self.context_tokens
-        return tokens / window if window and tokens is not None else None
+        return share(self.context_tokens, window)
 
     def turns_remaining(self, window: int | None) -> int | None:
         """Turns until the window is full if the context grows on as it did; None while that is unknown."""
@@ -150,27 +161,14 @@ class Session:
         """As the dashboard sees it."""
         loop = self.loop
         return SessionView(
-            id=self.id,
-            last_seen=self.last_seen,
-            requests=self.requests,
-            active=self.active,
-            model=self.model,
-            context_tokens=self.context_tokens,
+            **{name: getattr(self, name) for name in _SHOWN},
             context_window=window,
-            peak_tokens=self.peak_tokens,
             output_tokens=self.last_output_tokens,
             turns_remaining=self.turns_remaining(window),
-            prunes=self.prunes,
-            overflows=self.overflows,
-            is_looping=loop.is_looping if loop else False,
-            loop_repeats=loop.repeats if loop else 0,
-            loop_period=loop.period if loop else 0,
-            no_progress=loop.no_progress if loop else 0,
-            loop_warnings=self.loop_warnings,
-            malformed_streak=self.malformed_streak,
-            malformed_total=self.malformed_total,
-            contamination_resets=self.contamination_resets,
-            unexpected_ends=self.unexpected_ends,
+            is_looping=loop is not None and loop.is_looping,
+            loop_repeats=loop.repeats if loop is not None else 0,
+            loop_period=loop.period if loop is not None else 0,
+            no_progress=loop.no_progress if loop is not None else 0,
         )
 
 
@@ -183,51 +181,48 @@ class SessionStore:
     """
 
     def __init__(
-        self,
-        ttl: float,
-        cap: int,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        self, ttl: float, cap: int, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
     ) -> None:
         self.ttl = ttl
         self.cap = cap
         self._clock = clock
         self._wall = wall
-        self._idle: OrderedDict[str, Session] = OrderedDict()
-        self._busy: OrderedDict[str, Session] = OrderedDict()
+        self._idle: OrderedDict[str, ProxySession] = OrderedDict()
+        self._busy: OrderedDict[str, ProxySession] = OrderedDict()
         self._order = 0
 
     def __len__(self) -> int:
         return len(self._idle) + len(self._busy)
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str) -> ProxySession:
         """The session of that id, created when unknown or forgotten; counts as a sign of life."""
         self.sweep()
-        session = self._busy.get(session_id) or self._idle.get(session_id)
+        session = self._known(session_id)
         if session is None:
-            wall = self._wall()
-            session = Session(session_id, wall, wall)
+            session = ProxySession(session_id, self._wall())
             self._make_room()
         self._place(session)
         return session
 
-    def find(self, session_id: str) -> Session | None:
+    def find(self, session_id: str) -> ProxySession | None:
         """The session of that id if it is remembered; no sign of life."""
         self.sweep()
-        return self._busy.get(session_id) or self._idle.get(session_id)
+        return self._known(session_id)
 
-    def latest(self) -> Session | None:
+    def latest(self) -> ProxySession | None:
         """The session with the latest sign of life."""
         self.sweep()
         ends = [next(reversed(kept.values())) for kept in (self._idle, self._busy) if kept]
-        return max(ends, key=lambda one: one.order, default=None)
+        return max(ends, key=lambda proxy_session: proxy_session.order, default=None)
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[ProxySession]:
         """Every remembered session, latest first."""
         self.sweep()
-        return sorted((*self._idle.values(), *self._busy.values()), key=lambda one: one.order, reverse=True)
+        return sorted(
+            (*self._idle.values(), *self._busy.values()), key=lambda proxy_session: proxy_session.order, reverse=True
+        )
 
-    def enter(self, session: Session) -> None:
+    def enter(self, session: ProxySession) -> None:
         """A request of the session begins."""
         session.active += 1
         session.requests += 1
@@ -238,7 +233,7 @@ class SessionStore:
             self._idle.pop(session.id, None)
             self._place(session)
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: ProxySession) -> None:
         """A request of the session ended."""
         session.active = max(0, session.active - 1)
         if self._known(session.id) is session:
@@ -264,10 +259,10 @@ class SessionStore:
             self._forget_one()
         self.sweep()
 
-    def _known(self, session_id: str) -> Session | None:
+    def _known(self, session_id: str) -> ProxySession | None:
         return self._busy.get(session_id) or self._idle.get(session_id)
 
-    def _place(self, session: Session) -> None:
+    def _place(self, session: ProxySession) -> None:
         self._order += 1
         session.order = self._order
         session.touched = self._clock()
@@ -282,3 +277,181 @@ class SessionStore:
 
     def _forget_one(self) -> None:
         (self._idle or self._busy).popitem(last=False)
+
+
+# Which session a request belongs to: the client's own word, else a fingerprint of how the conversation begins.
+#
+# The fingerprint leaves out whatever changes between the turns of one conversation: the billing header, dates,
+# numbers and ids in the system prompt, reminders the client inserts, ids of tool calls.
+
+SESSION_HEADER = "x-claude-code-session-id"
+AGENT_HEADER = "x-claude-code-agent-id"
+OTHER_HEADERS = ("x-uap-session-id", "x-claude-session-id", "anthropic-session-id", "x-session-id")
+METADATA_KEYS = ("session_id", "conversation_id", "thread_id")
+LONGEST = 128
+"""Characters of a client's id that are kept; a longer one is replaced by its digest."""
+
+SYSTEM_CHARS = 512
+USER_CHARS = 1024
+
+_SYSTEM_READ = 2 * SYSTEM_CHARS
+_USER_READ = 8 * USER_CHARS
+_DIGEST_CHARS = 20
+
+_USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
+_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
+_CHANGING = re.compile(
+    r"\b(?:(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{6,}"
+    r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
+    r"|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|[ap]m)\b|\w*\d\w*)",
+    re.IGNORECASE,
+)
+"""Ids, parts of dates, and every word with a digit in it."""
+
+_GAPS = re.compile(r"#(?:[\s#.,:/+-]*#)+")
+
+KINDS = ("hdr:", "meta:", "fp:")
+"""How our ids begin: named by a header, by metadata, or known by a fingerprint."""
+
+
+def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host: str) -> str:
+    """The session of a Messages request; `headers` have lower-case names.
+
+    `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's metadata, else
+    `fp:<20 hex>`. Printable ASCII of bounded length, whatever the client sends.
+    """
+    user = request.metadata.get("user_id")
+    return (
+        _from_headers(headers)
+        or _from_metadata(request.metadata, user)
+        or _fingerprint(client_host, user, lambda: _system_text(request.system), lambda: _first_turn(request))
+    )
+
+
+def chat_session_id(headers: Mapping[str, str], body: dict[str, Any], client_host: str) -> str:
+    """The session of a chat completion request; its `body` may be any JSON object."""
+    metadata = body.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    user = metadata.get("user_id") or body.get("user")
+    messages = body.get("messages")
+    turns = [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
+    return (
+        _from_headers(headers)
+        or _from_metadata({**body, **metadata}, user)
+        or _fingerprint(
+            client_host,
+            user,
+            lambda: _chat_text(turns, ("system", "developer")),
+            lambda: _chat_text(turns, ("user",)) or _text(body.get("prompt")),
+        )
+    )
+
+
+def _from_headers(headers: Mapping[str, str]) -> str | None:
+    session = headers.get(SESSION_HEADER, "").strip()
+    if session:
+        agent = headers.get(AGENT_HEADER, "").strip()
+        return f"hdr:{_bounded(session)}/{_bounded(agent)}" if agent else f"hdr:{_bounded(session)}"
+    for name in OTHER_HEADERS:
+        session = headers.get(name, "").strip()
+        if session:
+            return f"hdr:{_bounded(session)}"
+    return None
+
+
+def _from_metadata(metadata: Mapping[str, Any], user: Any) -> str | None:
+    for key in METADATA_KEYS:
+        session = _id_text(metadata.get(key))
+        if session:
+            return f"meta:{_bounded(session)}"
+    session = _session_of_user(user) if isinstance(user, str) else ""
+    return f"meta:{_bounded(session)}" if session else None
+
+
+def _id_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def _session_of_user(user: str) -> str:
+    """Claude Code says `user_<hash>_account_<uuid>_session_<uuid>`, or the like as JSON text."""
+    if user.lstrip().startswith("{"):
+        try:
+            inner = orjson.loads(user)
+        except orjson.JSONDecodeError:
+            return ""
+        return _id_text(inner.get("session_id")) if isinstance(inner, dict) else ""
+    found = _USER_SESSION.search(user)
+    return found[1] if found else ""
+
+
+def _bounded(value: str) -> str:
+    """An id as it is when it is short, printable and no path; else its digest. A slash would also forge an agent."""
+    if len(value) <= LONGEST and value.isascii() and value.isprintable() and not set(value) & set("/\\"):
+        return value
+    return f"sha256-{_digest(value)}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(ascii(value).encode()).hexdigest()[:_DIGEST_CHARS]
+
+
+def _fingerprint(client_host: str, user: Any, system: Callable[[], str], first: Callable[[], str]) -> str:
+    opaque = user if isinstance(user, str) else ""
+    return f"fp:{_digest((client_host, opaque, _unchanging(system()), _first_words(first())))}"
+
+
+def _unchanging(text: str) -> str:
+    return _GAPS.sub("#", _CHANGING.sub("#", text[:_SYSTEM_READ]))[:SYSTEM_CHARS]
+
+
+def _first_words(text: str) -> str:
+    own = " ".join(_without_reminders(text)[:_USER_READ].split())
+    return own[:USER_CHARS] if own else _unchanging(text)
+
+
+def _without_reminders(text: str) -> str:
+    *pieces, last = text.split(_REMINDER_END)
+    return "".join(piece.partition(_REMINDER)[0] for piece in pieces) + last
+
+
+def _system_text(system: tuple[Block, ...]) -> str:
+    return "\n".join(filter(None, (without_header(block["text"]).strip() for block in system)))
+
+
+def _first_turn(request: MessagesRequest) -> str:
+    first = next((message for message in request.messages if message.role == "user"), request.messages[0])
+    return "\n".join(_opening(block) for block in first.content)
+
+
+def _opening(block: Block) -> str:
+    """What identifies a block at the start of a conversation."""
+    match block["type"]:
+        case "text":
+            return str(block["text"])
+        case "tool_use":
+            return str(block["name"])
+        case "tool_result":
+            content = block.get("content") or ""
+            return content if isinstance(content, str) else "\n".join(map(_opening, content))
+        case "image" | "document":
+            return _source_opening(block["source"])
+    return ""
+
+
+def _source_opening(source: Block) -> str:
+    values = (source.get(key) for key in ("data", "url", "file_id", "content"))
+    return next((value[:USER_CHARS] for value in values if isinstance(value, str)), "")
+
+
+def _chat_text(turns: list[dict[str, Any]], roles: tuple[str, ...]) -> str:
+    content = next((turn.get("content") for turn in turns if turn.get("role") in roles), None)
+    if isinstance(content, list):
+        content = "\n".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+    return without_header(_text(content))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
-from dataclasses import dataclass, field
+import hashlib
+import os
+from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
+from specdash.core.paths import proxy_env_file
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, PARAMETERS
+from specdash.core.target import is_loopback
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from specdash.core.parameters import Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class ProxySettings:
     events_max_mib: int
     log_file: str | None
     log_max_mib: int
+    otel: bool
     allowed_hosts: str | None
     allowed_origins: str | None
     max_clients: int
@@ -97,12 +106,13 @@ class ProxySettings:
         return is_loopback(self.host)
 
 
-def is_loopback(host: str) -> bool:
-    """True for `localhost` and every loopback address."""
+def read_value(parameter: Parameter, text: str) -> tuple[Any, str | None]:
+    """The value a text stands for, the default where it is empty or cannot be read; and why it cannot."""
+    text = text.strip()
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return parameter.parse(text, parameter.key) if text else parameter.default, None
+    except InputError as error:
+        return parameter.default, f"{parameter.key}: value cannot be read" if parameter.secret else str(error)
 
 
 def settings_from_env(env: Mapping[str, str], source: str = "environment") -> ProxySettings:
@@ -113,18 +123,14 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for one in PARAMETERS:
-        text = env.get(one.key, "").strip()
-        values[one.name] = one.default
-        if not text:
+    for parameter in PARAMETERS:
+        values[parameter.name], problem = read_value(parameter, env.get(parameter.key, ""))
+        if problem is None:
             continue
-        try:
-            values[one.name] = one.parse(text, one.key)
-        except InputError as error:
-            message = f"{source}: {error}" if not one.secret else f"{source}: {one.key}: value cannot be read"
-            if one.key in MUST_BE_RIGHT:
-                raise InputError(message) from None
-            problems.append(f"{message}; using the default, {one.text(one.default) if one.default is not None else ''}")
+        if parameter.key in MUST_BE_RIGHT:
+            raise InputError(f"{source}: {problem}")
+        default = parameter.text(parameter.default) if parameter.default is not None else ""
+        problems.append(f"{source}: {problem}; using the default, {default}")
     problems += [
         f"{source}: {key} is not a setting of this proxy; it is ignored"
         for key in sorted(env)
@@ -160,3 +166,116 @@ def _consistent(settings: ProxySettings, source: str) -> ProxySettings:
         f"PROXY_CONTEXT_PRUNE_THRESHOLD={threshold:g}; using {lowered:g}"
     )
     return dataclasses.replace(settings, context_prune_target_fraction=lowered, problems=(*settings.problems, problem))
+
+
+# Where the proxy's settings come from, and what a reload may change of them.
+
+
+MASK = "***"
+_ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings with the texts they were read from. `env_file` is None when the environment itself was read."""
+
+    settings: ProxySettings
+    texts: Mapping[str, str] = field(repr=False)
+    env_file: Path | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Keys given on the command line: they win over the file, also when it is read again."""
+    digest: str | None = None
+    """SHA-256 in hex of the bytes of `env_file` that were read last."""
+
+    @property
+    def source(self) -> str:
+        """What messages call the place the settings come from."""
+        return str(self.env_file) if self.env_file is not None else _ENVIRONMENT
+
+    def source_of(self, key: str) -> str:
+        """Where the value of `key` comes from: command line, env file, environment, or default."""
+        if key in self.overrides:
+            return "command line"
+        return self.source if self.texts.get(key, "").strip() else "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What reading the env file again did. The texts are for the log, one line each, without secrets."""
+
+    configuration: Configuration
+    changed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Keys whose new value counts from the next start on."""
+
+
+def load(
+    env_file: str | None, *, overrides: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
+) -> Configuration:
+    """Read the named env file, else the installed one, else the environment. Raises `InputError`."""
+    given = dict(overrides or {})
+    installed = proxy_env_file(base)
+    if env_file is None and not installed.is_file():
+        texts = {key: value for key, value in base.items() if key.startswith("PROXY_") or key in BY_KEY}
+        return Configuration(settings_from_env({**texts, **given}, _ENVIRONMENT), {**texts, **given}, None, given)
+    path = Path(env_file).expanduser().absolute() if env_file is not None else installed
+    values, digest = read_env_file(path)
+    texts = {**values, **given}
+    return Configuration(settings_from_env(texts, str(path)), texts, path, given, digest)
+
+
+def read_env_file(path: Path) -> tuple[dict[str, str], str]:
+    """The values of an env file, and its digest. Raises `InputError` naming the file, and the line that is wrong."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"env file {path}: {error.strerror or error}") from None
+    return read_values(data, str(path)), hashlib.sha256(data).hexdigest()
+
+
+def reread(current: Configuration) -> Reload:
+    """Read the env file of `current` again. Raises `InputError` when it cannot be read; nothing changes then."""
+    if current.env_file is None:
+        return Reload(current)
+    values, digest = read_env_file(current.env_file)
+    result = reloaded(current, {**values, **current.overrides})
+    return dataclasses.replace(result, configuration=dataclasses.replace(result.configuration, digest=digest))
+
+
+def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
+    """`current` with `texts` in force where a running proxy can take them over.
+
+    A value that cannot be read leaves the old one in force and is one of the new settings' `problems`.
+    """
+    kept: dict[str, str] = {key: text for key, text in texts.items() if key not in BY_KEY}
+    problems: list[str] = []
+    restart: list[str] = []
+    for parameter in PARAMETERS:
+        old, new = current.texts.get(parameter.key, "").strip(), texts.get(parameter.key, "").strip()
+        value, problem = read_value(parameter, new)
+        if problem is not None:
+            kept_text = shown(parameter, current.settings) or "it unset"
+            problems.append(f"{current.source}: {problem}; keeping {kept_text}")
+        elif parameter.key in NEEDS_RESTART and value != read_value(parameter, old)[0]:
+            restart.append(parameter.key)
+        else:
+            old = new
+        if old:
+            kept[parameter.key] = old
+    settings = settings_from_env(kept, current.source)
+    settings = dataclasses.replace(settings, problems=(*problems, *settings.problems))
+    changed = tuple(
+        f"{parameter.key}: {shown(parameter, current.settings)} -> {shown(parameter, settings)}"
+        for parameter in PARAMETERS
+        if getattr(settings, parameter.name) != getattr(current.settings, parameter.name)
+    )
+    fresh = dataclasses.replace(current, settings=settings, texts=kept)
+    return Reload(fresh, changed, tuple(restart))
+
+
+def shown(parameter: Parameter, settings: ProxySettings) -> str:
+    """The value of a parameter as env files write it; secrets masked, "" when unset."""
+    value: Any = getattr(settings, parameter.name)
+    if value is None:
+        return ""
+    return MASK if parameter.secret else parameter.text(value)

@@ -4,53 +4,55 @@ own, except for the screenshot that the user asks for."""
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from typing import TYPE_CHECKING, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from textual.binding import Binding
+from textual.app import App
 
-from specdash.core.config import REFRESH_S
+from specdash.core.config import REFRESH_S, WINDOWS_S
+from specdash.system.text import clean
 from specdash.tui import plot
-from specdash.tui.actions import ACTIONS, Place, works_in
-from specdash.tui.arming import Arming
+from specdash.tui.action_table import DEFAULT_KEYS, LEVELS, FooterScreen, KeyTable, bindings
+from specdash.tui.arming import Arming, ServiceAccess, in_background
+from specdash.tui.hint import dismiss, greet
 from specdash.tui.layout import PanelId
-from specdash.tui.log_actions import LogActions
+from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.overview import OverviewScreen
-from specdash.tui.spans import ASCII, UNICODE
-from specdash.tui.themes import PALETTES, default_theme, textual_theme
-from specdash.tui.travel import TravelActions
-from specdash.tui.tune_actions import LOOK_S
-from specdash.tui.tuner_actions import TunerActions
-from specdash.tui.view import View
-from specdash.tui.view_actions import ViewActions
-from specdash.tui.widgets.header import Situation
-from specdash.tui.widgets.panel import Panel
+from specdash.tui.spans import ASCII, PALETTES, THEME_NAMES, UNICODE, default_theme, textual_theme, theme_after
+from specdash.tui.terminal_picture import ChangedUpdate, TerminalPicture, WholeUpdate
+from specdash.tui.travel import TimeTravel
+from specdash.tui.view import View, chart_span
+from specdash.tui.widgets.header import HeaderSituation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rich.console import RenderableType
     from textual import events
     from textual.binding import BindingType
     from textual.command import Provider
+    from textual.screen import Screen
     from textual.timer import Timer
 
-    from specdash.control.console import Console
-    from specdash.control.slot_console import SlotConsole
+    from specdash.collect.targets import TargetLook
+    from specdash.control.console import Console, SlotConsole
+    from specdash.core.target import Target
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
-    from specdash.tui.screens.base import DashboardScreen
-    from specdash.tui.screens.proxy import ProxyScreen
-    from specdash.tui.screens.request import RequestScreen
-    from specdash.tui.screens.tune import TuneScreen
-    from specdash.tui.spans import Glyphs
-    from specdash.tui.view import State
-    from specdash.tui.widgets.panel import Movable
-    from specdash.tune.console import TunerConsole
+    from specdash.tui.saved_layout import LayoutStore, ScreenLayout
+    from specdash.tui.spans import Glyphs, Palette
+    from specdash.tui.tour import Tour
+    from specdash.tui.view import DashboardState
+    from specdash.tune.run.console import TunerConsole
 
+Model = TypeVar("Model")
+AT_REST = 3
+"""Of a server at rest, one refresh in so many draws more than the time."""
 UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
-_PRIORITY_KEYS = ("ctrl+c", "ctrl+q", "ctrl+p")
 
 
 def _action_provider() -> type[Provider]:
@@ -59,8 +61,12 @@ def _action_provider() -> type[Provider]:
     return ActionProvider
 
 
-class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
-    """The overview of one target.
+def _screen_class(place: FooterScreen) -> type[Any]:
+    return cast("type[Any]", getattr(import_module(f"specdash.tui.screens.{place}"), f"{place.capitalize()}Screen"))
+
+
+class Dashboard(App[None]):
+    """The screens of one target, and what is common to them: the pause, window, theme, arming and help.
 
     `state` is asked once per refresh, from the event loop, and must answer at once. `on_interval` hears a new refresh
     interval in seconds, so that collectors can follow it; `on_ready` is called once, after the first paint. `clock` is
@@ -69,7 +75,11 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     a moment (None: its end); both raise `SpecdashError`, in a thread. A dashboard with a `replay` shows nothing else.
     `recording` says at once what is wrong with the recording, "" when nothing is. `slots` saves, restores
     and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
-    thread, and change something only while armed.
+    thread, and change something only while armed. `look_around` looks at the servers there are, in a thread: with it
+    the user may take another one, which is `chosen_target` when the dashboard has ended for it. `tour` leads through
+    the screens of a demo; one `of_fleet` is left by escape, too, for the rows of all servers. `layouts` keeps how it
+    looks; without, it begins as any other and nothing is kept. `keys` are the user's. `greeted` is the file that keeps
+    whether this user has opened a dashboard before.
     """
 
     TITLE = "specdash"
@@ -78,17 +88,11 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     """A path stays in one piece, to be copied."""
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_action_provider}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            key, action.handler, action.description, show=False, priority=key in _PRIORITY_KEYS, id=f"{action.id}:{key}"
-        )
-        for action in ACTIONS
-        for key in action.keys
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings(None)
 
     def __init__(
         self,
-        state: State,
+        state: DashboardState,
         *,
         on_interval: Callable[[float], None] | None = None,
         demo: bool = False,
@@ -106,6 +110,12 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
         replay: Player | None = None,
         slots: SlotConsole | None = None,
         tuner: TunerConsole | None = None,
+        look_around: Callable[[], list[TargetLook]] | None = None,
+        tour: Tour | None = None,
+        of_fleet: bool = False,
+        layouts: LayoutStore | None = None,
+        keys: KeyTable = DEFAULT_KEYS,
+        greeted: Path | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -115,83 +125,95 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
         self.animation_level = "none"
         self.state = state
         self.demo = demo
-        self.overview = OverviewScreen()
-        self.proxy: ProxyScreen | None = None
-        """The proxy screen while it is open."""
-        self.tune: TuneScreen | None = None
-        """The tune screen while it is open."""
-        self.incidents = self.speculation = self.tuner = None
-        self.incident, self.slot_console, self.tuner_console = incident, slots, tuner
-        self._recording = recording
-        self.open_record, self.player, self.only_replay = record, replay, replay is not None
-        self.services = console
-        self.arming = arming or Arming()
-        self._looked_at = 0.0
-        self._detail: RequestScreen | None = None
+        self.keys = keys
+        self.set_keymap(keys.keymap)
+        self.slot_console, self.tuner_console = slots, tuner
+        self._tour = tour
+        self.of_fleet = of_fleet
+        self.layouts = layouts
+        self._last_place, self._first_place = FooterScreen.OVERVIEW, FooterScreen.OVERVIEW
+        self._greeted = greeted
+        self.incident, self._recording = incident, recording
+        self._look_around, self.chosen_target = look_around, cast("Target | None", None)
+        self.access = ServiceAccess(self, console, arming or Arming(), clock)
+        self.travel = TimeTravel(self, record, replay)
         self.window_s = 300.0
         self.interval_s = 1.0
         self.paused_at: float | None = None
+        self.terminal_picture = TerminalPicture()
         self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
-        self._clock, self._wall = clock, wall
-        self._on_interval = on_interval
-        self._when_ready = on_ready
+        self._clock, self.wall_time = clock, wall
+        self._on_interval, self._when_ready = on_interval, on_ready
         self.screenshots = screenshots
         self._timer: Timer | None = None
-        self._last_panel = PanelId.ACCEPTANCE
-        for palette in PALETTES.values():
-            self.register_theme(textual_theme(palette))
+        self._ticks = 0
+        self._kept: dict[type, object] = {}
+        self.overview = OverviewScreen(self)
+        for name in THEME_NAMES:
+            self.register_theme(textual_theme(PALETTES[name]))
         self.theme = chosen
+
+    def kept(self, model: type[Model]) -> Model:
+        """What a screen knows and shall still know when it is opened again: one model of each kind."""
+        return cast("Model", self._kept.setdefault(model, model()))
 
     @property
     def shown(self) -> DashboardScreen:
-        """The screen that is looked at."""
-        return self.tune or self.tuner or self.incidents or self.speculation or self.proxy or self.overview
+        """The screen that is looked at, whatever question stands above it."""
+        screens = (screen for screen in reversed(self.screen_stack) if isinstance(screen, DashboardScreen))
+        return next(screens, self.overview)
 
     @property
-    def moving(self) -> Movable | None:
-        """What keys of movement move."""
-        return self.shown.moving
-
-    def monotonic(self) -> float:
-        """Seconds."""
-        return self._clock()
-
-    def wall_time(self) -> float:
-        """Unix time."""
-        return self._wall()
+    def palette(self) -> Palette:
+        """The colours of the theme."""
+        return PALETTES[self.theme]
 
     def on_key(self, event: events.Key) -> None:
         """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
         prompt belong to the prompt."""
-        self.arming.touch(self._clock())
+        self.access.arming.touch(self._clock())
+        dismiss(self)
+        if self._tour is not None and self._tour.take_key(event.key):
+            event.prevent_default()
+            return
         prompt = self.shown.prompt
         if prompt is not None and prompt is self.focused and prompt.pass_on(event):
             event.prevent_default()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether an action makes sense now."""
-        del parameters
-        return works_in(action, self.shown.place)
+    def on_click(self) -> None:
+        """Whoever clicks is there, too."""
+        self.access.arming.touch(self._clock())
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview is the bottom of the screen stack."""
         return self.overview
 
+    def on_unmount(self) -> None:
+        """Leave no thread and no open record behind: a fleet's screen goes on after this."""
+        self.travel.end()
+
     def on_mount(self) -> None:
         """Paint, then load what the first paint does not need."""
-        self.overview.paint(PALETTES[self.theme])
+        self.overview.paint(self.palette)
         if plot.import_is_done():
             plot.load()
         else:
             self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
-        if self.player is not None:
-            self.follow(self.player)
+        if self.travel.player is not None:
+            self.travel.follow(self.travel.player)
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
-        if self.services is not None:
-            self.set_timer(UNFINISHED_S, self.look_for_unfinished)
+        self.set_timer(UNFINISHED_S, self.access.look_for_unfinished)
+        if self._first_place is not FooterScreen.OVERVIEW:
+            self.call_after_refresh(self._go_to, self._first_place)
+        if self.layouts is not None and self.layouts.problem:
+            self.notify(self.layouts.problem, severity="warning", markup=False)
+        if self._tour is not None:
+            self.call_after_refresh(self._tour.begin, self)
+        elif self._greeted is not None:
+            self.call_after_refresh(greet, self, self._greeted)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
@@ -209,81 +231,24 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
     def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_interval(self.interval_s, self.refresh_view)
+        self._timer = self.set_interval(self.interval_s, self._tick)
+
+    def _tick(self) -> None:
+        """The clock's refresh. Of a server at rest all but each third tell the time alone: what it begins to do, its
+        state and its alerts do not wait for a tick (`cli.watch.Collecting.on_news`)."""
+        view, self._ticks = self.overview.view, self._ticks + 1
+        is_overview = self.shown is self.overview and self.travel.player is None
+        if self._ticks % AT_REST and is_overview and self.interval_s <= 1.0 and view is not None and view.is_at_rest:
+            self.overview.show_situation(self._situation())
+        else:
+            self.refresh_view()
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
         if self.paused_at is not None and self.shown.view is not None:
             self.shown.show_situation(self._situation())
-            return
-        if self.tune is not None and self._clock() - self._looked_at >= LOOK_S:
-            self._looked_at = self._clock()
-            self.look_at_services(again=True)
-        self._draw(self._view())
-
-    def _draw(self, view: View) -> None:
-        if self.shown is not self.overview:
-            # What the log gains meanwhile shall not be missed.
-            self.overview.board.log_panel.take_new_lines(view)
-        self.shown.show(view, self._situation())
-        if self._detail is not None and self.screen is self._detail:
-            self._detail.show(view)
-
-    def _view(self) -> View:
-        state = self.looked_at
-        picture = state.picture(self._clock(), self._wall(), self.window_s)
-        return View(picture, state, self.glyphs, self.interval_s)
-
-    def _situation(self) -> Situation:
-        paused = None if self.paused_at is None else self._clock() - self.paused_at
-        now = self._clock()
-        return Situation(
-            self._wall(),
-            paused,
-            self.demo,
-            self.arming.left_s(now),
-            self.arming.locked,
-            self.cut_short,
-            self._recording() if self._recording is not None else "",
-            self.shown is self.incidents,
-            self.shown is self.speculation,
-            self.travelling(),
-            self.opening(),
-            self.shown is self.tuner and self.tuner_model.under_way,
-        )
-
-    def _focused_panel(self) -> PanelId:
-        if isinstance(self.overview.focused, Panel):
-            self._last_panel = self.overview.focused.panel
-        return self._last_panel
-
-    def action_toggle_panel(self, panel: str) -> None:
-        """Show or hide one panel."""
-        chosen = PanelId(panel)
-        board = self.overview.board
-        board.toggle(chosen)
-        if board.choices[chosen]:
-            self._last_panel = chosen
-        self.call_after_refresh(self.show_now)
-
-    def action_zoom(self) -> None:
-        """Zoom in on the focused or last panel or table, or out."""
-        if self.shown is self.overview:
-            board = self.overview.board
-            board.zoom(None if board.zoomed is not None else self._focused_panel())
         else:
-            self.shown.toggle_zoom()
-        self.call_after_refresh(self.show_now)
-
-    def action_reset_panels(self) -> None:
-        """Back to the panels of this screen size."""
-        self.overview.board.reset()
-        self.call_after_refresh(self.show_now)
-
-    def action_next_panel(self, step: int) -> None:
-        """Move the focus."""
-        self.shown.next_panel(step)
-        self._focused_panel()
+            self._draw(self._view())
 
     def show_now(self) -> None:
         """Draw what just became visible; a frozen display shows the frozen moment."""
@@ -293,97 +258,235 @@ class Dashboard(TravelActions, TunerActions, LogActions, ViewActions):
         else:
             self.refresh_view()
 
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """What dialogs and pages write, Textual's own compositor writes."""
+        if renderable is not None and not isinstance(renderable, (ChangedUpdate, WholeUpdate)):
+            self.terminal_picture.forget()
+        super()._display(screen, renderable)
+
+    def _draw(self, view: View) -> None:
+        if self.shown is not self.overview:
+            # What the log gains meanwhile shall not be missed.
+            self.overview.log_panel.take_new_lines(view)
+        self.shown.show(view, self._situation())
+
+    def _view(self) -> View:
+        state = self.travel.looked_at
+        picture = state.picture(self._clock(), self.wall_time(), self.window_s)
+        span = chart_span(state, picture.at, self.window_s)
+        return View(picture, state, self.glyphs, self.interval_s, self.keys, span)
+
+    def _situation(self) -> HeaderSituation:
+        now, shown = self._clock(), self.shown
+        return HeaderSituation(
+            self.wall_time(),
+            None if self.paused_at is None else now - self.paused_at,
+            self.demo,
+            self.access.arming.left_s(now),
+            self.access.arming.locked,
+            self.access.cut_short,
+            self._recording() if self._recording is not None else "",
+            shown.place is FooterScreen.INCIDENTS,
+            shown.place is FooterScreen.SPECULATION,
+            self.travel.header(),
+            self.travel.opening(),
+            shown.tunes,
+            shown.place is FooterScreen.OVERVIEW,
+        )
+
+    def take_verdict(self) -> None:
+        """Make what the verdict says would be faster pending on the tune screen."""
+        from specdash.insight.speedup.verdict import verdict
+        from specdash.tui.screens.tune import want_in_tune
+
+        judged = verdict(self._view().picture)
+        if judged.fix:
+            want_in_tune(self, judged.fix)
+        else:
+            self.notify("no faster setting is known right now", markup=False)
+
+    def action_toggle_screen(self, name: str) -> None:
+        """Open a screen, or leave it. Those that stand above it give way; where it was under them, it is shown."""
+        place, closed = FooterScreen(name), set()
+        screen_class = _screen_class(place)
+        if self.screen is not self.shown or (place is FooterScreen.PROXY and self.shown.place is FooterScreen.TUNE):
+            return
+        if refusal := screen_class.refusal(self):
+            self.notify(refusal, severity="warning", markup=False)
+            return
+        while self.shown.place is not place and LEVELS[self.shown.place] >= LEVELS[place]:
+            closed.add(self.shown.place)
+            self._close()
+        if self.shown.place is not place:
+            screen = screen_class(self)
+            screen.paint(self.palette)
+            self.push_screen(screen)
+            screen.look()
+        elif not closed or (place is FooterScreen.PROXY and FooterScreen.SPECULATION not in closed):
+            self._close()
+        self.call_after_refresh(self.show_now)
+
+        self._last_place = self.shown.place
+
+    @property
+    def screen_layout(self) -> ScreenLayout:
+        """How it looks now."""
+        from specdash.tui.saved_layout import ScreenLayout
+
+        board = self.overview.board
+        window = next((name for name, seconds in WINDOWS_S.items() if seconds == self.window_s), None)
+        panels = {str(panel): shown for panel, shown in board.choices.items()}
+        return ScreenLayout(str(self._last_place), window, self.theme, panels, board.zoomed and str(board.zoomed))
+
+    def take_layout(self, layout: ScreenLayout) -> None:
+        """Look so: at once, or from the start on."""
+        board = self.overview.board
+        self.window_s = WINDOWS_S.get(layout.window or "", self.window_s)
+        if layout.theme in PALETTES:
+            self.action_take_theme(layout.theme)
+        panels = layout.panels or {}
+        board.choices = {panel: panels[panel] for panel in PanelId if panel in panels}
+        board.zoomed = next((panel for panel in PanelId if panel == layout.zoomed), None)
+        place = next((place for place in FooterScreen if place == layout.screen), FooterScreen.OVERVIEW)
+        if self.is_running:
+            board.sync()
+            self._go_to(place)
+        else:
+            self._first_place = place
+
+    def _go_to(self, place: FooterScreen) -> None:
+        """Open a screen if it may be opened, or go back to the overview."""
+        if place is FooterScreen.OVERVIEW:
+            while self.shown is not self.overview:
+                self._close()
+            self._last_place = place
+            self.call_after_refresh(self.show_now)
+        elif self.shown.place is not place and not _screen_class(place).refusal(self):
+            self.action_toggle_screen(place)
+
+    async def action_save_layout(self) -> None:
+        """Ask for a name, and keep how it looks now under it."""
+        store, layout = self.layouts, self.screen_layout
+        if store is None:
+            self.notify("this dashboard keeps no layouts", severity="warning")
+            return
+
+        def named(name: str | None) -> None:
+            if name and (plain := name.strip()):
+                done = f"saved: `specdash --layout {shlex.quote(plain)}` begins with it"
+                in_background(
+                    self, "layout", lambda: store.keep(layout, plain), lambda _: self.notify(done, markup=False)
+                )
+
+        await self.shown.ask("name of the layout", "", named)
+
+    def _close(self) -> None:
+        """Leave the screen that is looked at; a frozen moment stays the one that is shown."""
+        frozen = self.shown.view
+        self.pop_screen()
+        self.overview.view = frozen or self.overview.view
+
+    def action_redraw(self) -> None:
+        """Write every cell, whatever the terminal shows."""
+        self._display(self.screen, self.screen._compositor.render_update(full=True))  # noqa: SLF001
+
+    def action_arm(self) -> None:
+        """Arm or disarm."""
+        self.access.arm(in_the_past=self.travel.player is not None)
+        self.show_now()
+
+    def action_measure_baseline(self) -> None:
+        """Measure decode without speculation in idle slots, in a thread: what speculation gains is known then."""
+        console = self.slot_console
+        if console is None:
+            why = self.access.arming.elsewhere or "this dashboard cannot measure; use `specdash baseline record`"
+            self.notify(why, severity="warning", markup=False)
+        elif self.access.may_change():
+            self.notify("measuring decode without speculation, for some seconds", timeout=4)
+            in_background(self, "baseline", console.measure_baseline, self._measured, again=True)
+
+    def _measured(self, sentence: str) -> None:
+        self.notify(clean(sentence, 400), timeout=10, markup=False)
+        self.show_now()
+
     def action_pause(self) -> None:
-        """Freeze or thaw the display."""
-        if not self.play_or_stop():
+        """Freeze or thaw the display; of a replay: play or stop."""
+        if not self.travel.play_or_stop():
             self.paused_at = None if self.paused_at is not None else self._clock()
             self.refresh_view()
 
     def action_refresh_rate(self, step: int) -> None:
         """A longer (1) or shorter (-1) refresh interval; of a replay, the speed."""
-        others = [
-            seconds for seconds in REFRESH_S if (seconds > self.interval_s if step > 0 else seconds < self.interval_s)
-        ]
-        if self.change_speed(-step) or not others:
+        rates = [rate for rate in REFRESH_S if (rate > self.interval_s if step > 0 else rate < self.interval_s)]
+        if self.travel.change_speed(-step) or not rates:
             return
-        self.interval_s = min(others) if step > 0 else max(others)
+        self.interval_s = min(rates) if step > 0 else max(rates)
         self._start_timer()
         if self._on_interval is not None:
             self._on_interval(self.interval_s)
         self.refresh_view()
 
-    def action_leave(self) -> None:
-        """Leave one thing: zoom first, then find, then filter, then the screen."""
-        toggles = {
-            Place.TUNE: self.action_toggle_tune,
-            Place.TUNER: self.action_toggle_tuner,
-            Place.INCIDENTS: self.action_toggle_incidents,
-            Place.SPECULATION: self.action_toggle_speculation,
-            Place.PROXY: self.action_toggle_proxy,
-        }
-        if self.shown is not self.overview:
-            if self.shown.leave():
-                self.call_after_refresh(self.show_now)
-            else:
-                toggles[self.shown.place]()
-            return
-        log = self.overview.board.log_panel
-        if self.overview.board.zoomed is not None:
-            self.action_zoom()
-        elif log.buffer.needle:
-            log.find("")
-        elif log.buffer.filter:
-            log.filter_by("")
+    def action_next_window(self) -> None:
+        """The next longer window, from the longest back to the shortest."""
+        windows = tuple(WINDOWS_S.values())
+        self.window_s = next((window for window in windows if window > self.window_s), windows[0])
+        self.refresh_view()
 
-    def action_toggle_proxy(self) -> None:
-        """Open the proxy screen, or leave it."""
-        from specdash.tui.screens.proxy import ProxyScreen
+    def action_next_theme(self) -> None:
+        """The next theme of ours."""
+        self.action_take_theme(theme_after(self.theme))
 
-        if self.tune is not None or not self.leave_tuner():
-            return
-        if self.incidents is not None:
-            self.action_toggle_incidents()
-        if self.speculation is not None:
-            self.action_toggle_speculation()
-            if self.proxy is not None:
-                return
-        if self.proxy is not None:
-            if self.screen is self.proxy:
-                frozen, self.proxy = self.proxy.view, None
-                self.pop_screen()
-                self.overview.view = frozen or self.overview.view
-                self.call_after_refresh(self.show_now)
-            return
-        self.proxy = ProxyScreen()
-        self.proxy.footer.glyphs = self.glyphs
-        self.proxy.paint(PALETTES[self.theme])
-        self.push_screen(self.proxy)
-        self.call_after_refresh(self.show_now)
+    def action_take_theme(self, name: str) -> None:
+        """This theme, ours or one of Textual's."""
+        self.theme = name
+        for screen in self.screen_stack:
+            if isinstance(screen, DashboardScreen):
+                screen.paint(self.palette)
 
-    async def action_open(self) -> None:
-        """On the tune screen: edit the selected setting. On the incidents screen: go to the time of the alert. On the
-        proxy screen: filter by the selected session, or show the selected request in detail."""
-        if self.tune is not None:
-            await self.edit_setting()
+    def action_save_screen(self) -> None:
+        """Save the screen as SVG and say where."""
+        if self.is_web:
+            self.notify("a page in a browser writes no files: save the page there", markup=False)
             return
-        if self.tuner is not None:
-            self.open_boot()
-            return
-        if self.incidents is not None:
-            self.go_to_alert()
-            return
-        if self.proxy is None or self.proxy.view is None or self.speculation is not None:
-            return
-        request = self.proxy.open_selected()
-        if request is not None:
-            from specdash.tui.screens.request import RequestScreen
+        from specdash.tui.export import save_screen
 
-            self._detail = RequestScreen(PALETTES[self.theme], self.proxy.view, request)
-            self.push_screen(self._detail)
+        save_screen(self, self.screenshots, self.wall_time())
 
-    def reveal_log(self) -> None:
-        """Show the log panel."""
-        board = self.overview.board
-        self._last_panel = PanelId.LOG
-        if all(panel.panel is not PanelId.LOG for panel in board.visible_panels()):
-            board.toggle(PanelId.LOG)
+    def leave_for_fleet(self) -> None:
+        """End, for the rows of all servers; not while that would roll back an apply."""
+        if self.access.console is not None and self.access.console.busy:
+            self.notify("an apply is running; leaving would roll it back", severity="warning")
+        else:
+            self.exit()
+
+    def action_choose_target(self) -> None:
+        """Look around for servers and show them; the dashboard ends where another one is taken."""
+        from specdash.collect.discover import place
+        from specdash.tui.screens.connect import TargetsScreen
+
+        if self._look_around is None:
+            self.notify("this dashboard watches one server only", severity="warning")
+            return
+        if self.access.console is not None and self.access.console.busy:
+            self.notify("an apply is running; leaving would roll it back", severity="warning")
+            return
+        if self.screen is not self.shown:
+            return
+        watched = self.shown.view.picture.backend.url if self.shown.view is not None else None
+
+        def show(looks: list[TargetLook]) -> None:
+            if self.screen is self.shown:
+                self.push_screen(TargetsScreen(self, looks, watched), taken)
+
+        def taken(target: Target | None) -> None:
+            if target is not None and (watched is None or place(target.url) != place(watched)):
+                self.chosen_target = target
+                self.exit()
+
+        in_background(self, "look around", self._look_around, show)
+
+    def action_show_help(self) -> None:
+        """Open the help page."""
+        from specdash.tui.screens.modal import HelpScreen
+
+        self.push_screen(HelpScreen(self))

@@ -2,7 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import App
+
+    from specdash.control.console import Console
+    from specdash.tui.app import Dashboard
+
+
+# Work that may block: done in a thread, its answer given back to the event loop.
+
+Answer = TypeVar("Answer")
+
+
+def in_background(
+    app: App[None],
+    name: str,
+    work: Callable[[], Answer],
+    then: Callable[[Answer], None],
+    failed: Callable[[str], None] | None = None,
+    *,
+    again: bool = False,
+) -> None:
+    """Do `work` in a thread and give its answer to `then` here; an error is shown, or given to `failed`.
+
+    A newer work of the same name takes its place, but not one that is asked `again` and again by the clock.
+    """
+    from textual.worker import get_current_worker
+
+    from specdash.core.errors import SpecdashError
+
+    if again and any(worker.name == name and not worker.is_finished for worker in app.workers):
+        return
+
+    def show(error: str) -> None:
+        app.notify(error, severity="error", markup=False)
+
+    def run() -> None:
+        worker = get_current_worker()
+        try:
+            answer = work()
+        except (SpecdashError, OSError) as error:
+            if not worker.is_cancelled:
+                app.call_from_thread(failed or show, str(error))
+        else:
+            if not worker.is_cancelled:
+                app.call_from_thread(then, answer)
+
+    app.run_worker(run, name=name, group=name, exclusive=True, thread=True)
 
 
 @dataclass(slots=True)
@@ -12,6 +64,8 @@ class Arming:
     idle_s: float = 60.0
     locked: bool = False
     until: float | None = None
+    elsewhere: str = ""
+    """Why nothing is changed from here, and where it is; "" where it may be."""
 
     def armed(self, now: float) -> bool:
         """Whether changes are allowed at this moment."""
@@ -30,3 +84,61 @@ class Arming:
         """Somebody is there: begin the idle time anew."""
         if self.armed(now):
             self.until = now + self.idle_s
+
+
+class ServiceAccess:
+    """The services that a dashboard may change while it is armed; without a `console` it only looks."""
+
+    def __init__(
+        self, dashboard: Dashboard, console: Console | None, arming: Arming, clock: Callable[[], float]
+    ) -> None:
+        self._dashboard = dashboard
+        self.console = console
+        self.arming = arming
+        self._clock = clock
+        self.cut_short = False
+        """An earlier apply waits to be finished or rolled back."""
+
+    def look_for_unfinished(self) -> None:
+        """Ask whether an apply was cut short: whoever starts a dashboard shall hear of it."""
+        if self.console is not None:
+            in_background(self._dashboard, "unfinished", self.console.unfinished, self._looked)
+
+    def _looked(self, unfinished: str | None) -> None:
+        self.cut_short = unfinished is not None
+        if unfinished is not None:
+            keys = self._dashboard.keys
+            text = (
+                f"An apply was cut short: {unfinished}. Press {keys['tune']}, then {keys['arm']} to arm; "
+                f"{keys['resume']} finishes it, {keys['tune.rollback']} rolls it back."
+            )
+            self._dashboard.notify(text, severity="error", timeout=30, markup=False)
+        self._dashboard.show_now()
+
+    def armed(self) -> bool:
+        """Whether changes are allowed now."""
+        return self.arming.armed(self._clock())
+
+    def may_change(self) -> bool:
+        """Whether services may be changed now, having said why not."""
+        if self.armed():
+            return True
+        self._dashboard.notify(
+            f"read-only: press {self._dashboard.keys['arm']} to arm first", severity="warning", markup=False
+        )
+        return False
+
+    def arm(self, *, in_the_past: bool) -> None:
+        """Arm or disarm."""
+        notify, arming = self._dashboard.notify, self.arming
+        if self.console is None or arming.locked:
+            why = "started with --read-only" if arming.locked else arming.elsewhere or "there is no service to change"
+            notify(f"this dashboard stays read-only: {why}", severity="warning", markup=False)
+        elif in_the_past:
+            notify(
+                f"the past cannot be changed: {self._dashboard.keys['travel.live']} goes back to live",
+                severity="warning",
+                markup=False,
+            )
+        elif arming.toggle(self._clock()):
+            notify(f"armed: changes are allowed until {arming.idle_s:g} s pass without a key", severity="warning")

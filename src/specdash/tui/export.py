@@ -5,6 +5,15 @@ from __future__ import annotations
 
 import html
 import re
+from typing import TYPE_CHECKING
+
+from specdash.core.paths import state_dir
+from specdash.system.text import file_timestamp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from textual.app import App
 
 _TEXT = re.compile(
     r'<text class="(?P<cls>[^"]+)" x="(?P<x>[\d.]+)" y="(?P<y>[\d.]+)" textLength="(?P<len>[\d.]+)"(?P<rest>[^>]*)>'
@@ -16,6 +25,20 @@ _FONT_FAMILY = re.compile(r"font-family: ?[^;]*;")
 _LINE, _RISE = 24.4, 18.5
 # Bit of a braille pattern -> (column, row) of its dot.
 _DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+
+
+def save_screen(app: App[None], folder: Path | None, wall: float) -> None:
+    """Save what is seen at the moment `wall` as SVG in a folder (None: the state directory's), and say where."""
+    path = (folder or state_dir() / "screenshots") / f"specdash-{file_timestamp(wall)}.svg"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(portable_svg(app.export_screenshot(title="specdash")), encoding="utf-8")
+    except OSError as error:
+        app.notify(f"cannot save {path}: {error.strerror}", severity="error", markup=False)
+    else:
+        home = path.home()
+        shown = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+        app.notify(f"saved {shown}", markup=False)
 
 
 def portable_svg(svg: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ PANELS: dict[PanelId, PanelSpec] = {
             "P",
             "Proxy",
             "The proxy in front of the server: its upstream, whether it is held, the fullest session, running requests "
-            "and what the guardrails did in the window. The key p opens its own screen.",
+            "and what the guardrails did in the window. It has a screen of its own.",
         ),
     )
 }
@@ -93,7 +94,7 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """One row of panels: the least height it can be read at, its share of what is left, and (panel, share of the
     width)."""
 
@@ -104,27 +105,27 @@ class Row:
 
 # Rows stand in order of importance: where the height does not suffice for all, the last ones are left out.
 _NARROW = (
-    Row(6, 3, ((PanelId.ACCEPTANCE, 1),)),
-    Row(4, 2, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1))),
-    Row(4, 2, ((PanelId.SLOTS, 44), (PanelId.WARNINGS, 36))),
-    Row(4, 2, ((PanelId.LOG, 1),)),
-    Row(5, 2, ((PanelId.REQUESTS, 1),)),
-    Row(6, 2, ((PanelId.GAIN, 1), (PanelId.MACHINE, 1))),
-    Row(4, 0, ((PanelId.PROXY, 1),)),
+    PanelRow(6, 3, ((PanelId.ACCEPTANCE, 1),)),
+    PanelRow(4, 2, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1))),
+    PanelRow(4, 2, ((PanelId.SLOTS, 43), (PanelId.WARNINGS, 36))),
+    PanelRow(4, 2, ((PanelId.LOG, 1),)),
+    PanelRow(5, 2, ((PanelId.REQUESTS, 1),)),
+    PanelRow(6, 2, ((PanelId.GAIN, 1), (PanelId.MACHINE, 1))),
+    PanelRow(4, 0, ((PanelId.PROXY, 1),)),
 )
 _MEDIUM = (
-    Row(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
-    Row(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
-    Row(5, 2, ((PanelId.SLOTS, 1), (PanelId.REQUESTS, 1))),
-    Row(5, 2, ((PanelId.WARNINGS, 1), (PanelId.LOG, 1))),
-    Row(4, 0, ((PanelId.PROXY, 1),)),
+    PanelRow(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
+    PanelRow(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
+    PanelRow(5, 2, ((PanelId.SLOTS, 1), (PanelId.REQUESTS, 1))),
+    PanelRow(5, 2, ((PanelId.WARNINGS, 1), (PanelId.LOG, 1))),
+    PanelRow(4, 0, ((PanelId.PROXY, 1),)),
 )
 _WIDE = (
-    Row(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
-    Row(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
-    Row(5, 2, ((PanelId.SLOTS, 9), (PanelId.REQUESTS, 11))),
-    Row(5, 3, ((PanelId.WARNINGS, 2), (PanelId.LOG, 3))),
-    Row(4, 1, ((PanelId.PROXY, 1),)),
+    PanelRow(8, 4, ((PanelId.ACCEPTANCE, 2), (PanelId.GAIN, 1))),
+    PanelRow(7, 3, ((PanelId.PREFILL, 1), (PanelId.DECODE, 1), (PanelId.MACHINE, 1))),
+    PanelRow(5, 2, ((PanelId.SLOTS, 9), (PanelId.REQUESTS, 11))),
+    PanelRow(5, 3, ((PanelId.WARNINGS, 2), (PanelId.LOG, 3))),
+    PanelRow(4, 1, ((PanelId.PROXY, 1),)),
 )
 
 
@@ -142,9 +143,9 @@ def arrange(
     """
     if zoomed is not None:
         return {zoomed: Rect(0, 0, width, height)}
-    rows: Sequence[Row] = _rows_for(width)
+    rows: Sequence[PanelRow] = _rows_for(width)
     if width >= _MEDIUM_WIDTH:
-        rows = [Row(1, 0, row.cells) if row.cells[0][0] in bare else row for row in rows]
+        rows = [PanelRow(1, 0, row.cells) if row.cells[0][0] in bare else row for row in rows]
     rows = _chosen(rows, choices, height)
     heights = _shares(height, [(row.least, row.weight) for row in rows])
     places: dict[PanelId, Rect] = {}
@@ -159,20 +160,20 @@ def arrange(
     return places
 
 
-def _rows_for(width: int) -> tuple[Row, ...]:
+def _rows_for(width: int) -> tuple[PanelRow, ...]:
     return _WIDE if width >= _WIDE_WIDTH else _MEDIUM if width >= _MEDIUM_WIDTH else _NARROW
 
 
-def _chosen(rows: Sequence[Row], choices: Mapping[PanelId, bool], height: int) -> Sequence[Row]:
+def _chosen(rows: Sequence[PanelRow], choices: Mapping[PanelId, bool], height: int) -> Sequence[PanelRow]:
     """The rows that fit, in their order, without the panels that are off."""
     left = height
-    kept: dict[int, Row] = {}
+    kept: dict[int, PanelRow] = {}
     wanted = [
-        (index, Row(row.least, row.weight, tuple(cell for cell in row.cells if choices.get(cell[0]))))
+        (index, PanelRow(row.least, row.weight, tuple(cell for cell in row.cells if choices.get(cell[0]))))
         for index, row in enumerate(rows)
     ]
     usual = [
-        (index, Row(row.least, row.weight, tuple(cell for cell in row.cells if choices.get(cell[0], True))))
+        (index, PanelRow(row.least, row.weight, tuple(cell for cell in row.cells if choices.get(cell[0], True))))
         for index, row in enumerate(rows)
     ]
     for index, row in (*wanted, *usual):

@@ -1,28 +1,48 @@
-"""Chart columns as rows of text: plotext draws the line, the area below it is tinted here.
+"""Chart columns as rows of text: the line, and the area below it tinted. The small charts of a live screen are drawn
+here, dot by dot, at a seventh of the time; those that have the screen to themselves, and those in ASCII, plotext draws.
 
-plotext costs about 0.1 s to import, so that happens in `load`, after the first paint; until then charts are empty
+plotext costs about 0.1 s to import, so that happens in `load`, after the first paint; until then its charts are empty
 frames.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
-from specdash.tui.formatting import nice_ceiling
+from rich.cells import cell_len
+
+from specdash.core.changes import ApplyKind, ApplyOutcome
+from specdash.core.records import AlertSeverity, EventKind
+from specdash.system.data import dataclass
+from specdash.system.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from specdash.core.records import TimelineEvent
+    from specdash.insight.picture import ApplyMark, Picture
     from specdash.tui.spans import Line
 
+    Row = list[tuple[str, str]]
+    _Happened = tuple[float, "MarkStyle", tuple[str, ...]]
+
+
 DOTS_PER_ROW = 4
+LIVE_ROWS = 20
+"""A chart that is higher has the screen to itself."""
+SCROLL_S, _MOST_EMPTY = 15.0, 12
+"""So seldom a chart scrolls, unless a twelfth of it would be empty meanwhile."""
+_DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+"""Bits of a braille cell: left and right column, upwards."""
+_LEAST_TOP = 1e-6
 _BLANKS = " ⠀"
 _figures: list[Any] = []
 
 
 def loaded() -> bool:
-    """Whether `load` has run, that is whether charts show anything."""
+    """Whether `load` has run, that is whether plotext can draw."""
     return bool(_figures)
 
 
@@ -55,6 +75,20 @@ def top_of(columns: Sequence[float | None], high: float | None) -> float:
     return nice_ceiling(max((value for value in columns if value is not None), default=0.0))
 
 
+def nice_ceiling(value: float) -> float:
+    """The smallest of 1, 1.5, 2, 3, 4, 5, 6, 8 times a power of ten that is not below `value`; the top of a chart."""
+    if value < _LEAST_TOP:
+        return 1.0 if value <= 0 else _LEAST_TOP
+    power = 10.0 ** (len(f"{value:.0f}") - 1) if value >= 1 else 1.0
+    if value < 1:
+        while value < power:
+            power /= 10.0
+    for step in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0):
+        if value <= step * power * (1 + 1e-9):
+            return step * power
+    return 15.0 * power
+
+
 def levels(columns: Sequence[float | None], height: int, low: float, high: float) -> tuple[int | None, ...]:
     """The columns in dots above the chart's bottom: charts with equal levels look the same."""
     top = height * DOTS_PER_ROW - 1
@@ -62,29 +96,63 @@ def levels(columns: Sequence[float | None], height: int, low: float, high: float
     return tuple(None if value is None else min(max(round((value - low) * scale), 0), top) for value in columns)
 
 
-def plot(columns: Sequence[int | None], width: int, height: int, role: str, *, ascii_only: bool) -> list[Line]:
-    """The levels as a line over a tinted area, `height` lines of `width` cells. Gaps stay empty."""
+def plot(
+    columns: Sequence[int | None], width: int, height: int, role: str, *, ascii_only: bool, late: int = 1
+) -> list[Line]:
+    """The levels as a line over a tinted area, `height` lines of `width` cells. Gaps of more than `late` columns stay
+    empty."""
     if width < 2 or height < 1:
         return []
-    runs = _runs(columns)
-    if not runs or not loaded():
+    runs = _runs(columns, late)
+    if not runs:
+        return [((" " * width, "text"),)] * height
+    if not ascii_only and height <= LIVE_ROWS:
+        return _tint(_dots(runs, len(columns), width, height), width, role, "⣿")
+    if not loaded():
         return [((" " * width, "text"),)] * height
     rows = _draw(runs, len(columns), width, height, ascii_only=ascii_only)
     return _tint(rows, width, role, "." if ascii_only else "⣿")
 
 
-def _runs(columns: Sequence[int | None]) -> list[list[tuple[int, int]]]:
-    """Stretches of known columns; a single missing column between known ones is a late sample, not a gap."""
+def _runs(columns: Sequence[int | None], late: int) -> list[list[tuple[int, int]]]:
+    """Stretches of known columns; so few missing ones between two known are a late sample, not a gap."""
     runs: list[list[tuple[int, int]]] = []
     last = -10
     for index, value in enumerate(columns):
         if value is None:
             continue
-        if index - last > 2:
+        if index - last > late + 1:
             runs.append([])
         runs[-1].append((index, value))
         last = index
     return runs
+
+
+def _dots(runs: list[list[tuple[int, int]]], count: int, width: int, height: int) -> list[str]:
+    """Straight lines from each level to the next, two dots a cell wide."""
+    rows = [[0] * width for _ in range(height)]
+    scale = (2 * width - 1) / max(count - 1, 1)
+    for run in runs:
+        index, y0 = run[0]
+        x0 = int(index * scale + 0.5)
+        rows[height - 1 - y0 // DOTS_PER_ROW][x0 // 2] |= _DOTS[x0 % 2][y0 % DOTS_PER_ROW]
+        for index, y1 in run[1:]:
+            x1 = int(index * scale + 0.5)
+            steps = max(x1 - x0, abs(y1 - y0))
+            for step in range(1, steps + 1):
+                x = int(x0 + (x1 - x0) * step / steps + 0.5)
+                y = int(y0 + (y1 - y0) * step / steps + 0.5)
+                rows[height - 1 - y // DOTS_PER_ROW][x // 2] |= _DOTS[x % 2][y % DOTS_PER_ROW]
+            x0, y0 = x1, y1
+    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in rows]
+
+
+def columns_ahead(count: int, span_s: float, now: float) -> int:
+    """How many columns at the right end of a chart of `count` over `span_s` are still to come at `now`: a chart that
+    scrolls by one column draws all of itself anew for it."""
+    column_s = span_s / count
+    step = max(min(math.ceil(SCROLL_S / column_s), count // _MOST_EMPTY), 1)
+    return step - 1 - math.floor(now / column_s) % step
 
 
 def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, *, ascii_only: bool) -> list[str]:
@@ -129,3 +197,171 @@ def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
 def import_is_done() -> bool:
     """Whether plotext is in memory already, so that loading it costs nothing."""
     return "plotext" in sys.modules
+
+
+# What happened, on a time chart: a thin vertical line where each apply, restart and critical alert was, a head alone
+# for a warning. None of them ever hides a value.
+
+
+@dataclass(frozen=True, slots=True)
+class MarkStyle:
+    """How one kind of event is drawn: the line, its top cell, and both for a terminal without Unicode. Without a line
+    it is a head alone. Of those in one cell the last of `LOOKS` is seen."""
+
+    line: str
+    head: str
+    ascii_line: str
+    ascii_head: str
+    role: str
+    about: str
+
+
+WARNED = MarkStyle("", "▲", "", "^", "warn", "warning")
+RESTARTED = MarkStyle("┆", "↻", "'", "@", "accent", "restart")
+APPLIED = MarkStyle("│", "▼", "|", "v", "text", "applied")
+UNDONE = MarkStyle("╎", "↺", "!", "<", "warn", "rollback")
+FAILED = MarkStyle("┊", "✖", ":", "x", "bad", "failed and rolled back")
+CRITICAL = MarkStyle("┇", "◆", ";", "#", "bad", "critical alert")
+LOOKS = (WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
+GUIDE = MarkStyle("╌", "╌", "-", "-", "warn", "break-even")
+_RANKS = {look.about: rank for rank, look in enumerate(LOOKS)}
+_ALERTS = {AlertSeverity.WARNING: WARNED, AlertSeverity.CRITICAL: CRITICAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One event at one column of a chart; `texts` may stand beside its head, the first that fits."""
+
+    column: int
+    look: MarkStyle
+    texts: tuple[str, ...] = ()
+
+
+def marks_of(picture: Picture, count: int, span_s: float, ahead: int = 0) -> tuple[Mark, ...]:
+    """The applies, restarts and alerts within a chart of `count` columns over the last `span_s` seconds, those that win
+    a cell last; the newest apply and the alert that names the cause have their text.
+
+    Columns are those of `Series.columns`, and `ahead` that are still to come. A refused apply touched nothing and has
+    no mark, nor has a notice.
+    """
+    if not picture.applies and not picture.timeline:
+        return ()
+    width = span_s / count
+    first = math.floor(picture.at / width) - count + 1 + ahead
+    found: list[Mark] = []
+    for age_s, look, texts in (*_applies(picture), *_happened(picture)):
+        column = math.floor((picture.at - age_s) / width) - first
+        if 0 <= column < count:
+            found.append(Mark(column, look, texts))
+    return tuple(sorted(found, key=lambda mark: _RANKS[mark.look.about]))
+
+
+def _applies(picture: Picture) -> Iterator[_Happened]:
+    touched = [apply for apply in picture.applies if apply.record.outcome is not ApplyOutcome.REFUSED]
+    newest = max((apply_mark.wall for apply_mark in touched), default=None)
+    for apply_mark in touched:
+        yield (
+            apply_mark.age_s,
+            look_of(apply_mark),
+            (clean(apply_mark.text, 60), f"#{apply_mark.record.number}") if apply_mark.wall == newest else (),
+        )
+
+
+def _happened(picture: Picture) -> Iterator[_Happened]:
+    """Restarts and alerts that began in the window."""
+    begin = picture.wall - picture.window_s * 1.1
+    cause = picture.alerts.cause_key[0] if picture.alerts.cause_key is not None else None
+    for event in reversed(picture.timeline):
+        if event.at < begin:
+            return
+        look = look_of_event(event)
+        if look is not None:
+            is_cause = event.kind is EventKind.ALERT and event.ref == cause and event.ended is None
+            yield picture.wall - event.at, look, (clean(event.title, 60),) if is_cause else ()
+
+
+def look_of(mark: ApplyMark) -> MarkStyle:
+    """How an apply is drawn."""
+    if mark.record.outcome is not ApplyOutcome.APPLIED:
+        return FAILED
+    return UNDONE if mark.record.kind is ApplyKind.ROLLBACK else APPLIED
+
+
+def look_of_event(event: TimelineEvent) -> MarkStyle | None:
+    """How a restart or an alert is drawn; None for what has no mark in a chart, and for applies."""
+    if event.kind is EventKind.RESTART:
+        return RESTARTED
+    if event.kind is EventKind.ALERT and event.severity is not None:
+        return _ALERTS.get(event.severity)
+    return None
+
+
+def cell_of(column: int, count: int, width: int) -> int:
+    """The cell in which `plot.plot` draws one of `count` columns."""
+    return int(column / max(count - 1, 1) * (2 * width - 1) + 0.5) // 2
+
+
+def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str, *, ascii_only: bool) -> Sequence[Line]:
+    """The lines of a plot with the marks on them. What draws a value (in `role`) stays; blanks and areas give way."""
+    if not marks or not lines:
+        return lines
+    width = sum(len(text) for text, _ in lines[0])
+    looks = {cell_of(mark.column, count, width): mark.look for mark in marks}
+    head: Row = [(char, part) for text, part in lines[0] for char in text]
+    for x, look in looks.items():
+        if head[x][1] != role:
+            head[x] = (look.ascii_head if ascii_only else look.head, look.role)
+    taken = set(looks)
+    for mark in reversed(marks):
+        if mark.texts:
+            _write(head, mark, cell_of(mark.column, count, width), role, taken)
+    lined = {x: (look.ascii_line if ascii_only else look.line, look.role) for x, look in looks.items() if look.line}
+    return [_joined(head), *(_lined(line, lined, role) for line in lines[1:])]
+
+
+def _lined(line: Line, strokes: Mapping[int, tuple[str, str]], role: str) -> Line:
+    if not strokes:
+        return line
+    row: Row = [(char, part) for text, part in line for char in text]
+    for x, stroke in strokes.items():
+        if row[x][1] != role:
+            row[x] = stroke
+    return _joined(row)
+
+
+def guide(lines: Sequence[Line], level: int, text: str, role: str, *, ascii_only: bool) -> Sequence[Line]:
+    """The lines of a plot with a horizontal line `level` dots above its bottom, and `text` at its right end. What draws
+    a value (in `role`) stays."""
+    y = len(lines) - 1 - level // DOTS_PER_ROW
+    if not 0 <= y < len(lines):
+        return lines
+    row: Row = [(char, part) for piece, part in lines[y] for char in piece]
+    stroke = "-" if ascii_only else "╌"
+    row = [(stroke, "warn") if part != role else (char, part) for char, part in row]
+    _write(row, Mark(0, GUIDE, (text,)), len(row) - 1, role, set())
+    return [*lines[:y], _joined(row), *lines[y + 1 :]]
+
+
+def _write(row: Row, mark: Mark, x: int, role: str, taken: set[int]) -> None:
+    """Put the mark's text at the right of its head, or else at the left, where no value and nothing `taken` is."""
+    for text in mark.texts:
+        length = cell_len(text)
+        for start in (x + 1, x - length):
+            cells = range(start, start + length)
+            if length != len(text) or start < 0 or cells.stop > len(row):
+                continue
+            if all(row[at][1] != role and at not in taken for at in cells):
+                row[start : cells.stop] = [(char, mark.look.role) for char in text]
+                taken.update(cells)
+                return
+
+
+def _joined(row: Row) -> Line:
+    spans: list[tuple[str, str]] = []
+    text, current = "", row[0][1]
+    for char, role in row:
+        if role != current:
+            spans.append((text, current))
+            text, current = "", role
+        text += char
+    return (*spans, (text, current))

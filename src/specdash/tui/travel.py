@@ -1,12 +1,12 @@
-"""What the keys of time travel do: the same screens on the record, moved in a thread, and back to live."""
+"""Time travel: the same screens on the record, moved in a thread, and back to live."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.app import App
-
-from specdash.tui.widgets.travel import Travelling, moment, travelling
+from specdash.system.text import moment
+from specdash.tui.arming import in_background
+from specdash.tui.widgets.header import ReplayHeader, travelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,149 +15,146 @@ if TYPE_CHECKING:
 
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
-    from specdash.tui.arming import Arming
-    from specdash.tui.screens.base import DashboardScreen
-    from specdash.tui.screens.overview import OverviewScreen
-    from specdash.tui.view import State
+    from specdash.tui.app import Dashboard
+    from specdash.tui.view import DashboardState
 
-STEP_S = 10.0
 FOLLOW_S = 0.1
 """So often does the screen look whether the replay moved."""
 NO_RECORD = "this dashboard has no record to go back in"
 
 
-class TravelActions(App[None]):
-    """Mixed into the dashboard, which knows the rest of these names."""
+class TimeTravel:
+    """Where in time a dashboard is, and how it gets elsewhere.
 
-    arming: Arming
-    overview: OverviewScreen
-    state: State
-    window_s: float
-    paused_at: float | None
-    player: Player | None = None
-    """The replay that is looked at; None is live."""
-    open_record: Callable[[float | None], ReplaySession] | None
-    """Opens the record at a moment, in a thread; raises `SpecdashError`."""
-    only_replay: bool = False
-    """There is no live server to go back to."""
-    _opening: object | None = None
-    """What stands for the record that is being opened."""
-    _wanted: float | None = None
-    _seen: tuple[int, int] = (-1, -1)
-    _follow: Timer | None = None
+    `open_record` opens what was recorded at a moment (None: its end), in a thread; it raises `SpecdashError`. A
+    dashboard that begins with a `replay` has no live server to go back to.
+    """
 
-    @property
-    def shown(self) -> DashboardScreen:
-        """The screen that is looked at."""
-        raise NotImplementedError
-
-    def wall_time(self) -> float:
-        """Unix time."""
-        raise NotImplementedError
-
-    def refresh_view(self) -> None:
-        """Draw what there is now."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        dashboard: Dashboard,
+        open_record: Callable[[float | None], ReplaySession] | None,
+        replay: Player | None,
+    ) -> None:
+        self._dashboard = dashboard
+        self._open_record = open_record
+        self.player = replay
+        """The replay that is looked at; None is live."""
+        self._only_replay = replay is not None
+        self._opening: object | None = None
+        """What stands for the record that is being opened."""
+        self._wanted: float | None = None
+        self._seen = (-1, -1)
+        self._timer: Timer | None = None
 
     @property
-    def looked_at(self) -> State:
+    def looked_at(self) -> DashboardState:
         """The state whose pictures are shown: live's, or the replay's."""
-        return self.player.session if self.player is not None else self.state
+        return self.player.session if self.player is not None else self._dashboard.state
 
-    def travelling(self) -> Travelling | None:
+    def header(self) -> ReplayHeader | None:
         """Where in time the screen is, None when it is live."""
         if self.player is None:
             return None
-        return travelling(self.player, self.wall_time(), can_return=not self.only_replay)
+        return travelling(self.player, self._dashboard.wall_time(), can_return=not self._only_replay)
 
     def opening(self) -> str | None:
         """The moment of the record that is being opened, in words; None when none is."""
         if self._opening is None:
             return None
-        return moment(self._wanted, self.wall_time()) if self._wanted is not None else ""
+        return moment(self._wanted, self._dashboard.wall_time()) if self._wanted is not None else ""
 
-    def action_travel(self, seconds: float) -> None:
+    def step(self, seconds: float) -> None:
         """Step back (negative) or forward."""
         if self.player is not None:
             self.player.step(seconds)
-            self.refresh_view()
+            self._dashboard.refresh_view()
         elif seconds < 0:
-            self.action_travel_to((self._wanted or self.wall_time()) + seconds)
+            self.to((self._wanted or self._dashboard.wall_time()) + seconds)
         else:
-            self.notify("this is live; , goes back in time")
+            self._dashboard.notify("this is live; , goes back in time")
 
-    def action_travel_window(self, windows: int) -> None:
-        """Step by whole windows."""
-        self.action_travel(windows * self.window_s)
-
-    def action_travel_to(self, wall: float) -> None:
+    def to(self, wall: float) -> None:
         """Show the moment `wall` (Unix time)."""
         if self.player is not None:
             self.player.seek(wall)
-            self.refresh_view()
+            self._dashboard.refresh_view()
             return
         self._open(wall)
 
-    def action_travel_event(self, step: int) -> None:
+    def to_event(self, step: int) -> None:
         """Go to the event before (-1) or the next one (1)."""
-        player = self.player
+        dashboard, player = self._dashboard, self.player
         if player is None:
             if step < 0:
                 self._open(None)
             else:
-                self.notify("this is live; < goes back to the event before")
+                dashboard.notify("this is live; < goes back to the event before")
             return
         event = player.to_event(step)
         if event is None:
-            self.notify("nothing is recorded " + ("before" if step < 0 else "after") + " this moment", timeout=3)
+            dashboard.notify("nothing is recorded " + ("before" if step < 0 else "after") + " this moment", timeout=3)
         else:
-            what = f"{moment(event.at, self.wall_time())}  {event.title}"
-            self.notify(what + (f": {event.detail}" if event.detail else ""), timeout=5, markup=False)
-        self.refresh_view()
+            what = f"{moment(event.at, dashboard.wall_time())}  {event.title}"
+            dashboard.notify(what + (f": {event.detail}" if event.detail else ""), timeout=5, markup=False)
+        dashboard.refresh_view()
 
-    async def action_travel_ask(self) -> None:
-        """Ask for a moment."""
-        if self.player is None and self.open_record is None:
-            self.notify(NO_RECORD, severity="warning")
-            return
-        await self.shown.ask("go to: 02:00, -3h, 2026-03-01T02:00", "", self._asked)
+    def may_ask(self) -> bool:
+        """Whether there is a record to go to a moment of, having said so when there is none."""
+        if self.player is None and self._open_record is None:
+            self._dashboard.notify(NO_RECORD, severity="warning")
+            return False
+        return True
 
-    def _asked(self, text: str | None) -> None:
+    def to_text(self, text: str | None) -> None:
+        """Go to a moment as a person writes it."""
         from specdash.core.errors import UsageError
         from specdash.core.moments import parse_moment
 
         if not text:
             return
         try:
-            self.action_travel_to(parse_moment(text, self.wall_time()))
+            self.to(parse_moment(text, self._dashboard.wall_time()))
         except UsageError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self._dashboard.notify(str(error), severity="error", markup=False)
 
-    def action_travel_live(self) -> None:
+    def to_live(self) -> None:
         """Back to live."""
+        dashboard = self._dashboard
         called_off = self._opening is not None
         self._wanted = self._opening = None
         if called_off:
-            self.refresh_view()
-        if self.only_replay:
-            self.notify("there is no live server here; > and . go towards the record's end, q leaves")
+            dashboard.refresh_view()
+        if self._only_replay:
+            keys = dashboard.keys
+            forward = f"{keys['travel.event_next']} and {keys['travel.on']}"
+            dashboard.notify(
+                f"there is no live server here; {forward} go towards the record's end, {keys['quit']} leaves",
+                markup=False,
+            )
         elif self.player is not None:
             self.player.close()
             self.player = None
-            if self._follow is not None:
-                self._follow.stop()
-            self._anew()
-            self.refresh_view()
+            if self._timer is not None:
+                self._timer.stop()
+            dashboard.overview.log_panel.forget()
+            dashboard.refresh_view()
+
+    def end(self) -> None:
+        """Let go of the record, if one is open: the dashboard closes."""
+        self._wanted = self._opening = None
+        if self.player is not None:
+            self.player.close()
 
     def play_or_stop(self) -> bool:
         """Play the replay, or stop it; False when there is none."""
         if self.player is None:
             return False
         if self.player.at_end and not self.player.playing:
-            self.notify("this is the record's end", timeout=3)
+            self._dashboard.notify("this is the record's end", timeout=3)
         else:
             self.player.toggle()
-        self.refresh_view()
+        self._dashboard.refresh_view()
         return True
 
     def change_speed(self, step: int) -> bool:
@@ -165,17 +162,17 @@ class TravelActions(App[None]):
         if self.player is None:
             return False
         self.player.faster(step)
-        self.refresh_view()
+        self._dashboard.refresh_view()
         return True
 
     def follow(self, player: Player) -> None:
         """Show this replay from now on."""
         self.player = player
-        self.paused_at = None
+        self._dashboard.paused_at = None
         # What is armed belongs to the present.
-        self.arming.until = None
+        self._dashboard.access.arming.until = None
         self._seen = (-1, -1)
-        self._follow = self.set_interval(FOLLOW_S, self._look)
+        self._timer = self._dashboard.set_interval(FOLLOW_S, self._look)
         self._look()
 
     def _look(self) -> None:
@@ -186,40 +183,34 @@ class TravelActions(App[None]):
         seen = (player.version, player.session.generation)
         if seen != self._seen:
             if seen[1] != self._seen[1]:
-                self._anew()
+                self._dashboard.overview.log_panel.forget()
             self._seen = seen
-            self.refresh_view()
-
-    def _anew(self) -> None:
-        self.overview.board.log_panel.forget()
+            self._dashboard.refresh_view()
 
     def _open(self, wall: float | None) -> None:
         """Open the record in a thread; None is the event before the record's end. Keys pressed meanwhile add up."""
-        opener = self.open_record
+        opener = self._open_record
         if opener is None:
-            self.notify(NO_RECORD, severity="warning")
+            self._dashboard.notify(NO_RECORD, severity="warning")
             return
         self._wanted = wall
         if self._opening is None:
             opening = self._opening = object()
-            self.run_worker(lambda: self._work(opening, opener, wall), name="record", group="record", thread=True)
-        self.refresh_view()
-
-    def _work(self, opening: object, opener: Callable[[float | None], ReplaySession], wall: float | None) -> None:
-        from specdash.core.errors import SpecdashError
-
-        try:
-            session = opener(wall)
-        except (SpecdashError, OSError) as error:
-            self.call_from_thread(self._failed, opening, str(error))
-        else:
-            self.call_from_thread(self._opened, opening, session, wall)
+            # A name of its own: one that was called off is still opened to its end, and then closed.
+            in_background(
+                self._dashboard,
+                f"record {id(opening)}",
+                lambda: opener(wall),
+                lambda session: self._opened(opening, session, wall),
+                lambda error: self._failed(opening, error),
+            )
+        self._dashboard.refresh_view()
 
     def _failed(self, opening: object, why: str) -> None:
         if self._opening is opening:
             self._opening = self._wanted = None
-            self.notify(why, severity="warning", markup=False)
-            self.refresh_view()
+            self._dashboard.notify(why, severity="warning", markup=False)
+            self._dashboard.refresh_view()
 
     def _opened(self, opening: object, session: ReplaySession, asked: float | None) -> None:
         from specdash.history.player import Player
@@ -231,6 +222,6 @@ class TravelActions(App[None]):
         player = Player(session)
         self.follow(player)
         if asked is None:
-            self.action_travel_event(-1)
+            self.to_event(-1)
         elif wanted is not None and wanted != asked:
             player.seek(wanted)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.tune.problem import Budget
-from specdash.tune.status import RunState
+from specdash.insight.picture import BackendState
+from specdash.system.data import dataclass
+from specdash.system.stats import mean
+from specdash.system.text import age, clean
+from specdash.tui.spans import fit
+from specdash.tune.model.problem import Budget
+from specdash.tune.run.status import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.tune.gains import Gain
-    from specdash.tune.problem import Point
-    from specdash.tune.status import Boot, Run, RunPlan, Settings
+    from specdash.core.records import TrialNote
+    from specdash.tui.spans import Line
+    from specdash.tui.view import View
+    from specdash.tune.model.gains import Gain
+    from specdash.tune.model.problem import Point
+    from specdash.tune.run.status import Boot, RunPlan, Settings, TuneRun
+
 
 MOST_RESTARTS = 200
 MOST_MINUTES = 7 * 24 * 60.0
 _UNDER_WAY = (RunState.RUNNING, RunState.STOPPING)
 
 
-class Scene(StrEnum):
+class TunerSituation(StrEnum):
     """What the screen is about now."""
 
     PLAN = "plan"
@@ -34,7 +43,7 @@ class Scene(StrEnum):
 class TunerModel:
     """Everything the screen shows. Changed by the event loop alone."""
 
-    run: Run | None = None
+    run: TuneRun | None = None
     gains: Mapping[int, Gain] = field(default_factory=dict)
     """Boots by number to what they gain over the start."""
     on_trial: bool | None = None
@@ -66,13 +75,13 @@ class TunerModel:
         return RunState.STOPPING if asked else run.state
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> TunerSituation:
         """A run that goes on comes before everything."""
         if self.under_way:
-            return Scene.RUN
-        return Scene.PLAN if self.run is None or self.wants_plan else Scene.ENDED
+            return TunerSituation.RUN
+        return TunerSituation.PLAN if self.run is None or self.wants_plan else TunerSituation.ENDED
 
-    def take(self, run: Run | None, gains: Mapping[int, Gain], on_trial: bool | None = None) -> bool:
+    def take(self, run: TuneRun | None, gains: Mapping[int, Gain], on_trial: bool | None = None) -> bool:
         """The run as it was just read; whether another one has begun, or this one ended."""
         before = (self.run.directory, self.run.state) if self.run is not None else None
         self.run, self.gains, self.on_trial, self.looked = run, gains, on_trial, True
@@ -88,7 +97,7 @@ class TunerModel:
             restarts = int(words[0])
             minutes = float(words[1]) if len(words) > 1 else None
         except (IndexError, ValueError):
-            return f"budget {text!r}: wants a count of restarts, and may be minutes: `12` or `12 60`"
+            return f"budget {text!r}: wants a number of restarts, and optionally minutes: `12` or `12 60`"
         if len(words) > 2 or not 3 <= restarts <= MOST_RESTARTS:
             return f"budget {text!r}: wants 3 to {MOST_RESTARTS} restarts"
         if minutes is not None and not 1 <= minutes <= MOST_MINUTES:
@@ -97,19 +106,18 @@ class TunerModel:
         return ""
 
 
-def start_speed(run: Run) -> float | None:
+def start_speed(run: TuneRun) -> float | None:
     """Mean speed of the boots with the start's settings; None before there is one."""
-    speeds = [one.speed for one in run.boots if one.result.point == run.plan.start and one.speed is not None]
-    return sum(speeds) / len(speeds) if speeds else None
+    return mean(boot.speed for boot in run.boots if boot.result.point == run.plan.start)
 
 
-def chosen_point(run: Run | None) -> Point | None:
+def chosen_point(run: TuneRun | None) -> Point | None:
     """What the run found to be better; None where it did not, or not yet."""
     outcome = run.end.outcome if run is not None and run.end is not None else None
     return outcome.chosen if outcome is not None and outcome.improved else None
 
 
-def guessed_speed(run: Run) -> float | None:
+def guessed_speed(run: TuneRun) -> float | None:
     """What the model's best guess would do, where it tells."""
     guess, start = run.now.guess if run.now is not None else None, start_speed(run)
     if guess is None or guess.point == run.plan.start or guess.speed is not None:
@@ -117,49 +125,43 @@ def guessed_speed(run: Run) -> float | None:
     return start * (1 + guess.gain) if start is not None and guess.gain is not None else None
 
 
-def best_boot(run: Run, gains: Mapping[int, Gain]) -> tuple[Boot, Gain] | None:
+def best_boot(run: TuneRun, gains: Mapping[int, Gain]) -> tuple[Boot, Gain] | None:
     """The boot that gained most; None where none is known to gain."""
-    known = [(one, gains[one.number]) for one in run.boots if one.number in gains]
+    known = [(boot, gains[boot.number]) for boot in run.boots if boot.number in gains]
     best = max(known, key=lambda pair: pair[1].gain, default=None)
     return best if best is not None and best[1].gain > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ClassSpeed:
-    """One class of prompts in one boot."""
-
-    kind: str
-    speed: float | None
-    start: float | None
-    """The same on the start's settings, all its boots together."""
-    acceptance: float | None
-
-
-def class_speeds(run: Run, boot: Boot) -> list[ClassSpeed]:
-    """The boot by class of prompts, in the order in which they were measured."""
-    at_start = [one for each in run.boots if each.result.point == run.plan.start for one in each.result.prompts]
-    rows = []
-    for kind in dict.fromkeys(one.kind for one in boot.result.prompts):
-        own = [one for one in boot.result.prompts if one.kind == kind]
-        start = [one for one in at_start if one.kind == kind]
-        drafted = sum(one.drafted for one in own)
-        rows.append(
-            ClassSpeed(
-                kind,
-                _speed(sum(one.tokens for one in own), sum(one.seconds for one in own)),
-                _speed(sum(one.tokens for one in start), sum(one.seconds for one in start)),
-                sum(one.accepted for one in own) / drafted if drafted else None,
-            )
-        )
-    return rows
-
-
-def _speed(tokens: int, seconds: float) -> float | None:
-    return tokens / seconds if tokens and seconds > 0 else None
-
-
-def chosen_settings(run: Run | None) -> Settings:
+def chosen_settings(run: TuneRun | None) -> Settings:
     """What the run found to be better; nothing where it did not."""
     end = run.end if run is not None else None
     improved = end is not None and end.outcome is not None and end.outcome.improved
     return end.settings if improved and end is not None else ()
+
+
+# The line below the header while settings are tried on the server: whose restarts these are, on every screen.
+
+AWAY = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.RESTARTED)
+"""How a server looks that is started anew."""
+_MEANING = "restarts and failed starts are its own"
+_WORDY = 100
+
+
+def is_tried(view: View) -> bool:
+    """Whether settings are tried on the server now, so that what they do to it is nobody's fault."""
+    trial = view.picture.trial
+    return trial is not None and trial.alive
+
+
+def trial_line(trial: TrialNote, wall: float, width: int, view: View) -> Line:
+    """Who tries what, how far that is, and where to see more; in yellow where it was cut short."""
+    words = clean(trial.words, 200)
+    words = words[:1].upper() + words[1:]
+    if not trial.alive:
+        return ((fit(f" {view.glyphs.alert} {words}", width), "banner.warn"),)
+    hint = f"  {view.keys['tuner']} shows it " if trial.what == "tune" else " "
+    since = f"  for {age(max(wall - trial.at, 0.0))}" if width >= _WORDY else ""
+    room = width - len(since) - len(hint)
+    left = f" {view.glyphs.busy} {words}"
+    meaning = f"{left}: {_MEANING}"
+    return ((fit(meaning if len(meaning) <= room else left, room) + since + hint, "banner.accent"),)

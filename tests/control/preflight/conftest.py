@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from specdash.core.findings import Finding
+    from specdash.core.errors import Finding
 
     Check = Callable[..., "Found"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from specdash.control.preflight import PreflightContext, check
 from specdash.core.changes import Role
-from specdash.core.findings import errors
+from specdash.core.errors import errors
 from support.native_server import try_out
 
 if TYPE_CHECKING:

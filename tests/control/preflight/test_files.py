@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.core.observations import Gpu, Gpus
+from specdash.core.readings import Gpu, Gpus
 from specdash.llama.gguf import read_facts
-from specdash.llama.memory import ALL_LAYERS, HEADROOM, Load, fit_context, slots_of
+from specdash.llama.memory import ALL_LAYERS, HEADROOM, ModelLoad, fit_context, slots_of
 from support import gguf_files as files
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_an_architecture_that_the_engine_does_not_know_is_a_warning(backend: Che
 
 
 def _gpu(free: int) -> dict[str, Any]:
-    gpus = Gpus((Gpu(0, None, "GPU-0", None, None, 0, free, processes=()),))
+    gpus = Gpus((Gpu(0, None, "GPU-0", None, None, 0, free, free, processes=()),))
     return {"gpus": lambda: gpus}
 
 
@@ -75,10 +75,10 @@ def test_a_context_that_does_not_fit_names_the_largest_that_does(backend: Check,
     free = 440 * 1024**2 * 10 // 9
     wanted = {"LLAMA_GPU_LAYERS": "all", "LLAMA_CTX_SIZE": "32768"}
     row = backend(wanted, **_gpu(free)).one("gpu-memory")
-    load = Load(256, slots_of(1), gpu_layers=ALL_LAYERS)
+    load = ModelLoad(256, slots_of(1), gpu_layers=ALL_LAYERS)
     most = fit_context(read_facts(models["llama"]), load, free, headroom=HEADROOM)
     assert 0 < most < 32768
-    assert f"set LLAMA_CTX_SIZE={most} or less, which leaves 10% free" in row.fix
+    assert f"set LLAMA_CTX_SIZE={most} or less, which leaves 10 % free" in row.fix
     small = backend({**wanted, "LLAMA_CTX_SIZE": str(most)}, **_gpu(free)).one("gpu-memory")
     assert small.severity == "info"
 

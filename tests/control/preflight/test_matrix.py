@@ -28,11 +28,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("target", list(matrix.TARGETS))
 def test_what_fits_is_what_preflight_lets_through(backend: Check, files: dict[str, Path], target: str) -> None:
     wrong = []
-    for model, draft, one in matrix.combinations():
+    for model, draft, spec_type in matrix.combinations():
         if model.name != target:
             continue
-        expected, rule = matrix.fit(model, draft, one)
-        values = {"LLAMA_MODEL": str(files[model.name]), "LLAMA_SPEC_TYPE": one.name}
+        expected, rule = matrix.fit(model, draft, spec_type)
+        values = {"LLAMA_MODEL": str(files[model.name]), "LLAMA_SPEC_TYPE": spec_type.name}
         if draft is not None:
             values["LLAMA_DRAFT_MODEL"] = str(files[draft.name])
         found = backend(values)
@@ -41,13 +41,13 @@ def test_what_fits_is_what_preflight_lets_through(backend: Check, files: dict[st
         seen = Fit.REFUSED if errors else Fit.POOR if warnings else Fit.FITS
         if seen is not expected or (rule and rule not in errors | warnings):
             lines = [(row.rule, row.line) for row in (*found.errors, *found.warnings)]
-            wrong.append((model.name, draft and draft.name, one.name, str(expected), rule, lines))
+            wrong.append((model.name, draft and draft.name, spec_type.name, str(expected), rule, lines))
     assert not wrong, "\n".join(map(str, wrong))
 
 
 def test_every_type_is_in_the_matrix() -> None:
-    assert {one.name for one in SPEC_TYPES} == matrix.DRAFTERS
-    assert {one.name for cell in matrix.cells() for one in cell.types} == matrix.DRAFTERS
+    assert {spec_kind.name for spec_kind in SPEC_TYPES} == matrix.DRAFTERS
+    assert {kind.name for cell in matrix.cells() for kind in cell.types} == matrix.DRAFTERS
 
 
 def test_the_page_tells_what_fits() -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.control.preflight import memory
-from specdash.core.observations import Gpu, GpuProcess, Gpus
+from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
-from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, Load, estimate, slots_of
+from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ ALL = {"LLAMA_GPU_LAYERS": "all"}
 
 
 def _free(*sizes: int, used: int = 0, processes: tuple[GpuProcess, ...] | None = ()) -> dict[str, Any]:
-    gpus = Gpus(tuple(Gpu(n, None, f"GPU-{n}", None, None, used, size + used, processes=processes)
+    # The driver's own share is neither used nor free.
+    gpus = Gpus(tuple(Gpu(n, None, f"GPU-{n}", None, None, used, size + used + GIB, size, processes=processes)
                       for n, size in enumerate(sizes)))  # fmt: skip
     observe: Callable[[], Gpus] = lambda: gpus  # noqa: E731 - a keyword argument of the context
     return {"gpus": observe}
@@ -35,7 +36,7 @@ def _free(*sizes: int, used: int = 0, processes: tuple[GpuProcess, ...] | None =
 @pytest.fixture(scope="session")
 def needed(models: dict[str, str]) -> int:
     """Bytes that the model of these tests certainly takes."""
-    found = estimate(read_facts(models["llama"]), Load(4096, slots_of(1), gpu_layers=ALL_LAYERS))
+    found = estimate(read_facts(models["llama"]), ModelLoad(4096, slots_of(1), gpu_layers=ALL_LAYERS))
     assert found is not None
     return found.gpu_certain
 
@@ -83,6 +84,25 @@ def test_what_nvml_does_not_tell_of_the_own_process_is_no_error(seen: bool, back
     assert rows.one("gpu-memory").severity == "warning"
 
 
+@pytest.mark.parametrize("held", [(), (GpuProcess(2**31 - 1, 8 * GIB),)], ids=["none", "of another namespace"])
+def test_in_a_container_where_nvml_shows_other_processes_it_is_no_error(
+    held: tuple[GpuProcess, ...], backend: Check, child: int
+) -> None:
+    full = _free(0, used=8 * GIB, processes=held)
+    assert backend(ALL, **full, own_pids=frozenset({child})).one("gpu-memory").severity == "warning"
+    assert backend(ALL, **full).one("gpu-memory").severity == "error", "no service runs that could hold it"
+
+
+def test_what_somebody_else_of_this_machine_holds_stays_an_error(backend: Check, child: int) -> None:
+    full = _free(0, used=8 * GIB, processes=(GpuProcess(os.getppid(), 8 * GIB),))
+    assert backend(ALL, **full, own_pids=frozenset({child})).one("gpu-memory").severity == "error"
+
+
+def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> None:
+    gpu = Gpu(0, None, "GPU-0", None, None, 0, 8 * GIB, needed - 1, processes=())
+    assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
+
+
 @pytest.mark.parametrize("wanted", [{}, {"LLAMA_GPU_LAYERS": "auto"}, {**ALL, "LLAMA_CTX_SIZE": "0"}])
 def test_what_the_engine_fits_by_itself_is_a_warning(wanted: dict[str, str], backend: Check) -> None:
     row = backend(wanted, **_free(1000)).one("gpu-memory")
@@ -120,7 +140,7 @@ def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check,
     found = backend(wanted, **(_free(8 * GIB) if on_gpu else {}))
     row = found.one("memory")
     assert (row.severity, row.key) == ("error", "LLAMA_CTX_SIZE")
-    assert "the KV cache alone takes 3072.00 GiB" in row.message
+    assert "the KV cache alone takes 3.00 TiB" in row.message
     assert re.match(r"set LLAMA_CTX_SIZE=\d+ or less", row.fix)
     assert not found.of("gpu-memory")
     assert not found.of("host-memory")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from specdash.backend.launch import free_port
 from specdash.cli.main import main
 from specdash.control.preflight import PreflightContext, check
-from specdash.core.changes import ChangeSet, Role, parse_assignments
-from specdash.core.findings import Severity
+from specdash.core.changes import Role, changed_values, parse_assignments
+from specdash.core.errors import Severity
 from specdash.core.paths import backend_env_file, proxy_env_file
 from support.engines import write_env
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.core.findings import Finding
+    from specdash.core.changes import WantedValues
+    from specdash.core.errors import Finding
 
     Pair = dict[Role, dict[str, str]]
 
@@ -60,7 +61,7 @@ def judged(pair: Pair, context: PreflightContext, changed: frozenset[str] = froz
     for role in Role:
         other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
         found |= dict.fromkeys(check(role, pair[role], replace(context, other=other, changed=changed)))
-    return tuple(one for one in found if one.severity is Severity.ERROR)
+    return tuple(finding for finding in found if finding.severity is Severity.ERROR)
 
 
 DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -80,10 +81,13 @@ DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+def with_changes(pair: Pair, wanted: WantedValues) -> Pair:
+    return {role: changed_values(values, wanted.get(role, {})) for role, values in pair.items()}
+
+
 def with_words(pair: Pair, words: tuple[str, ...], ports: dict[str, str]) -> Pair:
     filled = [re.sub(r"%(\w+)", lambda found: ports[found[1]], word) for word in words]
-    changes = parse_assignments(filled)
-    return {role: changes.after(role, values) for role, values in pair.items()}
+    return with_changes(pair, parse_assignments(filled))
 
 
 def test_two_that_go_together_have_no_errors(fitting: Pair, context: PreflightContext) -> None:
@@ -99,8 +103,8 @@ def test_a_disagreement_is_one_error_from_either_side(
     for role in Role:
         other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
         found = check(role, pair[role], replace(context, other=other))
-        assert [one.rule for one in found if one.severity is Severity.ERROR] == [rule]
-    assert [one.rule for one in judged(pair, context)] == [rule]
+        assert [finding.rule for finding in found if finding.severity is Severity.ERROR] == [rule]
+    assert [finding.rule for finding in judged(pair, context)] == [rule]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_keys_in_a_file_count_as_well(fitting: Pair, context: PreflightContext, 
     fitting[Role.BACKEND]["LLAMA_API_KEY_FILE"] = str(file)
     assert judged(fitting, context) == ()
     fitting[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = "neither"
-    assert [one.rule for one in judged(fitting, context)] == ["upstream-key"]
+    assert [finding.rule for finding in judged(fitting, context)] == ["upstream-key"]
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ def test_a_proxy_in_front_of_another_server_of_this_machine_is_only_told_of(
     fitting[Role.PROXY] |= {"LLAMA_CPP_BASE": f"{HERE}:{stranger}/v1", "PROXY_UPSTREAM_API_KEY": "its own"}
     assert judged(fitting, context) == ()
     found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
-    assert [one.severity for one in found if one.rule == "upstream"] == [Severity.WARNING]
+    assert [finding.severity for finding in found if finding.rule == "upstream"] == [Severity.WARNING]
 
 
 def test_no_finding_tells_a_key(fitting: Pair, context: PreflightContext) -> None:
@@ -159,7 +163,7 @@ SET = re.compile(r"\bset ([A-Z][A-Z0-9_]*=[^\s,;`]+)")
 COMMAND = re.compile(r"`specdash env (set|unset)(?: --service (\w+))? ([^`]+)`")
 
 
-def advised(finding: Finding) -> ChangeSet | None:
+def advised(finding: Finding) -> WantedValues | None:
     """The change that the first of the ways out means, None where it is told in words alone."""
     command = COMMAND.search(finding.fix)
     if command is not None:
@@ -191,16 +195,18 @@ def test_an_advice_that_is_followed_leaves_no_error_and_brings_none(
     followed = 0
     for _ in range(len(judged(pair, context))):
         before = judged(pair, context)
-        told = next(((one, change) for one in before if (change := advised(one)) is not None), None)
+        told = next(((finding, change) for finding in before if (change := advised(finding)) is not None), None)
         if told is None:
             break
         finding, change = told
-        pair = {role: change.after(role, values) for role, values in pair.items()}
+        pair = with_changes(pair, change)
         if pair[Role.PROXY].get("PROXY_UPSTREAM_API_KEY") == "%key":
             pair[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = pair[Role.BACKEND]["LLAMA_API_KEY"].split(",")[0]
         after = judged(pair, context)
-        assert (finding.rule, finding.key) not in {(one.rule, one.key) for one in after}, finding.line
-        assert {(one.rule, one.key) for one in after} < {(one.rule, one.key) for one in before}, finding.line
+        assert (finding.rule, finding.key) not in {(finding.rule, finding.key) for finding in after}, finding.line
+        assert {(finding.rule, finding.key) for finding in after} < {
+            (finding.rule, finding.key) for finding in before
+        }, finding.line
         followed += 1
     assert followed or name not in DISAGREEMENTS
 
@@ -217,11 +223,11 @@ def test_advice_leads_out_of_several_errors_at_once(
         left = judged(pair, context)
         if not left:
             return
-        change = next(change for one in left if (change := advised(one)) is not None)
-        pair = {role: change.after(role, values) for role, values in pair.items()}
+        change = next(change for finding in left if (change := advised(finding)) is not None)
+        pair = with_changes(pair, change)
         if pair[Role.PROXY].get("PROXY_UPSTREAM_API_KEY") == "%key":
             pair[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = pair[Role.BACKEND]["LLAMA_API_KEY"].split(",")[0]
-    pytest.fail(f"{names}: {[one.line for one in judged(pair, context)]}")
+    pytest.fail(f"{names}: {[finding.line for finding in judged(pair, context)]}")
 
 
 def test_a_key_in_the_wrong_file_is_removed_there_and_not_from_the_other(
@@ -229,10 +235,10 @@ def test_a_key_in_the_wrong_file_is_removed_there_and_not_from_the_other(
 ) -> None:
     fitting[Role.PROXY]["LLAMA_API_KEY"] = "misplaced"
     found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
-    told = next(one for one in found if one.key == "LLAMA_API_KEY")
+    told = next(finding for finding in found if finding.key == "LLAMA_API_KEY")
     change = advised(told)
     assert change is not None
-    after = {role: change.after(role, values) for role, values in fitting.items()}
+    after = with_changes(fitting, change)
     assert "LLAMA_API_KEY" not in after[Role.PROXY]
     assert after[Role.BACKEND] == fitting[Role.BACKEND]
     assert judged(after, context) == ()

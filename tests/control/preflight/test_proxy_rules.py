@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from specdash.control.preflight import PreflightContext, check
 from specdash.core.changes import Role
-from specdash.core.errors import InputError
-from specdash.core.findings import errors
+from specdash.core.errors import InputError, errors
 from specdash.core.proxy_parameters import BY_KEY
-from specdash.core.run_record import RunRecord
-from specdash.proxy.listen import tls_context
+from specdash.core.records import RunRecord
+from specdash.proxy.http.server import tls_context
 from specdash.proxy.settings import settings_from_env
+from specdash.system.processes import own_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +45,12 @@ def test_every_bad_value_is_found(proxy: Check) -> None:
     assert {row.key for row in proxy(wanted, changed=frozenset(wanted)).of("value")} == set(wanted)
 
 
-def test_unknown_keys_name_the_one_that_may_be_meant(proxy: Check) -> None:
-    row = proxy({"PROXY_LOOP_BREAKR": "1"}).one("unknown-key")
-    assert (row.severity, row.fix) == ("warning", "did you mean PROXY_LOOP_BREAKER?")
+def test_opentelemetry_without_its_sdk_is_an_error(proxy: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"PROXY_OTEL": "on", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+    assert not proxy(wanted).of("otel-extra")
+    monkeypatch.setattr("specdash.control.preflight.proxy.find_spec", lambda _name: None)
+    assert "specdash[otel]" in proxy(wanted).one("otel-extra").fix
+    assert not proxy({}).of("otel-extra")
 
 
 def test_a_prune_target_above_its_threshold_names_both(proxy: Check) -> None:
@@ -56,29 +59,6 @@ def test_a_prune_target_above_its_threshold_names_both(proxy: Check) -> None:
     row = proxy(wanted, changed=frozenset({"PROXY_CONTEXT_PRUNE_THRESHOLD"})).one("relation")
     assert (row.severity, row.key) == ("error", "PROXY_CONTEXT_PRUNE_THRESHOLD")
     assert all(f"{key}={text}" in row.message for key, text in wanted.items())
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"PROXY_HOLD_LIMIT": "0"},
-        {"PROXY_PING_INTERVAL": "600", "PROXY_READ_TIMEOUT": "600"},
-        {"PROXY_GENERATION_TIMEOUT": "5", "PROXY_CONNECT_TIMEOUT": "10"},
-        {"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "12"},
-    ],
-)
-def test_settings_that_defeat_each_other_are_warnings(wanted: dict[str, str], proxy: Check) -> None:
-    assert proxy(wanted).one("relation").severity == "warning"
-
-
-@pytest.mark.parametrize("base", ["localhost:8080", "ftp://x/v1", "http://", "http://[::"])
-def test_an_upstream_that_is_no_url_is_an_error(base: str, proxy: Check) -> None:
-    assert proxy({"LLAMA_CPP_BASE": base}).one("upstream").severity == "error"
-
-
-def test_a_proxy_that_would_ask_itself_is_an_error(proxy: Check) -> None:
-    wanted = {"PROXY_PORT": "4555", "LLAMA_CPP_BASE": "http://localhost:4555/v1"}
-    assert "ask itself" in proxy(wanted).one("upstream").message
 
 
 def test_an_upstream_that_is_remote_is_none_of_the_backends_business(proxy: Check) -> None:
@@ -92,7 +72,7 @@ def test_without_the_backends_settings_its_run_record_tells(proxy: Check, contex
 
     folder = run_records_dir(context.base)
     folder.mkdir(parents=True)
-    record = RunRecord(getpid(), 0.0, "http://127.0.0.1:9001", "engine")
+    record = RunRecord(getpid(), own_start(), "http://127.0.0.1:9001", "engine")
     (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
     assert "127.0.0.1:9001 does" in proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000"}).one("upstream").message
     assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import extra_args
+from specdash.backend import settings
 
 if TYPE_CHECKING:
     from control.preflight.conftest import Check
@@ -27,10 +27,6 @@ def test_a_batch_holds_the_drafts_of_all_slots(
     assert all(row.key == "LLAMA_ARG_BATCH" and f"need {needed}" in row.message for row in found)
 
 
-def test_without_speculation_any_batch_will_do(backend: Check) -> None:
-    assert not backend({"LLAMA_ARG_BATCH": "4"}).errors
-
-
 @pytest.mark.parametrize(
     ("words", "flag", "value"),
     [
@@ -43,15 +39,18 @@ def test_a_fix_for_an_extra_argument_names_its_flag_and_keeps_the_others(
     words: str, flag: str, value: str, backend: Check
 ) -> None:
     (row,) = backend({"LLAMA_EXTRA_ARGS": words}).errors
-    assert row.key == extra_args.SOURCE
+    assert row.key == settings.SOURCE
     assert f"{flag} {value} in LLAMA_EXTRA_ARGS" in row.fix
     assert "LLAMA_EXTRA_ARGS=" not in row.line
-    fixed = extra_args.parse(words).rest, shlex.join([*shlex.split(words), flag, value])
+    fixed = settings.parse(words).rest, shlex.join([*shlex.split(words), flag, value])
     assert not backend({"LLAMA_EXTRA_ARGS": fixed[1]}).errors
 
 
 def test_an_empty_value_is_explained(backend: Check, proxy: Check) -> None:
     assert proxy({"PROXY_LOG_FILE": " "}).one("empty").key == "PROXY_LOG_FILE"
     row = backend({"LLAMA_CTX_SIZE": "", "LLAMA_ARG_BATCH": ""}).of("empty")
-    assert [(one.severity, one.key) for one in row] == [("warning", "LLAMA_CTX_SIZE"), ("warning", "LLAMA_ARG_BATCH")]
+    assert [(finding.severity, finding.key) for finding in row] == [
+        ("warning", "LLAMA_CTX_SIZE"),
+        ("warning", "LLAMA_ARG_BATCH"),
+    ]
     assert "LLAMA_ARG_BATCH is empty, which counts as not set: its default, 2048, is in force" in row[1].message

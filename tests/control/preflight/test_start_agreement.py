@@ -17,7 +17,7 @@ import pytest
 
 from specdash.control.preflight import PreflightContext, check
 from specdash.core.changes import Role
-from specdash.core.findings import Severity, errors
+from specdash.core.errors import Severity, errors
 from specdash.core.parameter_catalogue import BY_NAME
 from specdash.llama.start_failures import explain, unspoken
 from support.engines import llama_server_binary
@@ -26,7 +26,7 @@ from support.raw_engine import RawOutcome, run_raw
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.core.findings import Finding
+    from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
 SERVER, PACKAGE = "llama-server", "xllamacpp"
@@ -227,10 +227,12 @@ def test_preflight_says_of_the_table_what_the_engine_does(
     env = _env(row, settings, engine) | ({"LLAMA_BIN": llama_server_binary()} if asks else {})
     found: tuple[Finding, ...] = check(Role.BACKEND, env, replace(context, probe_engine=asks))
     wrong = errors(found)
-    assert [one.rule for one in wrong] == ([] if row.rule is None else [row.rule]), [one.line for one in found]
-    assert all(one.fix for one in wrong), [one.line for one in wrong]
+    assert [finding.rule for finding in wrong] == ([] if row.rule is None else [row.rule]), [
+        finding.line for finding in found
+    ]
+    assert all(finding.fix for finding in wrong), [finding.line for finding in wrong]
     if row.warns is not None:
-        assert row.warns in [one.rule for one in found if one.severity is Severity.WARNING]
+        assert row.warns in [finding.rule for finding in found if finding.severity is Severity.WARNING]
 
 
 SHARED: dict[str, Scalar] = {"ctx-size": 512, "parallel": 3, "spec-draft-n-max": 16}
@@ -255,5 +257,5 @@ def test_a_shared_cache_that_is_nearly_full_fails_requests_as_preflight_warns(
         BY_NAME[name].key: str(int(value) if value is True or value is False else value)
         for name, value in given.items()
     }
-    rules = [one.rule for one in check(Role.BACKEND, {**env, "LLAMA_SPEC_TYPE": "draft-simple"}, context)]
+    rules = [finding.rule for finding in check(Role.BACKEND, {**env, "LLAMA_SPEC_TYPE": "draft-simple"}, context)]
     assert ("shared-cache" in rules) is unified

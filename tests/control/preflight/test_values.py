@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,69 +45,6 @@ def test_all_findings_come_errors_first(backend: Check) -> None:
     assert found.one("unknown-key").fix == "did you mean LLAMA_DRAFT_P_MIN?"
 
 
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("LLAMA_DRAFT_MAX", "0"),
-        ("LLAMA_DRAFT_MAX", "8 "),
-        ("LLAMA_DRAFT_P_MIN", "1.5"),
-        ("LLAMA_DRAFT_P_MIN", "nan"),
-        ("LLAMA_ARG_FLASH_ATTN", "maybe"),
-        ("LLAMA_ARG_KV_UNIFIED", "2"),
-        ("LLAMA_PORT", "65536"),
-        ("LLAMA_GPU_LAYERS", "most"),
-    ],
-)
-def test_a_value_out_of_range_is_named_with_what_it_may_be(key: str, text: str, backend: Check) -> None:
-    rows = backend({key: text}).of("value")
-    if text.strip() != text:
-        assert not rows
-        return
-    assert [(row.severity, row.key) for row in rows] == [("error", key)]
-    assert f"{key}={text}" in rows[0].message
-
-
-def test_a_minimum_above_the_maximum_names_both_keys(backend: Check, models: dict[str, str]) -> None:
-    found = backend(
-        {
-            "LLAMA_SPEC_TYPE": "draft-simple",
-            "LLAMA_DRAFT_MODEL": models["draft"],
-            "LLAMA_DRAFT_MAX": "4",
-            "LLAMA_ARG_SPEC_DRAFT_N_MIN": "9",
-        }
-    )
-    row = found.one("settings")
-    assert row.severity == "error"
-    assert "LLAMA_ARG_SPEC_DRAFT_N_MIN=9 is above LLAMA_DRAFT_MAX=4" in row.message
-
-
-def test_a_bad_maximum_is_not_blamed_on_the_minimum_too(backend: Check, models: dict[str, str]) -> None:
-    wanted = {"LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MODEL": models["draft"]}
-    found = backend({**wanted, "LLAMA_DRAFT_MAX": "x", "LLAMA_DRAFT_MIN": "9"})
-    assert [row.key for row in found.errors] == ["LLAMA_DRAFT_MAX"]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ({"LLAMA_MODEL": ""}, "LLAMA_MODEL is not set"),
-        ({"LLAMA_SPEC_TYPE": "draft-simple"}, "draft-simple needs a draft model"),
-        ({"LLAMA_SPEC_TYPE": "none,ngram-mod"}, "'none' would silently disable"),
-        ({"LLAMA_EXTRA_ARGS": "--draft-max 5"}, "llama.cpp removed --draft-max"),
-        ({"LLAMA_EXTRA_ARGS": "--ctx-size"}, "--ctx-size needs a value"),
-        ({"LLAMA_EXTRA_ARGS": "--alias 'x"}, "a quote is not closed"),
-    ],
-)
-def test_what_the_backend_refuses_is_an_error(wanted: dict[str, str], message: str, backend: Check) -> None:
-    assert [message in row.message for row in backend(wanted).errors] == [True]
-
-
-def test_a_draft_without_a_type_is_an_error(backend: Check, models: dict[str, str]) -> None:
-    row = backend({"LLAMA_DRAFT_MODEL": models["draft"]}).one("settings")
-    assert row.severity == "error"
-    assert "LLAMA_SPEC_TYPE=draft-simple" in row.fix
-
-
 def test_what_the_backend_warns_about_is_said_once(backend: Check, models: dict[str, str]) -> None:
     found = backend(
         {
@@ -137,38 +73,12 @@ def test_secrets_are_in_no_finding(backend: Check, proxy: Check) -> None:
     assert secret not in repr(proxy(proxied).rows)
 
 
-@pytest.mark.parametrize(
-    ("chain", "key", "fix"),
-    [
-        ("ngram-mod", "LLAMA_DRAFT_P_MIN", "LLAMA_DRAFT_MAX and LLAMA_DRAFT_MIN work"),
-        ("ngram-simple", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_MAX works"),
-        ("ngram-mod", "LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_DRAFT_MAX sets it for the types in force"),
-        ("none", "LLAMA_DRAFT_MAX", "set LLAMA_SPEC_TYPE"),
-    ],
-)
-def test_a_knob_nobody_reads_names_the_one_that_works(chain: str, key: str, fix: str, backend: Check) -> None:
-    text = "0.5" if "P_MIN" in key else "8"
-    row = backend({"LLAMA_SPEC_TYPE": chain, key: text}).one("no-effect")
-    assert (row.severity, row.key) == ("warning", key)
-    assert fix in row.fix
-
-
-def test_keys_of_the_other_service_are_told(backend: Check, proxy: Check) -> None:
-    assert "is the proxy's" in backend({"PROXY_PORT": "1"}).one("unknown-key").message
-    assert "is the backend's" in proxy({"LLAMA_MODEL": "x"}).one("unknown-key").message
-
-
 def test_lines_systemd_would_lose_are_errors_with_their_number(backend: Check, context: PreflightContext) -> None:
     text = "LLAMA_PORT=1\nexport A=b\nno equals\nLLAMA_PORT=2\n# comment \\\nLLAMA_ALIAS=x\n"
     context.env_file.write_text(text, encoding="utf-8")
     found = backend()
     lines = {(row.severity, row.message.split(": ")[0].rpartition(":")[2]) for row in found.of("env-line")}
     assert lines == {("error", "2"), ("error", "3"), ("warning", "4"), ("warning", "5")}
-
-
-@pytest.mark.parametrize("text", ["$HOME/x.gguf", "/models/x.gguf # the small one"])
-def test_values_that_are_not_what_they_look_like(text: str, backend: Check) -> None:
-    assert backend({"LLAMA_ARG_MMPROJ": text}).one("env-value").severity == "warning"
 
 
 def test_changed_keys_say_how_they_take_effect(backend: Check, proxy: Check) -> None:

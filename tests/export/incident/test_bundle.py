@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control import safe_file
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
-from specdash.core.changes import Role
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.errors import ExitCode, NotWrittenError
-from specdash.core.timeline import EventKind, TimelineEvent
+from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.export.incident import bundle
-from specdash.export.incident.bundle import assemble, store_as, write_bundle
-from specdash.export.incident.parts import EnvPart, EnvVersion, Missing, Parts, Span
+from specdash.export.incident.bundle import (
+    EnvPart,
+    EnvVersion,
+    IncidentSpan,
+    Missing,
+    Parts,
+    assemble,
+    store_as,
+    write_bundle,
+)
 from specdash.export.incident.redaction import Redactor
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendPicture, BackendState, Picture
 from specdash.insight.rules.catalogue import RuleSpec
+from specdash.system import files
 from support.bundles import manifest, members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOW = 1_700_000_000.0
-SPAN = Span(NOW - 900, NOW)
+SPAN = IncidentSpan(NOW - 900, NOW)
 SECRET = "wombat-8f3a77c1"
 DOWN = Alert(
     "backend_down", "Server down", AlertSeverity.CRITICAL, "nothing listens on port 8080 | since the restart",
@@ -45,8 +51,8 @@ RULE = RuleSpec(
     ("`systemctl --user status specdash-backend`", "the log's last lines"), "Start it again.",
 )  # fmt: skip
 APPLY = ApplyRecord(
-    7, NOW - 400, NOW - 390, ApplyKind.APPLY, Outcome.APPLIED,
-    (StoredChange("backend", "LLAMA_DRAFT_MAX", "4", "16"), StoredChange("backend", "LLAMA_API_KEY", "***", "***")),
+    7, NOW - 400, NOW - 390, ApplyKind.APPLY, ApplyOutcome.APPLIED,
+    (Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "16"), Change(Role.BACKEND, "LLAMA_API_KEY", "***", "***")),
     downtime_s=2.5,
 )  # fmt: skip
 ENV = EnvPart(
@@ -89,10 +95,10 @@ def test_everything_is_in_it_with_its_digest(tmp_path: Path) -> None:
         "applies.json", "env/backend.env", "env/backend.diff", "versions.json", "machine.json", "gpu.json",
         "run-records.json",
     } == set(found)  # fmt: skip
-    listed = {one["name"]: one for one in manifest(path)["members"]}
+    listed = {member["name"]: member for member in manifest(path)["members"]}
     assert listed.keys() == found.keys() - {"manifest.json"}
-    for name, one in listed.items():
-        assert (one["bytes"], one["sha256"]) == (len(found[name]), hashlib.sha256(found[name]).hexdigest())
+    for name, entry in listed.items():
+        assert (entry["bytes"], entry["sha256"]) == (len(found[name]), hashlib.sha256(found[name]).hexdigest())
     for name, data in found.items():
         if name.endswith(".json"):
             json.loads(data)
@@ -114,7 +120,7 @@ def test_a_member_that_a_secret_got_into_all_the_same_is_left_out(
     monkeypatch.setattr(bundle, "shown", lambda text, _redactor: text)
     path = write_bundle(parts(), tmp_path)
     assert "env/backend.env" not in members(path)
-    assert any(one["part"] == "env/backend.env" for one in manifest(path)["missing"])
+    assert any(entry["part"] == "env/backend.env" for entry in manifest(path)["missing"])
 
 
 def test_the_summary_says_what_an_engineer_asks_first(tmp_path: Path) -> None:
@@ -196,7 +202,7 @@ def forbidden(*_: object) -> Path:
 def test_what_keeps_it_from_being_written_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., Path], words: str
 ) -> None:
-    monkeypatch.setattr(safe_file, "temporary", fails)
+    monkeypatch.setattr(files, "temporary", fails)
     with pytest.raises(NotWrittenError, match=words) as told:
         write_bundle(parts(), tmp_path / "new")
     assert "\n" not in str(told.value)
@@ -215,5 +221,5 @@ def test_a_record_that_cannot_be_copied_is_missing_with_its_reason(tmp_path: Pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = write_bundle(parts(extract=fails), tmp_path)
-    (told,) = [one["why"] for one in manifest(path)["missing"] if one["part"] == "history.db"]
+    (told,) = [entry["why"] for entry in manifest(path)["missing"] if entry["part"] == "history.db"]
     assert "No space left" in told

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.export.incident.excerpt import LAST, MAX_LINES, SHOWN_OF_A_CLASS, excerpt
-from specdash.export.incident.parts import Span
+from specdash.export.incident.bundle import IncidentSpan
+from specdash.export.incident.summary import LAST, MAX_LINES, SHOWN_OF_A_CLASS, excerpt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NOW = 1_700_000_000.0
-EVER = Span(0.0, NOW + 10)
+EVER = IncidentSpan(0.0, NOW + 10)
 
 
 def written(path: Path, lines: list[str], at: float = NOW) -> Path:
@@ -61,7 +61,7 @@ def test_the_last_lines_are_shown_since_they_tell_how_it_ended(tmp_path: Path) -
 
 def test_only_lines_of_the_span_count(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [at(second, WARNING, "W") for second in (0, 100, 200)])
-    found = excerpt(log, Span(NOW - 150, NOW - 50))
+    found = excerpt(log, IncidentSpan(NOW - 150, NOW - 50))
     assert dict(found.counts) == {CLASS: 1}
     assert [line for line in found.lines if "100.000 s" in line]
 
@@ -70,9 +70,9 @@ def test_a_server_before_a_restart_is_dated_by_when_the_next_one_began(tmp_path:
     first = [at(0, "srv  main: initializing ..."), at(50, WARNING, "W")]
     second = [at(0, "srv  main: initializing ..."), at(1000, WARNING, "W")]
     log = written(tmp_path / "log", first + second)
-    assert dict(excerpt(log, Span(NOW - 1100, NOW - 900)).counts)[CLASS] == 1
-    assert dict(excerpt(log, Span(NOW - 900, NOW + 1)).counts)[CLASS] == 1
-    assert dict(excerpt(log, Span(NOW - 1100, NOW + 1)).counts)[CLASS] == 2
+    assert dict(excerpt(log, IncidentSpan(NOW - 1100, NOW - 900)).counts)[CLASS] == 1
+    assert dict(excerpt(log, IncidentSpan(NOW - 900, NOW + 1)).counts)[CLASS] == 1
+    assert dict(excerpt(log, IncidentSpan(NOW - 1100, NOW + 1)).counts)[CLASS] == 2
 
 
 def test_a_storm_is_counted_and_not_copied(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_lines_that_no_table_has_never_appear(tmp_path: Path) -> None:
 
 def test_a_log_without_time_stamps_is_taken_from_its_end(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [WARNING] * 3)
-    found = excerpt(log, Span(NOW - 5, NOW))
+    found = excerpt(log, IncidentSpan(NOW - 5, NOW))
     assert dict(found.counts) == {CLASS: 3}
     assert any("no time stamps" in remark for remark in found.remarks)
 

@@ -11,24 +11,34 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.core.applies import ApplyKind, ApplyRecord, Outcome, StoredChange
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, TaskFailed, WarningTally
-from specdash.core.observations import GpuProcess, Health, HealthStatus, ProcessTree
-from specdash.core.proxy_events import Action, Guardrail, GuardrailEvent, RequestEvent
-from specdash.core.proxy_status import ActiveView, ProxyEvents, ProxyStatus, SessionView
-from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.router import RouterModel, RouterModels
-from specdash.export.incident.redaction import Names, Redactor
-from specdash.export.incident.values import redacted
-from specdash.history.codec import decode, encode
-from specdash.insight.drafter_picture import (
-    DraftingPicture,
-    PrefixRequest,
-    PrefixSession,
-    RouterModelPicture,
-    RouterPicture,
+from specdash.core.proxy_events import (
+    ActiveView,
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    ProxyEvents,
+    ProxyStatus,
+    RequestEvent,
+    SessionView,
 )
+from specdash.core.readings import (
+    FailureKind,
+    GpuProcess,
+    Health,
+    HealthStatus,
+    ProcessTree,
+    Reading,
+    RouterModel,
+    RouterModels,
+    Source,
+)
+from specdash.core.records import Alert, AlertSeverity
+from specdash.core.sources import decode, encode
+from specdash.export.incident.redaction import Names, Redactor, redacted
+from specdash.insight.picture import DraftingPicture, PrefixSession, RouterModelPicture, RouterPicture
+from specdash.insight.request import ServedRequest
 from support import any_value, drawn_readings
 
 PLAIN = Redactor()
@@ -49,7 +59,8 @@ READINGS: tuple[Reading[Any], ...] = (
         1.0,
         ProxyEvents(
             (
-                GuardrailEvent(1.0, "s", Guardrail.LOOP_BREAKER, next(iter(Action)), "r", {"tool": CANARY, "n": 4}),
+                GuardrailEvent(1.0, "s", Guardrail.LOOP_BREAKER, next(iter(GuardrailAction)), "r",
+                {"tool": CANARY, "n": 4}),
                 RequestEvent(1.0, "s", f"id of {CANARY}", model=f"a {CANARY}", tool_calls=(CANARY,)),
                 RequestEvent(1.0, "s", "r", path=f"/v1/messages?{CANARY}", error_type=f"{CANARY}!"),
             )
@@ -73,7 +84,7 @@ READINGS: tuple[Reading[Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reading", READINGS, ids=lambda one: str(one.source))
+@pytest.mark.parametrize("reading", READINGS, ids=lambda item: str(item.source))
 def test_a_reading_loses_what_others_wrote_and_can_still_be_stored(reading: Reading[Any]) -> None:
     clean = redacted(reading, PLAIN)
     assert type(clean) is type(reading)
@@ -95,9 +106,9 @@ def test_a_view_loses_what_others_wrote(view: object) -> None:
 
 def test_a_view_hides_whose_session_it_was_with_the_names() -> None:
     hiding = Redactor((), Names())
-    views = (PrefixRequest(1.0, session=f"{CANARY}-id"), PrefixSession(f"{CANARY}-id", 1, 2, 3))
+    views = (ServedRequest(session=f"{CANARY}-id", error=CANARY), PrefixSession(f"{CANARY}-id", 1, 2, 3))
     request, session = redacted(views, hiding)
-    assert CANARY not in f"{request.session}{session.id}"
+    assert CANARY not in f"{request.session}{request.error}{session.id}"
     assert request.session == session.id
 
 
@@ -121,9 +132,12 @@ def poisoned(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(map(poisoned, value))
     if isinstance(value, dict):
-        return {poisoned(key): poisoned(one) for key, one in value.items()}
+        return {poisoned(key): poisoned(entry) for key, entry in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: poisoned(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        fields = {
+            dataclass_field.name: poisoned(getattr(value, dataclass_field.name))
+            for dataclass_field in dataclasses.fields(value)
+        }
         return dataclasses.replace(value, **fields)
     return value
 
@@ -148,7 +162,7 @@ def test_slots_are_never_touched(slots: Any) -> None:
 
 def test_an_apply_keeps_its_story_without_its_log_lines() -> None:
     record = ApplyRecord(
-        7, 1.0, 2.0, ApplyKind.APPLY, Outcome.ROLLED_BACK, (StoredChange("backend", "MY_OWN", "4", CANARY),),
+        7, 1.0, 2.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK, (Change(Role.BACKEND, "MY_OWN", "4", CANARY),),
         reason=f"the server ended: {LINE}", log_lines=(LINE, CANARY),
     )  # fmt: skip
     clean = redacted(record, PLAIN)

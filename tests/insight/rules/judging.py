@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.alerts import AlertEvent, AlertSeverity, Symptom
-from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, Slot, Slots
-from specdash.core.readings import FailureKind, Reading, Source
+from specdash.core.readings import (
+    Counters,
+    FailureKind,
+    Health,
+    HealthStatus,
+    ProcessTree,
+    Reading,
+    Slot,
+    Slots,
+    Source,
+)
+from specdash.core.records import AlertEvent, AlertSeverity, Symptom
 from specdash.core.target import Target
 from specdash.insight.rules.catalogue import Rule, RuleSpec, shipped
 from specdash.insight.state import TargetState
@@ -14,11 +23,10 @@ from specdash.insight.state import TargetState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from specdash.core.alerts import Alert
-    from specdash.core.timeline import TimelineEvent
+    from specdash.core.records import Alert, TimelineEvent
     from specdash.insight.charts import Metric
     from specdash.insight.rules.catalogue import Limits
-    from specdash.insight.rules.scene import Scene
+    from specdash.insight.rules.scene import RuleScene
 
 OK = Health(HealthStatus.OK)
 LOADING = Health(HealthStatus.LOADING)
@@ -75,11 +83,11 @@ class Watch:
     def alert(self, rule: str) -> Alert | None:
         """The rule's active alert."""
         active = self.state.alerts.picture().active
-        return next((one for one in active if one.rule == rule), None)
+        return next((alert for alert in active if alert.rule == rule), None)
 
     def raised(self) -> set[str]:
         """Rules with an active alert."""
-        return {one.rule for one in self.state.alerts.picture().active}
+        return {alert.rule for alert in self.state.alerts.picture().active}
 
 
 def process(pid: int = 10, *, stopped: bool = False, started: float = WALL - 1000.0) -> ProcessTree:
@@ -122,11 +130,11 @@ def spec(rule_id: str = "scripted", **more: Any) -> RuleSpec:
     return RuleSpec(id=rule_id, **{**said, **more})
 
 
-def rule(judge: Callable[[Scene, Limits], Iterable[Symptom]], rule_id: str = "scripted", **more: Any) -> Rule:
+def rule(judge: Callable[[RuleScene, Limits], Iterable[Symptom]], rule_id: str = "scripted", **more: Any) -> Rule:
     """A rule for tests."""
     return Rule(spec(rule_id, **more), judge)
 
 
 def only(*ids: str) -> tuple[Rule, ...]:
     """These rules of those shipped."""
-    return tuple(one for one in shipped() if one.spec.id in ids)
+    return tuple(item for item in shipped() if item.spec.id in ids)

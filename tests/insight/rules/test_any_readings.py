@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insight.rules.judging import LOADING, OK, WALL, Watch
-from specdash.core.observations import Counters, Health, HealthStatus, ProcessTree, Slot, Slots
-from specdash.core.readings import FailureKind, Source
+from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, ProcessTree, Slot, Slots, Source
 from specdash.insight.rules.catalogue import shipped
 
 FAILURES = st.sampled_from(list(FailureKind))
@@ -76,8 +75,8 @@ def test_whatever_is_read_no_rule_fails_and_the_same_readings_make_the_same_aler
             watch.at += pause
             for name, value in told.items():
                 watch.tell(Source(name), value)
-            failed = [one for one in watch.state.alerts.picture().unjudged if "failed" in one[1]]
+            failed = [pair for pair in watch.state.alerts.picture().unjudged if "failed" in pair[1]]
             assert failed == []
-    one, other = watches
-    assert one.heard.events == other.heard.events
-    assert {event.alert.rule for event in one.heard.events} <= {rule.spec.id for rule in shipped()}
+    item, other = watches
+    assert item.heard.events == other.heard.events
+    assert {event.alert.rule for event in item.heard.events} <= {rule.spec.id for rule in shipped()}

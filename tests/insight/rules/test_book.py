@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import OK, WALL, Watch, rule
-from specdash.core.alerts import AlertSeverity, Symptom, Transition
-from specdash.core.readings import Source, Status
+from specdash.core.readings import ReadingStatus, Source
+from specdash.core.records import AlertSeverity, Symptom, Transition
 from specdash.insight.picture import BackendPicture, BackendState, Picture, SourcePicture
+from specdash.insight.request import Samples
 from specdash.insight.rules.book import FORGOTTEN_AFTER_S, INTERRUPTED_S, PAST_KEPT, SETTLE_S, SUBJECTS, AlertBook
-from specdash.insight.rules.scene import Past, Scene, sample_of
-from specdash.insight.samples import Samples
+from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pytest
 
-    from specdash.core.alerts import Alert, AlertEvent
+    from specdash.core.records import Alert, AlertEvent
     from specdash.insight.rules.catalogue import Limits, Rule
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
@@ -46,18 +46,19 @@ class Play:
 
     def __init__(self, **said: Any) -> None:
         self.now: Moment = Moment(0.0)
-        self.rule: Rule = rule(self.judge, **said)
+        self.contrary = False
+        self.rule: Rule = replace(rule(self.judge, **said), is_over=lambda _: self.contrary)
         self.book = AlertBook((self.rule,))
-        self.past = Past()
+        self.past = PictureHistory()
         self.events: list[AlertEvent] = []
 
-    def judge(self, scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    def judge(self, scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         for subject in self.now.subjects:
             yield Symptom(f"at {scene.now:g}", subject=subject, severity=self.now.severity)
 
     def moment(self, now: Moment) -> tuple[AlertEvent, ...]:
         self.now = now
-        status = Status.KNOWN if now.fresh else Status.STALE
+        status = ReadingStatus.KNOWN if now.fresh else ReadingStatus.STALE
         backend = BackendPicture(
             "http://x",
             now.state,
@@ -67,7 +68,7 @@ class Play:
         wall = WALL + now.at if now.wall is None else now.wall
         picture = Picture(now.at, wall, 60.0, backend)
         self.past.add(sample_of(picture))
-        events = self.book.judge(Scene(picture, self.past, Samples()))
+        events = self.book.judge(RuleScene(picture, self.past, Samples()))
         self.events += events
         return events
 
@@ -104,6 +105,33 @@ def test_an_alert_survives_flicker_that_is_shorter_than_its_clearing() -> None:
     assert play.told() == [("raised", 0.0)]
 
 
+def test_it_is_over_at_once_when_the_contrary_is_seen() -> None:
+    play = Play(clear_after_s=60)
+    play.seconds(0, 5, "bad")
+    play.contrary = True
+    play.seconds(6, 6)
+    assert play.told() == [("raised", 0), ("ended", 6)]
+
+
+def test_what_a_server_did_is_over_when_another_is_started() -> None:
+    play = Play(clear_after_s=60, ends_with_server=True)
+    play.seconds(0, 5, "bad")
+    play.seconds(6, 8, state=BackendState.DOWN)
+    assert play.told() == [("raised", 0)]
+    play.seconds(9, 9)
+    assert play.told() == [("raised", 0), ("ended", 9)]
+
+
+def test_what_the_machine_did_outlasts_the_server() -> None:
+    play = Play(clear_after_s=60)
+    play.seconds(0, 5, "bad")
+    play.seconds(6, 8, state=BackendState.DOWN)
+    play.seconds(9, 64)
+    assert play.told() == [("raised", 0)]
+    play.seconds(65, 65)
+    assert play.told() == [("raised", 0), ("ended", 65)]
+
+
 def test_each_subject_is_an_alert_of_its_own() -> None:
     play = Play(raise_after_s=0, clear_after_s=0)
     play.seconds(0, 1, "slot 0")
@@ -121,7 +149,7 @@ def test_a_silent_source_neither_raises_nor_ends() -> None:
     play.seconds(0, 5, "")
     play.seconds(6, 60, fresh=False)
     assert play.told() == [("raised", 0.0)]
-    assert play.book.unjudged[0].why == "nothing fresh from slots"
+    assert play.book.unjudged[0].why == "no fresh data from slots"
     play.seconds(61, 61, "")
     assert play.told() == [("raised", 0.0)], "it goes on"
     play.seconds(62, 64)
@@ -173,7 +201,7 @@ def test_severity_rises_at_once_and_falls_as_slowly_as_the_alert_clears() -> Non
 
 
 def test_the_worst_comes_first_then_the_newest() -> None:
-    def judge(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    def judge(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom("mild", subject="a", severity=NOTICE)
         if scene.now >= 1:
             yield Symptom("bad", subject="b", severity=CRITICAL)
@@ -183,11 +211,11 @@ def test_the_worst_comes_first_then_the_newest() -> None:
     play = Play()
     play.book = AlertBook((rule(judge),))
     play.seconds(0, 3)
-    assert [one.subject for one in play.book.active] == ["c", "b", "a"]
+    assert [alert.subject for alert in play.book.active] == ["c", "b", "a"]
 
 
 def test_a_rule_with_a_fault_blinds_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+    def broken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom("one")
         raise ZeroDivisionError
 
@@ -275,7 +303,9 @@ def test_events_of_one_alert_alternate_and_add_up_to_what_is_active(
                 del active[key]
             else:
                 active[key] = event.alert
-    assert {one.key: one.severity for one in play.book.active} == {key: one.severity for key, one in active.items()}
+    assert {alert.key: alert.severity for alert in play.book.active} == {
+        key: alert.severity for key, alert in active.items()
+    }
 
 
 @given(MOMENTS, SAID)
@@ -325,7 +355,7 @@ def test_an_alert_ends_only_when_its_symptom_was_gone_long_enough_or_could_not_b
 
 @given(MOMENTS, SAID)
 def test_the_same_moments_make_the_same_alerts(moments: list[Moment], said: dict[str, object]) -> None:
-    one, other = played(moments, said)[0], played(moments, said)[0]
-    assert one.events == other.events
-    assert one.book.active == other.book.active
-    assert tuple(one.book.past) == tuple(other.book.past)
+    play, other = played(moments, said)[0], played(moments, said)[0]
+    assert play.events == other.events
+    assert play.book.active == other.book.active
+    assert tuple(play.book.past) == tuple(other.book.past)

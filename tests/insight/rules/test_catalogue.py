@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from specdash.core.alerts import AlertSeverity
 from specdash.core.errors import InputError
+from specdash.core.records import AlertSeverity
 from specdash.insight.charts import Metric
-from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, with_user_limits
-from specdash.insight.rules.page import page
+from specdash.insight.rules import catalogue
+from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, tables_of, with_user_limits
 
-DOCS = Path(__file__).parents[3] / "docs"
 RULES = {rule.spec.id: rule for rule in shipped()}
 
 
@@ -22,6 +22,21 @@ def changed(text: str) -> dict[str, Rule]:
 
 def test_every_rule_has_a_name_of_its_own() -> None:
     assert len(RULES) == len(shipped())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_read_as_the_toml_it_is_and_without_its_reader(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(catalogue.__file__).with_name(f"{family}.toml").read_text(encoding="utf-8")
+    expected = tomllib.loads(text)
+    monkeypatch.setattr(tomllib, "loads", None)
+    assert tables_of(text) == expected
+
+
+@pytest.mark.parametrize("text", ["[a]\nx = 1_000 # so\n", "[a]\nx = [\n 1,\n]\n", "[a]\nx = 'y'\n"])
+def test_any_other_toml_is_read_as_well(text: str) -> None:
+    assert tables_of(text) == tomllib.loads(text)
 
 
 @pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
@@ -46,16 +61,11 @@ def test_what_a_rule_explains_exists_and_is_not_itself(rule: Rule) -> None:
 def test_no_rule_explains_what_explains_it() -> None:
     def reached(rule: str, path: tuple[str, ...] = ()) -> None:
         assert rule not in path, " -> ".join((*path, rule))
-        for one in RULES[rule].spec.explains:
-            reached(one, (*path, rule))
+        for explain in RULES[rule].spec.explains:
+            reached(explain, (*path, rule))
 
     for rule in RULES:
         reached(rule)
-
-
-def test_docs_rules_is_current() -> None:
-    written = (DOCS / "rules.md").read_text(encoding="utf-8")
-    assert written == page(), "run `python -m specdash.insight.rules.page > docs/rules.md`"
 
 
 def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
@@ -75,7 +85,7 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
     assert slot_hung.raise_after_s == 5
     assert not rules["restarted"].spec.enabled
     others = rules.keys() - {"slot_hung", "restarted"}
-    assert all(rules[one] == RULES[one] for one in others)
+    assert all(rules[name] == RULES[name] for name in others)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import WALL, rule
-from specdash.core.alerts import Alert, AlertSeverity
-from specdash.insight.rules.cause import LATER_S, likely_cause
+from specdash.core.records import Alert, AlertSeverity
+from specdash.insight.rules.book import LATER_S, likely_cause
 
 if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import Rule
@@ -23,7 +23,7 @@ def alert(rule_id: str, severity: AlertSeverity = WARNING, since: float = 0.0, s
 
 
 def rules(**explains: tuple[str, ...]) -> tuple[Rule, ...]:
-    return tuple(rule(lambda *_: (), one, explains=others) for one, others in explains.items())
+    return tuple(rule(lambda *_: (), key, explains=others) for key, others in explains.items())
 
 
 OOM = rules(oom=("crash",), crash=("down",), down=("errors",), errors=(), throttled=("slow",), slow=())
@@ -76,7 +76,7 @@ ALERTS = st.lists(
         alert, st.sampled_from(IDS), st.sampled_from(AlertSeverity), st.floats(-1e4, 1e4), st.sampled_from(("", "a"))
     ),
     max_size=8,
-    unique_by=lambda one: one.key,
+    unique_by=lambda item: item.key,
 )
 
 
@@ -89,7 +89,7 @@ def test_the_cause_is_one_of_the_alerts_whatever_their_order(
     active: list[Alert], explains: dict[str, tuple[str, ...]], random: object
 ) -> None:
     found = likely_cause(active, rules(**explains))
-    assert (found is None) is all(one.severity is NOTICE for one in active)
+    assert (found is None) is all(item.severity is NOTICE for item in active)
     assert found is None or found in active
     random.shuffle(active)  # type: ignore[attr-defined]
     assert likely_cause(active, rules(**explains)) == found

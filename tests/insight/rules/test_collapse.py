@@ -6,21 +6,34 @@ import random
 
 import pytest
 
-from specdash.insight.rules.collapse import compare
-from specdash.insight.samples import RequestSample, Work
+from specdash.insight.request import RequestPurpose, ServedRequest
+from specdash.insight.rules.speculation import compare
 
 SIGMA, SHARE = 3.5, 0.6
 
 
-def request(rate: float, dice: random.Random, *, prompt: int = 500, work: Work | None = None) -> RequestSample:
+def of(prompt: int, drafted: int, accepted: int, purpose: RequestPurpose | None = None) -> ServedRequest:
+    return ServedRequest(
+        prompt_total_tokens=prompt,
+        prompt_cached=0,
+        decode_tokens=100,
+        draft_generated=drafted,
+        draft_accepted=accepted,
+        purpose=purpose,
+    )
+
+
+def request(
+    rate: float, dice: random.Random, *, prompt: int = 500, work: RequestPurpose | None = None
+) -> ServedRequest:
     """A request whose acceptance scatters about `rate`, more than a coin's would, as real ones do."""
     drafted = dice.randint(20, 400)
     own = min(1.0, max(0.0, dice.gauss(rate, 0.1)))
     accepted = sum(dice.random() < own for _ in range(drafted))
-    return RequestSample(0.0, 1.0, prompt, 0, 100, drafted, accepted, work=work)
+    return of(prompt, drafted, accepted, work)
 
 
-def is_collapse(recent: list[RequestSample], before: list[RequestSample]) -> bool:
+def is_collapse(recent: list[ServedRequest], before: list[ServedRequest]) -> bool:
     found = compare(recent, before)
     return found is not None and found.sigma >= SIGMA and found.acceptance <= SHARE * found.expected
 
@@ -46,11 +59,11 @@ def test_acceptance_that_only_scatters_is_none(rate: float) -> None:
 
 def test_prose_after_tool_calls_is_none_though_less_is_accepted() -> None:
     dice = random.Random(3)
-    before = [request(0.9, dice, work=Work.TOOL_CALL) for _ in range(60)]
-    before += [request(0.35, dice, work=Work.CHAT) for _ in range(6)]
-    recent = [request(0.35, dice, work=Work.CHAT) for _ in range(12)]
+    before = [request(0.9, dice, work=RequestPurpose.TOOL_CALL) for _ in range(60)]
+    before += [request(0.35, dice, work=RequestPurpose.CHAT) for _ in range(6)]
+    recent = [request(0.35, dice, work=RequestPurpose.CHAT) for _ in range(12)]
     assert not is_collapse(recent, before)
-    assert is_collapse([request(0.1, dice, work=Work.TOOL_CALL) for _ in range(12)], before)
+    assert is_collapse([request(0.1, dice, work=RequestPurpose.TOOL_CALL) for _ in range(12)], before)
 
 
 def test_long_contexts_after_short_ones_are_none() -> None:
@@ -66,7 +79,7 @@ def test_work_never_seen_before_cannot_be_compared() -> None:
 
 
 def test_what_all_is_alike_has_no_spread_and_is_none() -> None:
-    same = RequestSample(0.0, 1.0, 500, 0, 100, 100, 60)
+    same = of(500, 100, 60)
     found = compare([same] * 12, [same] * 24)
     assert found is not None
     assert (found.sigma, found.acceptance, found.expected) == (0.0, 0.6, 0.6)

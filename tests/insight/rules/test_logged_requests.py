@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import OK, Watch, counters, only, process
-from specdash.core.alerts import AlertSeverity
-from specdash.core.observations import Props, Slot, Slots
-from specdash.core.readings import Source
+from specdash.core.readings import Props, Slot, Slots, Source
+from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.llama.log_parser import LogParser
 
 if TYPE_CHECKING:
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
 
 RULES = only("clients_leaving", "repeating_answer")
 BUILDS = {"today": "W srv          stop", "2024 to 2026": "W srv  cancel_tasks"}

@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
+from insight.rules.judging import OK, Watch, counters, working
 from specdash.collect.gpu import THROTTLE_REASONS, GpuCollector
 from specdash.collect.host import HostCollector
-from specdash.core.alerts import AlertSeverity
-from specdash.core.observations import Health, HealthStatus, ProcessTree, Slot, Slots
-from specdash.core.readings import Reading, Source
+from specdash.core.readings import Health, HealthStatus, Host, ProcessTree, Reading, Slot, Slots, Source
+from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from specdash.insight.rules.machine import THROTTLES
 from specdash.insight.state import TargetState
+from specdash.system.text import size
 from support.faulty_nvml import FaultyNvml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert
 
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
 SERVER, OTHER = 10, 11
@@ -41,6 +42,10 @@ HEALTHY = {"MemTotal": 64 << 20, "MemAvailable": 40 << 20, "SwapTotal": 8 << 20,
 
 def process(pid: int, memory: int | None) -> Any:
     return type("Process", (), {"pid": pid, "usedGpuMemory": memory})
+
+
+def having_memory(used: int, free: int) -> Any:
+    return type("Memory", (), {"used": used, "total": 80 * GIB, "free": free})
 
 
 class Bench:
@@ -59,7 +64,7 @@ class Bench:
         self.directory = directory
         self.nvml = FaultyNvml(gpus)
         self.nvml.values = {
-            "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
+            "nvmlDeviceGetCurrentClocksEventReasons": 0,
             "nvmlDeviceGetComputeRunningProcesses": [process(SERVER, 8 * GIB)],
         }
         self.command: tuple[str, ...] = ("llama-server", "-ngl", "99")
@@ -135,7 +140,7 @@ def test_a_healthy_machine_raises_nothing(bench: Bench) -> None:
 def test_the_machine_of_the_dashboard_is_not_that_of_a_server_elsewhere(tmp_path: Path) -> None:
     for url, expected in (("http://127.0.0.1:1", TROUBLES), ("http://gpu-box:8080", set())):
         bench = Bench(tmp_path, url=url)
-        bench.nvml.values["nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x8
+        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x8
         bench.nvml.values["nvmlDeviceGetComputeRunningProcesses"] = [
             process(SERVER, 8 * GIB),
             process(OTHER, 9 * GIB),
@@ -152,6 +157,29 @@ def test_no_gpu_at_all_is_no_lost_gpu(bench: Bench) -> None:
     assert bench.go(40) == set()
 
 
+class TestServerStarved:
+    def see(self, wait: float, cores: float, used: float, seconds: int = 20) -> set[str]:
+        """What is raised of a server at work that waits so much and uses so many of two cores."""
+        watch = Watch(OWN)
+        tree = ProcessTree(pid=SERVER, name="llama-server", started_wall=0.0, cpu_cores=cores, cpu_wait=wait)
+        host = Host(cpu_utilisation=used, cpu_count=2)
+        for count in range(seconds):
+            watch.look(1, metrics=counters(count, running=1), slots=working(count), process=tree, host=host, health=OK)
+        return watch.raised()
+
+    def test_cpus_that_others_use_are_the_cause(self) -> None:
+        assert self.see(wait=0.7, cores=0.3, used=1.0) == {"server_starved"}
+
+    def test_more_threads_than_cores_are_the_servers_own_doing(self) -> None:
+        assert self.see(wait=0.7, cores=1.9, used=1.0) == set()
+
+    def test_a_busy_machine_that_leaves_the_server_its_share_is_no_trouble(self) -> None:
+        assert self.see(wait=0.1, cores=0.9, used=1.0) == set()
+
+    def test_a_moment_is_nothing(self) -> None:
+        assert self.see(wait=0.7, cores=0.3, used=1.0, seconds=4) == set()
+
+
 class TestGpuLost:
     @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
     def test_a_driver_that_fails_is_told_at_the_next_look_and_its_return_too(self, bench: Bench, error: int) -> None:
@@ -160,10 +188,18 @@ class TestGpuLost:
         assert bench.go(2) == {"gpu_lost"}
         alert = bench.alert("gpu_lost")
         assert alert.severity is AlertSeverity.CRITICAL
+        assert alert.subject == "GPU 0"
         assert "driver error" in alert.summary
         assert "gpu_lost" in bench.go(120)
         bench.nvml.faults = {}
         assert "gpu_lost" not in bench.go(80)
+
+    def test_a_driver_that_fails_names_no_gpu_where_there_are_several(self, tmp_path: Path) -> None:
+        bench = Bench(tmp_path, gpus=2)
+        bench.go(5)
+        bench.nvml.faults = dict.fromkeys(("nvmlDeviceGetUtilizationRates", "nvmlInit"), pynvml.NVML_ERROR_UNKNOWN)
+        bench.go(2)
+        assert bench.alert("gpu_lost").subject == ""
 
     def test_one_of_several(self, tmp_path: Path) -> None:
         bench = Bench(tmp_path, gpus=2)
@@ -222,7 +258,7 @@ class TestGpuThrottled:
     def test_how_bad_it_is_depends_on_the_reason(
         self, bench: Bench, bits: int, severity: AlertSeverity, words: str
     ) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksThrottleReasons"] = bits
+        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = bits
         assert bench.go(5) == set()
         assert bench.go(15) == {"gpu_throttled"}
         alert = bench.alert("gpu_throttled")
@@ -231,11 +267,11 @@ class TestGpuThrottled:
 
     @pytest.mark.parametrize("bits", [0x000, 0x001, 0x002, 0x010, 0x100])
     def test_idle_clocks_and_clocks_that_somebody_set_are_no_throttle(self, bench: Bench, bits: int) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksThrottleReasons"] = bits
+        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = bits
         assert bench.go(30) == set()
 
     def test_a_gpu_without_work_is_not_judged(self, bench: Bench) -> None:
-        bench.nvml.values["nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x8
+        bench.nvml.values["nvmlDeviceGetCurrentClocksEventReasons"] = 0x8
         bench.busy = False
         assert bench.go(30) == set()
 
@@ -248,7 +284,8 @@ class TestGpuMemory:
         ("free_mib", "severity"), [(200, AlertSeverity.WARNING), (30, AlertSeverity.CRITICAL), (300, None)]
     )
     def test_little_of_it_left(self, bench: Bench, free_mib: int, severity: AlertSeverity | None) -> None:
-        memory = type("Memory", (), {"used": 80 * GIB - free_mib * MIB, "total": 80 * GIB})
+        # The driver's own share is neither used nor free.
+        memory = having_memory(used=79 * GIB - free_mib * MIB, free=free_mib * MIB)
         bench.nvml.values["nvmlDeviceGetMemoryInfo"] = memory
         raised = bench.go(15)
         assert raised == ({"gpu_memory_pressure"} if severity else set())
@@ -261,7 +298,7 @@ class TestGpuMemory:
 
         def by_gpu(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
             if name == "nvmlDeviceGetMemoryInfo" and arguments[0] == 1:
-                return type("Memory", (), {"used": 80 * GIB, "total": 80 * GIB})
+                return having_memory(used=79 * GIB, free=0)
             if name == "nvmlDeviceGetComputeRunningProcesses":
                 return [process(SERVER if arguments[0] == 0 else OTHER, 8 * GIB)]
             return answer(name, arguments, options)
@@ -314,7 +351,7 @@ class TestSwap:
             bench.go(1)
         alert = bench.alert("swapping")
         assert "MiB/s move between memory and swap" in alert.summary
-        assert dict(alert.evidence)["read back now"] == f"{1000 * os.sysconf('SC_PAGE_SIZE') / MIB:.2f} MiB/s"
+        assert dict(alert.evidence)["read back now"] == f"{size(1000 * os.sysconf('SC_PAGE_SIZE'))}/s"
         assert bench.go(70) == set()
 
     def test_more_and_more_of_it_in_use(self, bench: Bench) -> None:
@@ -323,8 +360,9 @@ class TestSwap:
             bench.go(1)
         assert "the swap in use grew by" in bench.alert("swapping").summary
 
-    def test_a_short_burst_is_none(self, bench: Bench) -> None:
-        bench.go(30)
+    @pytest.mark.parametrize("seen_s", [3, 30])
+    def test_a_short_burst_is_none(self, bench: Bench, seen_s: int) -> None:
+        bench.go(seen_s)
         bench.pages["pswpin"] += 2000
         bench.kib["SwapFree"] -= 20 << 10
         assert bench.go(30) == set()

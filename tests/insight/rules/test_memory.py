@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from insight.rules.judging import IDLE, OK, WALL, Watch, only, process
-from specdash.core.alerts import AlertSeverity
-from specdash.core.observations import Slot, Slots
 from specdash.core.parameter_catalogue import PARAMETERS
-from specdash.core.proxy_events import RequestEvent
-from specdash.core.proxy_status import ProxyEvents
-from specdash.core.readings import FailureKind, Source
+from specdash.core.proxy_events import ProxyEvents, RequestEvent
+from specdash.core.readings import FailureKind, Slot, Slots, Source
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log_parser import LogParser
 
@@ -159,6 +157,15 @@ def test_conversations_that_were_compacted_pruned_or_before_a_restart_have_lost_
     assert judged(talks(1, cached=False, growth=-350)) == set()
     assert judged(talks(1, cached=False, guardrails=("context_prune:applied",))) == set()
     assert judged(talks(1, cached=False), started=150.0) == set()
+
+
+@pytest.mark.parametrize("unknown", ["prompt_tokens", "cached_tokens"])
+def test_turns_whose_sizes_nobody_told_have_lost_nothing(unknown: str) -> None:
+    events = talks(1, cached=False)
+    untold: dict[str, Any] = {unknown: None}
+    assert judged([replace(event, **untold) for event in events]) == set()
+    every_second = [replace(event, **untold) if at % 2 else event for at, event in enumerate(events)]
+    assert judged(every_second) == set()
 
 
 def test_every_fix_names_a_setting_of_the_backend() -> None:

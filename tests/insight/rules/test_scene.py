@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.insight.picture import BackendState
-from specdash.insight.rules.scene import COARSE_S, FINE_S, KEEP_S, Past, Sample
+from specdash.insight.rules.scene import COARSE_S, FINE_S, KEEP_S, PictureHistory, PictureSample
 
 LIVE, DOWN, LOADING = BackendState.LIVE, BackendState.DOWN, BackendState.LOADING
 
 
-def past(seconds: int, every: float = 1.0) -> Past:
-    kept = Past()
+def past(seconds: int, every: float = 1.0) -> PictureHistory:
+    kept = PictureHistory()
     for step in range(int(seconds / every)):
-        kept.add(Sample(step * every, LIVE, totals={"decode_calls": float(step)}))
+        kept.add(PictureSample(step * every, LIVE, totals={"decode_calls": float(step)}))
     return kept
 
 
@@ -26,7 +26,7 @@ def test_an_hour_is_kept_every_second_of_the_last_quarter() -> None:
     samples = kept.since(float("-inf"))
     assert kept.last.at - samples[0].at <= KEEP_S + 70
     gaps = [later.at - earlier.at for earlier, later in pairwise(samples)]
-    young = [gap for gap, one in zip(gaps, samples[1:], strict=False) if one.at >= kept.last.at - FINE_S + 70]
+    young = [gap for gap, sample in zip(gaps, samples[1:], strict=False) if sample.at >= kept.last.at - FINE_S + 70]
     assert set(young) == {1.0}
     assert max(gaps) == COARSE_S
     assert len(kept) < 1300
@@ -46,27 +46,31 @@ def test_growth_is_what_the_totals_say_thinned_or_not() -> None:
 
 
 def test_tables_that_do_not_change_are_kept_once() -> None:
-    kept = Past()
+    kept = PictureHistory()
     for at in range(100):
-        kept.add(Sample(float(at), LIVE, totals={"decode_calls": 5.0}, warnings={"find_slot": 3}))
-    assert len({id(one.totals) for one in kept.since(0.0)}) == 1
-    assert len({id(one.warnings) for one in kept.since(0.0)}) == 1
+        kept.add(PictureSample(float(at), LIVE, totals={"decode_calls": 5.0}, warnings={"find_slot": 3}))
+    assert len({id(picture_sample.totals) for picture_sample in kept.since(0.0)}) == 1
+    assert len({id(picture_sample.warnings) for picture_sample in kept.since(0.0)}) == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from((0.1, 0.5, 1.0, 5.0, 400.0)), st.sampled_from((LIVE, DOWN, LOADING)))))
 def test_times_rise_the_last_is_the_last_and_no_change_of_state_is_lost(
     steps: list[tuple[float, BackendState]],
 ) -> None:
-    kept, at = Past(), 0.0
+    kept, at = PictureHistory(), 0.0
     changes: list[BackendState] = []
     for pause, state in steps:
         at += pause
-        kept.add(Sample(at, state))
+        kept.add(PictureSample(at, state))
         assert kept.last is not None
         assert (kept.last.at, kept.last.state) == (at, state)
         if not changes or changes[-1] is not state:
             changes.append(state)
     samples = kept.since(float("-inf"))
-    assert [one.at for one in samples] == sorted({one.at for one in samples})
-    seen = [one.state for index, one in enumerate(samples) if not index or samples[index - 1].state is not one.state]
+    assert [sample.at for sample in samples] == sorted({sample.at for sample in samples})
+    seen = [
+        sample.state
+        for index, sample in enumerate(samples)
+        if not index or samples[index - 1].state is not sample.state
+    ]
     assert changes[len(changes) - len(seen) :] == seen

@@ -5,17 +5,18 @@ What a real server can be made to do is in tests/e2e/test_speculation_rules.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from insight.rules.judging import OK, Watch, process
 from insight.speedup_data import baseline, row_of, state
-from specdash.core.alerts import AlertSeverity
-from specdash.core.observations import Counters, Slot, Slots
-from specdash.core.readings import Reading, Source
-from specdash.core.target import Target
+from specdash.core.readings import Counters, Reading, Slot, Slots, Source
+from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped
-from specdash.insight.rules.scene import Past, Scene, sample_of
-from specdash.insight.rules.speculation import speculation_hurting
+from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
+from specdash.insight.rules.speculation import speculation_hurting, speculation_hurting_is_over
 
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "speculation")
 LIMITS = {rule.spec.id: rule.spec.limits for rule in OWN}
@@ -95,19 +96,23 @@ def test_a_server_that_nobody_asked_to_speculate_raises_nothing() -> None:
     assert watch.raised() == set()
 
 
-def hurting(
-    rate: float, parameters: tuple[tuple[str, str], ...] = ()
-) -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
-    """What is said of requests at `rate` against a baseline of 50 tokens per second."""
-    told = state(row_of(12, rate=rate, every_s=8.0, accepted=20, drafted=400), (baseline(),))
-    told.retarget(Target("http://127.0.0.1:8080", parameters=parameters))
+def decoding(rate: float, *, accepted: int = 20, **drafter: Any) -> RuleScene:
+    """Requests at `rate` against a baseline of 50 tokens per second, with this drafter."""
+    told = state(row_of(12, rate=rate, every_s=8.0, accepted=accepted, drafted=400), (baseline(),))
     told.apply(Reading.known(Source.METRICS, NOW - 100, totals(0, 0, 0, 0)))
     told.apply(Reading.known(Source.METRICS, NOW - 1, totals(2400, 4800, 240, 400)))
     picture = told.picture(NOW, WALL, 300.0)
-    past = Past()
+    views = replace(picture.views, drafter=replace(picture.views.drafter, **drafter))
+    picture = replace(picture, views=views)
+    past = PictureHistory()
     past.add(sample_of(picture))
-    scene = Scene(picture, past, told.experiments.samples)
-    return [(one.summary, one.fix) for one in speculation_hurting(scene, LIMITS["speculation_hurting"])]
+    return RuleScene(picture, past, told.experiments.samples)
+
+
+def hurting(rate: float, **drafter: Any) -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
+    """What is said of them."""
+    scene = decoding(rate, **drafter)
+    return [(symptom.summary, symptom.fix) for symptom in speculation_hurting(scene, LIMITS["speculation_hurting"])]
 
 
 def test_decode_slower_than_its_baseline_is_told_with_its_interval() -> None:
@@ -116,10 +121,15 @@ def test_decode_slower_than_its_baseline_is_told_with_its_interval() -> None:
     assert fix == (("LLAMA_SPEC_TYPE", "none"),)
 
 
-def test_the_fix_is_shorter_drafts_where_they_are_longer_than_what_is_accepted() -> None:
-    ((_, fix),) = hurting(30.0, (("spec-type", "draft-simple"), ("spec-draft-n-max", "12")))
-    assert fix == (("LLAMA_DRAFT_MAX", "1"),)
+def test_the_fix_is_the_draft_length_that_the_verdict_names() -> None:
+    ((_, fix),) = hurting(30.0, effective_length=12, best_length=3, best_gain=0.9)
+    assert fix == (("LLAMA_DRAFT_MAX", "3"),)
 
 
 def test_decode_faster_than_its_baseline_is_no_trouble() -> None:
     assert hurting(90.0) == []
+
+
+@pytest.mark.parametrize(("rate", "over"), [(30.0, False), (90.0, True)])
+def test_its_alert_is_over_as_soon_as_the_verdict_says_the_contrary(rate: float, over: bool) -> None:
+    assert speculation_hurting_is_over(decoding(rate, accepted=150)) is over

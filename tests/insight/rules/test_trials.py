@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, rule, working
-from specdash.core.alerts import Symptom
-from specdash.core.observations import Disk, Host
-from specdash.core.readings import FailureKind, Source
-from specdash.core.trials import TrialNote
+from specdash.core.readings import Disk, FailureKind, Host, Source
+from specdash.core.records import Symptom, TrialNote
 from specdash.insight.rules.catalogue import shipped
 
 NOTE = TrialNote("tune", "specdash-backend", WALL, boot=4, planned=12)
@@ -168,7 +166,7 @@ def test_a_full_disk_and_a_hung_slot_are_told_during_a_trial() -> None:
                                   "host_memory_pressure", "swapping", "slot_hung", "proxy_down", "proxy_errors",
                                   "clients_leaving", "port_taken"])  # fmt: skip
 def test_faults_that_no_settings_make_are_judged_as_ever(name: str) -> None:
-    found = next(one.spec for one in shipped() if one.spec.id == name)
+    found = next(item.spec for item in shipped() if item.spec.id == name)
     assert found.trial_s is None
 
 

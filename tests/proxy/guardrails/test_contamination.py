@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails.contamination import MARKER, Cut, cut_back
-from specdash.proxy.messages import Message
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails.history import RESET_MARKER, HistoryCut, cut_back
 from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import Message
 from support.histories import are_pairs_whole, assistant, do_roles_alternate, growing, request, tool_turn, user
 
 SETTINGS = settings_from_env({})
@@ -35,7 +36,7 @@ def test_pairs_stay_whole_and_enough_is_kept(grown: list[list[Message]], keep: i
 
 @given(growing(least=6, most=16))
 def test_a_cut_is_made_again_at_the_same_message_until_it_moves_forward(grown: list[list[Message]]) -> None:
-    cut: Cut | None = None
+    cut: HistoryCut | None = None
     before: tuple[Message, ...] = ()
     for turn, messages in enumerate(grown):
         last = cut
@@ -49,16 +50,18 @@ def test_a_cut_is_made_again_at_the_same_message_until_it_moves_forward(grown: l
         before = made.messages
 
 
-def test_the_first_message_says_so_and_the_note_counts() -> None:
+@pytest.mark.parametrize(("keep", "index"), [(8, 33), (9, 31), (10, 31)])
+def test_the_first_message_says_so_and_the_note_counts(keep: int, index: int) -> None:
     given_request = request(history(20))
-    made, cut, note = cut_back(given_request, 4, None, SETTINGS)
-    assert made.messages[0].content[-1] == {"type": "text", "text": MARKER}
-    assert made.messages[1:] == given_request.messages[33:]
+    settings = settings_from_env({"PROXY_SESSION_CONTAMINATION_KEEP_LAST": str(keep)})
+    made, cut, note = cut_back(given_request, 4, None, settings)
+    assert made.messages[0].content[-1] == {"type": "text", "text": RESET_MARKER}
+    assert made.messages[1:] == given_request.messages[index:]
     assert cut is not None
-    assert cut.index == 33
+    assert cut.index == index
     assert note is not None
-    assert (note.guardrail, note.action) == (Guardrail.CONTAMINATION, Action.APPLIED)
-    assert note.facts == {"streak": 4, "removed": 32, "kept": 9}
+    assert (note.guardrail, note.action) == (Guardrail.CONTAMINATION, GuardrailAction.APPLIED)
+    assert note.facts == {"streak": 4, "removed": index - 1, "kept": 42 - index}
 
 
 def test_below_the_threshold_nothing_is_cut() -> None:
@@ -77,7 +80,7 @@ def test_a_short_history_stays_whole() -> None:
 def test_switched_off_it_leaves_everything_as_it_is() -> None:
     off = settings_from_env({"PROXY_SESSION_CONTAMINATION_BREAKER": "off"})
     given_request = request(history(20))
-    made, _, note = cut_back(given_request, 99, Cut(3, "x"), off)
+    made, _, note = cut_back(given_request, 99, HistoryCut(3, "x"), off)
     assert made is given_request
     assert note is None
 
@@ -113,5 +116,5 @@ def test_a_second_streak_too_early_keeps_the_first_cut() -> None:
 def test_the_latest_removed_instruction_is_not_forgotten() -> None:
     messages = [*history(2), assistant("done"), user("now fix the tests"), *history(20)[1:]]
     made, _, _ = cut_back(dataclasses.replace(request(messages)), STREAK, None, SETTINGS)
-    assert made.messages[0].content[-2]["text"] == MARKER
+    assert made.messages[0].content[-2]["text"] == RESET_MARKER
     assert made.messages[0].content[-1]["text"].endswith("\nnow fix the tests")

@@ -3,10 +3,10 @@ from __future__ import annotations
 import dataclasses
 
 import orjson
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.estimate import (
+from specdash.proxy.guardrails.history import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     message_tokens,
@@ -14,8 +14,8 @@ from specdash.proxy.guardrails.estimate import (
     request_tokens,
     text_tokens,
 )
-from specdash.proxy.messages import Block, Message, Tool, ToolChoice
-from specdash.proxy.translate import chat_body
+from specdash.proxy.translate.parse import Block, Message, Tool, ToolChoice
+from specdash.proxy.translate.translate import chat_body
 from support.histories import assistant, calling, growing, request, result, system, text, tools, user
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 100_000}}
@@ -26,6 +26,7 @@ def of(*blocks: Block, role: str = "user") -> int:
 
 
 @given(st.text())
+@example("文件" * 10)
 def test_a_text_counts_by_its_bytes(words: str) -> None:
     size = len(words.encode())
     assert size / 3.5 <= text_tokens(words) < size / 3.5 + 1
@@ -63,7 +64,7 @@ def test_system_and_tools_are_the_overhead() -> None:
     bare = request([user("hi")])
     assert overhead_tokens(bare) == 0
     offered = dataclasses.replace(bare, tools=(Tool("Read", "d" * 350, {"type": "object"}),))
-    assert 100 < overhead_tokens(offered) < 120
+    assert overhead_tokens(offered) == MESSAGE_TOKENS + text_tokens("Read") + 100 + text_tokens('{"type":"object"}')
     told = dataclasses.replace(bare, system=(text("s" * 350),))
     assert overhead_tokens(told) == 100 + MESSAGE_TOKENS
 
@@ -78,7 +79,7 @@ def test_estimates_of_messages_add_up_and_do_not_depend_on_each_other(history: l
     messages = history[-1]
     whole = request_tokens(request(messages))
     assert whole == sum(message_tokens(message) for message in messages)
-    assert whole == request_tokens(request(messages[:1])) + sum(message_tokens(one) for one in messages[1:])
+    assert whole == request_tokens(request(messages[:1])) + sum(message_tokens(message) for message in messages[1:])
 
 
 @given(growing())

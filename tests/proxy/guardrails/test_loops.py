@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 
-from specdash.core.proxy_events import Action, Guardrail
+from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails.loops import LoopState, break_loop, loop_state
-from specdash.proxy.messages import Message, ToolChoice
 from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import Message, ToolChoice
 from support.histories import assistant, calling, growing, request, result, system, text, tool_turn, tools, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specdash.proxy.guardrails import Note
-    from specdash.proxy.messages import MessagesRequest
+    from specdash.proxy.guardrails import GuardrailNote
+    from specdash.proxy.translate.parse import MessagesRequest
 
 SETTINGS = settings_from_env({})
 OFF = settings_from_env({"PROXY_LOOP_BREAKER": "off"})
@@ -25,8 +25,8 @@ TASK = [user("the task")]
 TOOLS = tools("Read", "Grep", "Edit")
 
 
-def turns(count: int, one: Callable[[int], list[Message]]) -> list[Message]:
-    return [message for turn in range(count) for message in one(turn)]
+def turns(count: int, function: Callable[[int], list[Message]]) -> list[Message]:
+    return [message for turn in range(count) for message in function(turn)]
 
 
 def same(turn: int) -> list[Message]:
@@ -65,7 +65,7 @@ def parallel(turn: int) -> list[Message]:
 def swapped_results(turn: int) -> list[Message]:
     made = calling(turn, ("Read", {}), ("Grep", {}))
     found = [f"a{turn}", "b"] if turn % 2 else ["b", f"a{turn}"]
-    return [made, Message("user", tuple(result(turn, one, place) for place, one in enumerate(found)))]
+    return [made, Message("user", tuple(result(turn, name, place) for place, name in enumerate(found)))]
 
 
 def errors(turn: int) -> list[Message]:
@@ -101,7 +101,7 @@ def asked_again(turn: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("one", "count", "repeats", "period", "looping"),
+    ("taken_turn", "count", "repeats", "period", "looping"),
     [
         (same, 0, 0, 0, False),
         (same, 1, 1, 1, False),
@@ -130,8 +130,10 @@ def asked_again(turn: int) -> list[Message]:
         (asked_again, 40, 0, 0, False),
     ],
 )
-def test_truth_table(one: Callable[[int], list[Message]], count: int, repeats: int, period: int, looping: bool) -> None:
-    state = loop_state(TASK + turns(count, one), SETTINGS)
+def test_truth_table(
+    taken_turn: Callable[[int], list[Message]], count: int, repeats: int, period: int, looping: bool
+) -> None:
+    state = loop_state(TASK + turns(count, taken_turn), SETTINGS)
     assert (state.repeats, state.period, state.is_looping) == (repeats, period, looping)
     assert state.no_progress == repeats - period
 
@@ -203,8 +205,8 @@ def test_patterns_name_the_tools_of_each_turn_of_the_cycle() -> None:
 
 @given(growing(most=8))
 def test_the_state_is_a_function_of_the_history(history: list[list[Message]]) -> None:
-    states = [loop_state(one, SETTINGS) for one in history]
-    assert states == [loop_state(one, SETTINGS) for one in history]
+    states = [loop_state(row, SETTINGS) for row in history]
+    assert states == [loop_state(row, SETTINGS) for row in history]
     for state in states:
         assert 0 <= state.no_progress <= state.repeats <= state.turns
         assert len(state.patterns) == state.period <= 3
@@ -212,7 +214,7 @@ def test_the_state_is_a_function_of_the_history(history: list[list[Message]]) ->
 
 def broken(
     messages: Sequence[Message], kind: str = "auto", *, forced: int = 0, utilisation: float | None = None, **fields: Any
-) -> tuple[MessagesRequest, MessagesRequest, tuple[Note, ...]]:
+) -> tuple[MessagesRequest, MessagesRequest, tuple[GuardrailNote, ...]]:
     settings = fields.pop("settings", SETTINGS)
     choice = ToolChoice(kind, "Read" if kind == "tool" else None, parallel=False)
     given_request = request(TASK + list(messages), tools=TOOLS, tool_choice=choice, **fields)
@@ -229,7 +231,7 @@ def test_a_loop_is_named_in_the_last_user_message() -> None:
     assert added["text"].startswith("[LOOP BREAKER: the last 9 tool turns only repeated the same calls (Read)")
     assert made.tool_choice == given_request.tool_choice
     (note,) = notes
-    assert (note.guardrail, note.action) == (Guardrail.LOOP_BREAKER, Action.APPLIED)
+    assert (note.guardrail, note.action) == (Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED)
     assert note.facts == {"repeats": 9, "period": 1, "no_progress": 8, "tools": ["Read"], "stage": 1}
 
 
@@ -237,7 +239,7 @@ def test_a_loop_is_named_in_the_last_user_message() -> None:
 def test_a_loop_releases_a_forced_choice(kind: str) -> None:
     _, made, notes = broken(turns(8, same), kind)
     assert made.tool_choice == ToolChoice("auto", None, parallel=False)
-    assert [note.action for note in notes] == [Action.APPLIED, Action.RELEASED]
+    assert [note.action for note in notes] == [GuardrailAction.APPLIED, GuardrailAction.RELEASED]
     assert notes[1].facts["reason"] == "loop"
 
 
@@ -284,7 +286,7 @@ def test_polling_is_no_loop_however_long(name: str, arguments: dict[str, Any]) -
     assert made is given_request
     assert notes == ()
     state = loop_state(given_request.messages, SETTINGS)
-    assert (state.is_polling, state.is_looping, state.repeats) == (True, False, 60)
+    assert (state.is_looping, state.repeats) == (False, 60)
 
 
 @pytest.mark.parametrize(("name", "arguments"), NOT_WAITING)
@@ -304,10 +306,10 @@ def test_a_cycle_in_which_one_call_waits_polls() -> None:
 def test_turns_whose_tools_take_long_keep_their_tools() -> None:
     given_request = request(TASK + turns(30, same), tools=TOOLS)
     state = loop_state(given_request.messages, SETTINGS)
-    for pause_s, choice in ((None, "none"), (0.2, "none"), (60.0, "auto")):
+    for pause_s, choice in ((None, "none"), (4.9, "none"), (5.0, "auto")):
         made, notes = break_loop(given_request, state, SETTINGS, forced=0, utilisation=None, pause_s=pause_s)
         assert made.tool_choice.kind == choice
-        assert [note.action for note in notes] == [Action.APPLIED]
+        assert [note.action for note in notes] == [GuardrailAction.APPLIED]
         assert made.tool_choice.is_ours == (choice == "none")
 
 
@@ -343,7 +345,7 @@ def test_when_a_forced_choice_is_released(
     assert made.tool_choice == ToolChoice("auto", None, parallel=False)
     assert made.messages == given_request.messages
     (note,) = notes
-    assert (note.action, note.facts["reason"], note.facts["forced"]) == (Action.RELEASED, reason, forced)
+    assert (note.action, note.facts["reason"], note.facts["forced"]) == (GuardrailAction.RELEASED, reason, forced)
     assert note.facts.get("utilisation") == utilisation
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails.narrowing import narrow
-from specdash.proxy.messages import Message, MessagesRequest, Tool, ToolChoice
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails.tools import narrow
 from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import Message, MessagesRequest, Tool, ToolChoice
 from support.histories import assistant, request, tool_turn, user
 
 ON = settings_from_env({"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "3"})
@@ -35,7 +35,7 @@ def test_the_relevant_tools_stay_in_the_clients_order() -> None:
     assert names(made) == ["tool_0", "WebFetch", "sql_query"]
     assert chosen == frozenset(names(made))
     assert note is not None
-    assert (note.guardrail, note.action) == (Guardrail.TOOL_NARROWING, Action.APPLIED)
+    assert (note.guardrail, note.action) == (Guardrail.TOOL_NARROWING, GuardrailAction.APPLIED)
     assert note.facts == {"before": 16, "after": 3}
 
 
@@ -49,6 +49,14 @@ def test_tools_in_use_stay_besides_those_kept() -> None:
     made, chosen, _ = narrow(asked(*messages, choice=ToolChoice("tool", "tool_12")), None, ON)
     assert names(made) == ["tool_0", "tool_9", "tool_12", "WebFetch", "sql_query"]
     assert chosen == frozenset(names(made))
+
+
+def test_a_session_that_uses_every_tool_is_offered_every_tool() -> None:
+    given_request = asked(TASK, *(message for tool in OFFERED for message in tool_turn(0, tool.name, {}, "x")))
+    made, chosen, note = narrow(given_request, None, ON)
+    assert made is given_request
+    assert chosen == frozenset(tool.name for tool in OFFERED)
+    assert note is None
 
 
 def test_later_requests_keep_the_choice_whatever_is_said_then() -> None:

@@ -7,12 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails.estimate import request_tokens, text_tokens
-from specdash.proxy.guardrails.history import RECALL_CHARS
-from specdash.proxy.guardrails.prune import HEAD, MARKER, MARKER_TOKENS, OVERSIZED, TAIL, prune, shortened_results
-from specdash.proxy.messages import Message
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails.history import (
+    HEAD,
+    MARKER_TOKENS,
+    OVERSIZED,
+    PRUNED_MARKER,
+    RECALL_CHARS,
+    TAIL,
+    prune,
+    request_tokens,
+    shortened_results,
+    text_tokens,
+)
 from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import Message
 from support.histories import (
     are_pairs_whole,
     assistant,
@@ -29,7 +38,7 @@ from support.histories import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.proxy.messages import MessagesRequest
+    from specdash.proxy.translate.parse import MessagesRequest
 
 SETTINGS = settings_from_env({})
 THRESHOLD, TARGET = SETTINGS.context_prune_threshold, SETTINGS.context_prune_target_fraction
@@ -67,7 +76,9 @@ def test_first_message_and_last_exchange_stay(history: list[list[Message]], wind
     last_user = max(index for index, message in enumerate(messages) if message.role == "user")
     assert made.messages[last_call - removed] is messages[last_call]
     assert made.messages[last_user - removed] is messages[last_user]
-    assert [one.role for one in made.messages[last_call - removed :]] == [one.role for one in messages[last_call:]]
+    assert [message.role for message in made.messages[last_call - removed :]] == [
+        message.role for message in messages[last_call:]
+    ]
 
 
 @given(growing(), WINDOWS, SCALES)
@@ -123,16 +134,16 @@ def test_below_the_threshold_the_request_is_the_same_object(
     assert (note is None) == (made is given_request)
 
 
-@given(growing(), WINDOWS)
-def test_the_note_tells_the_sizes(history: list[list[Message]], window: int) -> None:
+@given(growing(), WINDOWS, SCALES)
+def test_the_note_tells_the_sizes(history: list[list[Message]], window: int, scale: float) -> None:
     given_request = request(history[-1])
-    made, note = prune(given_request, window, SETTINGS)
+    made, note = prune(given_request, window, SETTINGS, scale)
     if note is None:
         return
-    assert (note.guardrail, note.action) == (Guardrail.CONTEXT_PRUNE, Action.APPLIED)
+    assert (note.guardrail, note.action) == (Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED)
     facts = note.facts
-    assert facts["before"] == request_tokens(given_request)
-    assert facts["after"] == request_tokens(made)
+    assert facts["before"] == round(request_tokens(given_request) * scale)
+    assert facts["after"] == round(request_tokens(made) * scale)
     assert facts["kept"] == len(made.messages)
     assert facts["removed"] == len(given_request.messages) - len(made.messages)
     assert facts["window"] == window
@@ -140,17 +151,19 @@ def test_the_note_tells_the_sizes(history: list[list[Message]], window: int) -> 
 
 def test_a_cut_lasts_for_many_turns() -> None:
     cuts = [pruned(long_history(turns), 16_000)[1] for turns in range(1, 200)]
-    moves = sum(1 for one, other in pairwise(cuts) if one != other)
+    moves = sum(1 for number, other in pairwise(cuts) if number != other)
     assert cuts[-1] > 300
     assert moves < 60
 
 
-def test_after_a_move_the_size_is_below_the_target() -> None:
+@pytest.mark.parametrize("share", [0, 0.3])
+def test_after_a_move_the_size_is_below_the_target(share: float) -> None:
     removed = 0
+    prompt = ({"type": "text", "text": "s" * int(3.5 * share * 16_000)},)
     for turns in range(1, 100):
-        made, now = pruned(long_history(turns), 16_000)
-        if now > removed:
-            assert request_tokens(made) < TARGET * 16_000
+        made, note = prune(request(long_history(turns), system=prompt), 16_000, SETTINGS)
+        now = note.facts["removed"] if note else 0
+        assert request_tokens(made) < (TARGET if now > removed else THRESHOLD) * 16_000
         removed = now
     assert removed
 
@@ -165,12 +178,12 @@ def test_the_marker_says_what_is_gone() -> None:
 
 
 def test_no_marker_is_larger_than_what_is_reckoned_for_it() -> None:
-    assert text_tokens(MARKER.format(messages=10**7, tokens=10**9)) < MARKER_TOKENS
+    assert text_tokens(PRUNED_MARKER.format(messages=10**7, tokens=10**9)) < MARKER_TOKENS
 
 
 def test_a_steady_scale_changes_where_it_cuts_not_what_the_marker_says() -> None:
     histories = [long_history(60), long_history(61)]
-    texts = {prune(request(one), 16_000, SETTINGS)[0].messages[0].content[-1]["text"] for one in histories}
+    texts = {prune(request(history), 16_000, SETTINGS)[0].messages[0].content[-1]["text"] for history in histories}
     assert len(texts) == 1
     assert pruned(histories[0], 16_000, 1.4)[1] > pruned(histories[0], 16_000)[1]
 
@@ -188,16 +201,20 @@ def test_a_huge_removed_instruction_is_kept_in_part() -> None:
     recalled = made.messages[0].content[-1]["text"]
     assert recalled.endswith("x end")
     assert RECALL_CHARS < len(recalled) < RECALL_CHARS + 200
+    for length in (RECALL_CHARS, RECALL_CHARS + 1):
+        messages[8] = user("x" * length)
+        whole = pruned(messages, 32_000)[0].messages[0].content[-1]["text"].endswith("messages:]\n" + "x" * length)
+        assert whole is (length == RECALL_CHARS)
 
 
-def test_a_request_of_a_few_large_results_keeps_its_recent_exchanges_and_shortens_old_results() -> None:
-    made, note = prune(request(long_history(4, size=9000)), 12_000, SETTINGS)
+@pytest.mark.parametrize(("turns", "removed"), [(4, 0), (6, 4), (8, 8)])
+def test_large_results_are_shortened_where_they_are_old_and_whole_in_recent_exchanges(turns: int, removed: int) -> None:
+    made, note = prune(request(long_history(turns, size=9000)), 12_000, SETTINGS)
     assert note is not None
-    assert note.facts["removed"] == 0
-    assert note.facts["shortened"] == 2
+    assert (note.facts["removed"], note.facts["shortened"]) == (removed, 2)
     old = made.messages[2].content[0]["content"]
     assert old == "r" * HEAD + "\n...[TRUNCATED]...\n" + "r" * TAIL
-    assert [len(one.content[0]["content"]) for one in made.messages[6::2]] == [9000, 9000]
+    assert [len(message.content[0]["content"]) for message in made.messages[6::2]] == [9000, 9000]
 
 
 def test_texts_in_lists_are_shortened_and_small_ones_left() -> None:
@@ -217,6 +234,8 @@ def test_a_system_prompt_above_the_target_leaves_its_room_to_the_conversation(wi
     assert note is not None
     assert note.facts["after"] < window
     assert len(made.messages) > 5
+    cuts = [prune(request(history[:end], system=prompt, tools=offered), window, SETTINGS)[1] for end in range(101, 121)]
+    assert len({note.facts["removed"] for note in cuts if note is not None}) < 8, "a cut lasts for more than a turn"
 
 
 def test_no_room_at_all_leaves_the_overflow_to_the_upstream() -> None:

@@ -32,6 +32,7 @@ ENDLESS = [
     "a" * 20_000 + SENTENCE * 120,
     "".join(f"step {number} is done, " for number in range(25)) * 12,
     "的文件再检查一次。" * 600,
+    "再检查文件。\n" * 500,
     "</parameter>\n</function>\nyou must call a tool\n" * 100,
     "0, " * 9000,
     "!" * 25_000,
@@ -40,6 +41,10 @@ ENDLESS = [
     "Let me check the file `a.py` again (3).\n" * 120,
     "Let me look at that again.\n\n" * 150,
     "Wait, I should check src/app.py first. " * 120,
+    "Let me check.\n" * 250,
+    "Let me (really) check.\n" * 150,
+    "so it is ...\n" * 300,
+    "So I will read this,that and more.\n" * 120,
     "INSERT INTO orders (id, state) VALUES (DEFAULT, 'pending');\n" * 1200,
     "```python\nx = 1\n```\n" + "So I will read the file once more.\n" * 150,
 ]
@@ -92,7 +97,7 @@ def test_it_is_noticed_soon_after_the_limit() -> None:
     fed = 0
     while not watch.feed(SENTENCE):
         fed += len(SENTENCE)
-    assert 3000 - len(SENTENCE) <= fed <= 3000 + 600
+    assert fed + len(SENTENCE) == 3072, "the first whole block of 256 behind the limit"
 
 
 def test_a_unit_needs_eight_turns() -> None:
@@ -152,7 +157,7 @@ def test_the_cut_swallows_everything_from_there_on() -> None:
     assert [kind for kind, _ in sink.pieces] == ["thinking", "tool", "arguments"]
     for _ in range(1500):
         cut.text(SENTENCE)
-    assert cut.tripped
+    assert cut.is_cut
     assert 3000 <= len(sink.all_text) <= 3600
     passed = len(sink.pieces)
     cut.text("more")
@@ -167,7 +172,7 @@ def test_reasoning_is_watched_too() -> None:
     cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
     for _ in range(1500):
         cut.thinking(SENTENCE)
-    assert cut.tripped
+    assert cut.is_cut
     assert len(sink.pieces) < 130
 
 
@@ -177,5 +182,5 @@ def test_an_untripped_cut_passes_every_fragment(fragments: list[str]) -> None:
     cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
     for fragment in fragments:
         cut.text(fragment)
-    assert not cut.tripped
+    assert not cut.is_cut
     assert sink.texts == fragments

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.retry import empty_retry, malformed_retry, required_retry
+from specdash.proxy.guardrails.malformed import empty_retry, malformed_retry, required_retry
 from specdash.proxy.settings import settings_from_env
 
 SETTINGS = settings_from_env({})
@@ -42,7 +42,7 @@ def test_a_later_attempt_is_never_greedy_again(setting: str, attempt: int, used:
     assert malformed_retry(CHAT, settings, attempt)["temperature"] == used
 
 
-@pytest.mark.parametrize(("cap", "current", "sent"), [(2048, 100, 100), (2048, None, 2048), (0, 8000, 8000)])
+@pytest.mark.parametrize(("cap", "current", "sent"), [(2048, 100, 100), (2048, None, 2048), (1, 9, 1), (0, 8000, 8000)])
 def test_the_cap_only_lowers(cap: int, current: int | None, sent: int) -> None:
     chat = {key: value for key, value in CHAT.items() if key != "max_tokens"}
     if current is not None:

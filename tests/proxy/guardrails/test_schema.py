@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.schema import problem
-from specdash.proxy.messages import Tool
+from specdash.proxy.guardrails.dialects import problem
+from specdash.proxy.translate.parse import Tool
 from support.offered_tools import GREP, WRITE
 
 FITS = [
@@ -64,22 +64,36 @@ def test_an_input_is_an_object(value: Any) -> None:
 
 
 def test_true_is_not_one() -> None:
-    one = Tool("T", "", {"properties": {"a": {"enum": [1]}}})
-    assert problem(one, {"a": 1}) is None
-    assert problem(one, {"a": True}) is not None
+    tool = Tool("T", "", {"properties": {"a": {"enum": [1]}}})
+    assert problem(tool, {"a": 1}) is None
+    assert problem(tool, {"a": True}) is not None
 
 
 def test_alternatives_are_tried_one_by_one() -> None:
     either = {"oneOf": [{"type": "string", "enum": ["all"]}, {"type": "integer"}]}
-    one = Tool("T", "", {"properties": {"a": either}})
-    assert problem(one, {"a": "all"}) is None
-    assert problem(one, {"a": 4}) is None
-    assert problem(one, {"a": "some"}) is not None
+    tool = Tool("T", "", {"properties": {"a": either}})
+    assert problem(tool, {"a": "all"}) is None
+    assert problem(tool, {"a": 4}) is None
+    assert problem(tool, {"a": "some"}) is not None
 
 
 def test_a_reference_allows_anything() -> None:
-    one = Tool("T", "", {"properties": {"a": {"$ref": "#/$defs/a"}, "b": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}})
-    assert problem(one, {"a": 1, "b": 2}) is None
+    either = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    tool = Tool("T", "", {"properties": {"a": {"$ref": "#/$defs/a"}, "b": either, "c": {"anyOf": 3}}})
+    assert problem(tool, {"a": 1, "b": 2, "c": 3}) is None
+
+
+def test_the_third_level_is_the_clients_business() -> None:
+    number = {"type": "integer"}
+    nested, listed = {"properties": {"a": number}}, {"type": "array", "items": number}
+    for schema, good, bad, deeper in (
+        (nested, {"a": 1}, {"a": "x"}, {"properties": {"a": nested}}),
+        (listed, [1], ["x"], {"properties": {"a": {"items": listed}}}),
+    ):
+        tool = Tool("T", "", {"properties": {"a": schema, "b": deeper, "c": {"items": deeper}}})
+        assert problem(tool, {"a": good}) is None
+        assert "is string, not integer" in (problem(tool, {"a": bad}) or "")
+        assert problem(tool, {"b": {"a": [bad] if schema is listed else bad}, "c": [{"a": bad}]}) is None
 
 
 _JSON = st.recursive(

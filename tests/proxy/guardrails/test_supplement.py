@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails.supplement import RULES, supplemented, text_of
-from specdash.proxy.messages import Message, MessagesRequest, Tool
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails.tools import RULES, supplemented, text_of
 from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import Message, MessagesRequest, Tool
 
 TOOLS = (Tool("Read", "reads a file", {"type": "object"}),)
 SYSTEM = ({"type": "text", "text": "You are helpful."},)
@@ -27,7 +27,7 @@ def test_the_rules_become_the_last_system_block(mode: str) -> None:
     assert block["text"].endswith("\n</agentic-protocol>")
     assert all(rule in block["text"] for rule in RULES[mode])
     assert note is not None
-    assert (note.guardrail, note.action, note.facts) == (Guardrail.SUPPLEMENT, Action.APPLIED, {"mode": mode})
+    assert (note.guardrail, note.action, note.facts) == (Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": mode})
 
 
 @pytest.mark.parametrize("mode", sorted(RULES))

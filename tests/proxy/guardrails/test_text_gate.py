@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdash.proxy.guardrails.dialects import DIALECTS
 from specdash.proxy.guardrails.malformed import inspect
-from specdash.proxy.guardrails.text_gate import PseudoCallGate
+from specdash.proxy.guardrails.markup_search import PseudoCallGate
 from support.offered_tools import TOOLS
 from support.recording_sink import RecordingSink
 
@@ -35,6 +35,13 @@ HELD = [
     ("a\n", "<tool_c"),
     ("<parameter x>\n", "</parameter>\n</parameter>\n"),
     ("Look. ", HERMES),
+    ("Look.   ", HERMES),
+    ("Look", "<"),
+    ("Look.\n", "<function=Re"),
+    ("Look.\n", "<invoke na"),
+    ("Look.\n", "<parameter=pattern>\na\n</parameter>\n<parameter=mode>\nfiles"),
+    ("Look.\n", "<tool_call>Re"),
+    ("Look.\n", "<|python_tag|>Rea"),
 ]
 PASSED = [
     "Done.",
@@ -46,13 +53,20 @@ PASSED = [
     "```xml\n" + HERMES + "\n```\n",
     "~~~\n" + HERMES + "\n```\n",
     "    " + HERMES.replace("\n", "\n    "),
-    '{"name": "Bob"}',
-    '{"files": []}',
+    '{"name": "Bob", "arguments": {"age": 4',
+    '{"name": 3, "arguments": {"age": 4',
+    '{"function": "Bob", "parameters": {"age": 4',
+    '{"type": "module", "name": "Read',
+    '{"files": ["a"',
+    HERMES.replace("/a", "/a" * 400) + "\nmore",
     "```js\n{}\n```",
     "```json\n[]\n```",
     'text\n{"name": "Read", "arguments": {}}',
     "<parameter name='x'>\n</parameter>\nmore",
     "<tool_call> is a tag\n<function=f> too\n",
+    "Look.    " + HERMES.replace("\n", ""),
+    "    Look. " + HERMES.replace("\n", ""),
+    "~~~\nLook. " + HERMES.replace("\n", ""),
     "",
 ]
 
@@ -79,8 +93,8 @@ def test_refuted_fragments_are_released_as_they_came() -> None:
     gate, sink = gated(["See\n<", "tool_", "call"])
     assert sink.texts == []
     assert gate.held == "<tool_call"
-    gate.text("er>")
-    assert sink.texts == ["See\n<", "tool_", "call", "er>"]
+    gate.text("e")
+    assert sink.texts == ["See\n<", "tool_", "call", "e"]
 
 
 def test_fragments_before_the_one_with_the_call_do_not_wait() -> None:
@@ -127,7 +141,7 @@ def test_nothing_is_held_without_tools() -> None:
     assert gate.held == ""
 
 
-DIALECT_WORDS = sorted({one for dialect in DIALECTS for one in (*dialect.opens, *dialect.closes, dialect.sample)})
+DIALECT_WORDS = sorted({name for dialect in DIALECTS for name in (*dialect.opens, *dialect.closes, dialect.sample)})
 _PIECES = st.sampled_from([
     "<tool_call>", "</tool_call>", "{", '{"name": "Read", "arguments": {}}', '"name": "', "<function=Read>",
     "<parameter=a>", "<parameter x>", "</parameter>", "</function>", "```", "```json", "~~~", "`", "[TOOL_CALLS]", "[",
@@ -146,6 +160,7 @@ def fragmented(draw: st.DrawFn) -> list[str]:
 
 
 @given(fragmented())
+@example(["In ", "step 1", ". ", HERMES])
 def test_fragments_do_not_decide(fragments: list[str]) -> None:
     text = "".join(fragments)
     outcomes = []

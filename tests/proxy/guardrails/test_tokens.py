@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails.tokens import LEAST_CAP, max_tokens
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails.history import LEAST_CAP, max_tokens
 from specdash.proxy.settings import ProxySettings, settings_from_env
 from support.histories import request, tools, user
 
@@ -26,7 +26,7 @@ def sent(
     found, note = max_tokens(asked, prompt, window, settings)
     assert (note is None) == (found == requested)
     if note is not None:
-        assert (note.guardrail, note.action) == (Guardrail.MAX_TOKENS, Action.APPLIED)
+        assert (note.guardrail, note.action) == (Guardrail.MAX_TOKENS, GuardrailAction.APPLIED)
         assert note.facts == {"requested": requested, "sent": found}
     return found
 

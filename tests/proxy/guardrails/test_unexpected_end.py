@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdash.proxy.guardrails.unexpected_end import announces_action, is_unexpected_end
-from specdash.proxy.messages import Block, Message, MessagesRequest, ToolChoice
+from specdash.proxy.guardrails.malformed import announces_action, is_unexpected_end
+from specdash.proxy.translate.parse import Block, Message, MessagesRequest, ToolChoice
 from support.offered_tools import TOOLS, call
 
 RESULT: Block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
@@ -43,6 +43,7 @@ ANNOUNCED = [
     "Let me check if the file exists:",
     "```\nold output\n```\n\nI'll run it again:",
     "Now running the tests:",
+    "   Let me read the file:",
 ]
 PROPER = [
     "Done.",
@@ -68,6 +69,7 @@ PROPER = [
     "I ran the tests and they pass.",
     "Here is the summary:\n\n- I'll keep the name\n- Let me read the file",
     "1. Let me read the file:",
+    "    Let me read the file:",
     "Run it with:\n\n```\nmake test\n```",
     "I'll run this:\n```\nmake test",
     "| step | result |\n|---|---|\n| Let me run | ok |",

@@ -48,13 +48,18 @@ def _reading_draft(
 
 
 def write_eagle3(
-    path: Path, *, reads: tuple[int, ...] = (0, 1, 2), target_width: int = WIDTH, wrong_every: int = 0
+    path: Path,
+    *,
+    reads: tuple[int, ...] = (0, 1, 2),
+    target_width: int = WIDTH,
+    wrong_every: int = 0,
+    heads: int = 4,
 ) -> Path:
     """An EAGLE-3 draft for targets of `target_width`; it reads three of their layers.
 
     The norm before the residual, with weights of zero, keeps what it read and what it drafted before out of the sum.
     """
-    model = _reading_draft(path, "eagle3", reads)
+    model = _reading_draft(path, "eagle3", reads, heads=heads, keys=heads, size=WIDTH // heads)
     model.number("target_hidden_size", target_width)
     model.writer.add_bool("eagle3.norm_before_residual", True)
     model.tensor("fc.weight", np.zeros((WIDTH, 3 * target_width)))
@@ -82,17 +87,18 @@ def write_dspark(
     reads: tuple[int, ...] = (0, 1),
     wrong_every: int = 0,
     confident: bool = True,
+    heads: int = 4,
 ) -> Path:
     """A DFlash draft with the Markov head of DSpark: only that head says anything, and it knows the token before.
 
     With `confident` it has a confidence head, too, which is sure of everything.
     """
-    model = _reading_draft(path, "dflash", reads)
+    model = _reading_draft(path, "dflash", reads, heads=heads, keys=heads, size=WIDTH // heads)
     _block_keys(model, block, reads)
     for part in "qkv":
         model.noise(f"blk.0.attn_{part}.weight", WIDTH, WIDTH)
     for part in "qk":
-        model.tensor(f"blk.0.attn_{part}_norm.weight", np.ones(WIDTH // 4))
+        model.tensor(f"blk.0.attn_{part}_norm.weight", np.ones(WIDTH // heads))
     model.tensor("blk.0.attn_output.weight", np.zeros((WIDTH, WIDTH)))
     model.tensor("output.weight", np.zeros((len(TOKENS), WIDTH)))
     model.tensor("markov_w1.weight", embeddings())

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.control.preflight.context import PreflightContext
+from specdash.control.preflight.context import Findings, PreflightContext
 from specdash.core.changes import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.core.findings import Finding
+    from specdash.core.errors import Finding
 
 __all__ = ["PreflightContext", "check"]
 
@@ -23,9 +23,40 @@ __all__ = ["PreflightContext", "check"]
 def check(role: Role, values: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
     """What is to be said of `values`, the whole wanted settings of a service, errors first. Safe from any thread."""
     if role is Role.BACKEND:
-        from specdash.control.preflight import backend
+        return _backend_findings(values, context)
+    from specdash.control.preflight.proxy import proxy_findings
 
-        return backend.check(values, context)
-    from specdash.control.preflight import proxy
+    return proxy_findings(values, context)
 
-    return proxy.check(values, context)
+
+def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
+    """Every rule about a backend, in the order in which one depends on another."""
+    from specdash.control.preflight.machine import check_disk, check_listening
+    from specdash.control.preflight.memory import check_engine, check_memory
+    from specdash.control.preflight.models import check_decisions, check_draft, check_files, check_models
+    from specdash.control.preflight.proxy import check_pair
+    from specdash.control.preflight.settings import BackendSubject, check_env_lines, check_restart, read_values
+    from specdash.control.preflight.speculation import check_sizes, check_speculation, check_synthetic
+
+    out = Findings({**(context.other or {}), **wanted})
+    check_env_lines(wanted, context, out)
+    runs = wanted if context.running is None else context.running
+    read = read_values(runs, context, out)
+    if read.settings is not None:
+        bare = BackendSubject(runs, context, read.settings, read.dropped)
+        check_engine(bare, out)
+        subject = check_decisions(check_files(bare, out), out)
+        check_models(subject, out)
+        check_speculation(subject, out)
+        check_synthetic(subject, out)
+        check_draft(subject, out)
+        check_sizes(subject, out)
+        check_memory(subject, out)
+        check_listening(subject, out)
+        if context.other is not None:
+            check_pair(runs, context.other, context, out)
+        check_disk(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
+    else:
+        check_disk(context, out)
+    check_restart(Role.BACKEND, context, out)
+    return out.sorted()

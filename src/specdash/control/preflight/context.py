@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import threading
+import time
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
-from specdash.control.preflight.gpus import nvml_gpus
 from specdash.core.changes import is_secret
-from specdash.core.findings import Finding, Severity
+from specdash.core.errors import Finding, Severity
 from specdash.core.masking import MASK, without_secrets
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from specdash.control.services import ManagedService
+    from specdash.control.services.services import ManagedService
     from specdash.core.changes import Role
-    from specdash.core.observations import Gpus
+    from specdash.core.errors import Problem
+    from specdash.core.readings import Gpus, Reading
+
+
+# What NVML says now, asked for at most every two seconds: a check runs at every keystroke in the dashboard.
+
+_GOOD_FOR_S = 2.0
+_ABSENT_FOR_S = 30.0
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: Gpus | None = None
+        self._due = 0.0
+        self._collector: Any = None
+
+    def look(self) -> Gpus | None:
+        with self._lock:
+            if time.monotonic() >= self._due:
+                if self._collector is None:
+                    from specdash.collect.gpu import GpuCollector
+
+                    self._collector = GpuCollector(self._take)
+                self._collector.step(_GOOD_FOR_S)
+                self._due = time.monotonic() + (_ABSENT_FOR_S if self._seen is None else _GOOD_FOR_S)
+            return self._seen
+
+    def _take(self, reading: Reading[Gpus]) -> None:
+        self._seen = reading.value
+
+
+_WATCH = _Watch()
+
+
+def nvml_gpus() -> Gpus | None:
+    """The GPUs of this machine, None when NVML shows none."""
+    return _WATCH.look()
+
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 _SHORTEST_SECRET = 4
-_ADVICE = re.compile(
-    r"`|(use|set|unset|remove|lower|raise|write|close|correct|name|download|stop|start|put|make|mend|install|convert|"
-    r"change|create|choose|run|did you|only tab|escape|end) ?\b"
-)
-"""What the part of a message begins with that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +86,10 @@ class PreflightContext:
     gpus: Callable[[], Gpus | None] = nvml_gpus
     """What the GPUs say; None where there are none."""
     probe_engine: bool = True
-    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait."""
+    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait, and for a
+    binary inside of a container."""
+    ports_here: bool = True
+    """Whether it listens on this machine itself, and not in a network of its own."""
 
 
 class Findings:
@@ -76,13 +113,17 @@ class Findings:
         """Something worth a line."""
         self._add(rule, Severity.INFO, message, key, fix)
 
+    def of(self, severity: Severity, rule: str, problem: Problem, *, where: str = "", fix: str = "") -> None:
+        """A problem that somebody else found; `where` goes before it, and `fix` is for one that tells none."""
+        self._add(rule, severity, f"{where}{problem.what}", problem.key, problem.fix or fix)
+
     def has(self, rule: str) -> bool:
         """Whether this rule has found anything yet."""
-        return any(one.rule == rule for one in self._found)
+        return any(finding.rule == rule for finding in self._found)
 
     def sorted(self) -> tuple[Finding, ...]:
         """All of them, errors first, and otherwise in the order they were found."""
-        return tuple(sorted(self._found, key=lambda one: _ORDER.index(one.severity)))
+        return tuple(sorted(self._found, key=lambda finding: _ORDER.index(finding.severity)))
 
     def _add(self, rule: str, severity: Severity, message: str, key: str | None, fix: str) -> None:
         self._found[Finding(rule, severity, self._clean(message), key, self._clean(fix))] = None
@@ -94,21 +135,6 @@ class Findings:
         return text
 
 
-def blamed(message: str, keys: Iterable[str]) -> str | None:
-    """The key a message is about: the one of `keys` that it names first."""
-    places = [(at, -len(key), key) for key in keys if (at := message.find(key)) >= 0]
-    return min(places)[2] if places else None
-
-
 def unread(role: Role, key: str) -> str:
     """What to do about a key that stands in the env file of the service that does not read it."""
     return f"run `specdash env unset --service {role} {key}`, which leaves the other service's own alone"
-
-
-def parted(message: str) -> tuple[str, str]:
-    """Message and fix of a line of the form `what is wrong; what to do`; no fix where the line ends otherwise."""
-    what, separator, fix = message.rpartition("; ")
-    if separator and _ADVICE.match(fix):
-        return what, fix
-    what, separator, fix = message.partition(": use ")
-    return (f"{what} is not allowed", f"use {fix}") if separator else (message, "")

@@ -2,33 +2,104 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.gpu_build import may_use_gpu
-from specdash.backend.loads import loads as settings_loads
-from specdash.backend.settings import DEFAULT
-from specdash.control.preflight.engine import cached_engine
-from specdash.control.preflight.processes import Own, resident_bytes, tree
-from specdash.core.errors import SpecdashError
+from specdash.backend import auto
+from specdash.backend import settings as extra_args
+from specdash.backend.auto import choose
+from specdash.backend.auto import loads as settings_loads
+from specdash.backend.engines import BINARY, Engine, find_engine, may_use_gpu
+from specdash.backend.settings import DEFAULT, settings_from_env
+from specdash.control.preflight import PreflightContext
+from specdash.control.preflight.machine import OwnProcesses, tree
+from specdash.core.errors import Problem, Severity, SpecdashError
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
+from specdash.core.speculation import KNOBS, NO_SPECULATION, is_auto, spec_type
 from specdash.llama.memory import (
     GPU_OVERHEAD,
-    Estimate,
-    Load,
-    Part,
+    MemoryEstimate,
+    MemoryPart,
+    ModelLoad,
     estimate,
     fit_context,
     headroom_of,
     together,
 )
+from specdash.llama.model_facts import type_for
+from specdash.system.data import dataclass
+from specdash.system.processes import resident_bytes
+from specdash.system.text import MIB, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import Findings
-    from specdash.control.preflight.subject import Subject
-    from specdash.core.observations import Gpu, Gpus
+    from specdash.control.preflight.settings import BackendSubject
+    from specdash.core.readings import Gpu, Gpus
+    from specdash.llama.gguf import GgufFacts
 
-GIB = 1024**3
+
+# Whether there is an engine, whether it runs, and whether it can do what is asked.
+
+_KEPT = 8
+_lock = threading.Lock()
+_found: dict[tuple[object, ...], Engine] = {}
+
+
+def check_engine(subject: BackendSubject, out: Findings) -> None:
+    """Add what is to be said of the engine."""
+    if not subject.context.probe_engine:
+        return
+    settings = auto.without(subject.settings)
+    try:
+        engine = cached_engine(settings)
+    except (SpecdashError, ValueError, OSError) as error:
+        out.of(Severity.ERROR, "engine", _problem(error))
+        return
+    from specdash.backend import devices
+    from specdash.backend.capabilities import lacking, probe
+
+    base = subject.context.base
+    try:
+        lacks = (*lacking(settings, probe(engine, base)), *devices.lacking(settings, engine, base))
+    except SpecdashError as error:
+        out.of(Severity.ERROR, "engine", error.problem)
+        return
+    for lack in lacks:
+        (out.error if lack.refused else out.warning)("engine-lacks", lack.message, key=lack.key, fix=lack.fix)
+
+
+def _problem(error: Exception) -> Problem:
+    return error.problem if isinstance(error, SpecdashError) else Problem(str(error))
+
+
+def cached_engine(settings: BackendSettings) -> Engine:
+    """`backend.engines.find_engine`, asked once for every state of the binary. Raises what it raises."""
+    named = settings.binary
+    path = named if named is not None and os.sep in named else shutil.which(named or BINARY)
+    try:
+        stat = os.stat(os.path.expanduser(path)) if path is not None else None  # noqa: PTH111, PTH116 - as given
+    except (OSError, ValueError):
+        stat = None
+    state = (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat is not None else None
+    key = (settings.engine, named, path, state)
+    with _lock:
+        known = _found.get(key)
+    if known is None:
+        known = find_engine(settings)
+        with _lock:
+            _found[key] = known
+            while len(_found) > _KEPT:
+                _found.pop(next(iter(_found)))
+    return known
+
+
 NARROW = 0.95
 RULES = ("memory", "gpu-memory", "host-memory")
 """The rules of this module."""
@@ -42,7 +113,7 @@ _NEEDS = (
 )
 
 
-def check(subject: Subject, out: Findings) -> None:
+def check_memory(subject: BackendSubject, out: Findings) -> None:
     """Add what is to be said of memory; nothing where the model's file or a setting it depends on cannot be read."""
     if subject.model is None or not subject.readable(*_NEEDS):
         return
@@ -56,7 +127,7 @@ def check(subject: Subject, out: Findings) -> None:
         _in_host_memory(subject, wanted, out)
 
 
-def projected(subject: Subject, *, on_gpu: bool) -> Estimate | None:
+def projected(subject: BackendSubject, *, on_gpu: bool) -> MemoryEstimate | None:
     """What the server would take, None where the model's file cannot be read or does not tell it."""
     if subject.model is None:
         return None
@@ -65,12 +136,12 @@ def projected(subject: Subject, *, on_gpu: bool) -> Estimate | None:
     return found if found is not None else estimate(subject.model, target)
 
 
-def loads(subject: Subject, *, on_gpu: bool) -> tuple[Load, Load]:
+def loads(subject: BackendSubject, *, on_gpu: bool) -> tuple[ModelLoad, ModelLoad]:
     """How the settings load the model, and what drafts for it."""
     return settings_loads(subject.settings, subject.model, on_gpu=on_gpu)
 
 
-def used_gpus(subject: Subject) -> tuple[Gpu, ...]:
+def used_gpus(subject: BackendSubject) -> tuple[Gpu, ...]:
     """The GPUs that the settings would use; none where the engine cannot use one."""
     settings = subject.settings
     if settings.value("gpu-layers") == 0 and subject.number("spec-draft-ngl") == 0:
@@ -99,21 +170,21 @@ def _visible(gpus: tuple[Gpu, ...], shown: str | None) -> tuple[Gpu, ...]:
         return gpus
     found: list[Gpu] = []
     for word in (part.strip() for part in shown.split(",")):
-        match = [one for one in gpus if word == str(one.index) or (word and one.uuid and one.uuid.startswith(word))]
+        match = [gpu for gpu in gpus if word == str(gpu.index) or (word and gpu.uuid and gpu.uuid.startswith(word))]
         if not match:
             break  # as CUDA does: nothing behind a device that is not there counts
         found += match
     return tuple(found)
 
 
-def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Findings) -> None:
-    free, sure = free_on(gpus, Own(subject.context))
+def _on_gpus(subject: BackendSubject, gpus: tuple[Gpu, ...], wanted: MemoryEstimate, out: Findings) -> None:
+    free, sure = free_on(gpus, OwnProcesses(subject.context))
     if free is None or not wanted.gpu:
         return
     likely = wanted.gpu + GPU_OVERHEAD * len(gpus)
     key, shares = subject.source("gpu-layers"), _shares(wanted.parts)
-    of = f"{size_text(free)} of GPU memory are or become free"
-    need = f"{size_text(wanted.gpu_certain)} are needed before the first compute buffer ({shares})"
+    of = f"{size(free, exact=True)} of GPU memory are or become free"
+    need = f"{size(wanted.gpu_certain, exact=True)} are needed before the first compute buffer ({shares})"
     fix = _fix(subject, free, len(gpus))
     if _cannot_be_held(subject, wanted, free, out):
         return
@@ -126,14 +197,17 @@ def _on_gpus(subject: Subject, gpus: tuple[Gpu, ...], wanted: Estimate, out: Fin
         else:
             out.warning("gpu-memory", f"{of}, {need}, as far as can be told", key=key, fix=fix)
     elif likely > free * NARROW:
-        said = f"{of}, about {size_text(likely)} are needed ({shares}): it is within 5 % or above"
+        said = f"{of}, about {size(likely, exact=True)} are needed ({shares}): it is within 5 % or above"
         out.warning("gpu-memory", said, key=key, fix=fix)
     else:
-        out.info("gpu-memory", f"about {size_text(likely)} of {size_text(free)} of GPU memory: {shares}", key=key)
+        out.info(
+            "gpu-memory",
+            f"about {size(likely, exact=True)} of {size(free, exact=True)} of GPU memory: {shares}",
+            key=key,
+        )
 
 
-def _fix(subject: Subject, free: int, gpus: int) -> str:
-    """What to do where it does not fit: the largest context that does, if there is one."""
+def _fix(subject: BackendSubject, free: int, gpus: int) -> str:
     load, draft_load = loads(subject, on_gpu=gpus > 0)
     share = headroom_of(subject.settings.spec_types)
     most = 0
@@ -146,39 +220,46 @@ def _fix(subject: Subject, free: int, gpus: int) -> str:
         return f"use a smaller model{' or lower LLAMA_GPU_LAYERS' if gpus else ''}: no context fits beside the weights"
     if most >= subject.cells * (1 if load.slots.unified else load.slots.sequences):
         return f"lower {subject.place('ctx-size')}{layers}, or use smaller cache types or models"
-    less = f"set {subject.change('ctx-size', most)} or less, which leaves {1 - share:.0%} free"
+    less = f"set {subject.change('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
     return f"{less}, smaller cache types, or a smaller model"
 
 
-def free_on(gpus: Iterable[Gpu], own: Own) -> tuple[int | None, bool]:
+def free_on(gpus: Iterable[Gpu], own: OwnProcesses) -> tuple[int | None, bool]:
     """Bytes that are free, or will be when this service stops; and whether that is certain."""
-    total, sure = 0, True
+    total, sure, seen = 0, True, False
+    found: list[int] = []
     for gpu in gpus:
-        if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:
+        left = gpu.memory_left_bytes
+        if left is None:
             return None, False
-        total += gpu.memory_total_bytes - gpu.memory_used_bytes
+        total += left
         for process in gpu.processes or ():
+            found.append(process.pid)
             if process.pid in own:
+                seen = True
                 total += process.memory_bytes or 0
                 sure = sure and process.memory_bytes is not None
         if gpu.processes is None and own.pids():
             sure = False
+    if not seen and own.pids():
+        # In a container NVML tells no process, or the host's numbers for them: what the service holds is not seen then.
+        sure = sure and bool(found) and all(Path(f"/proc/{pid}").exists() for pid in found)
     return total, sure
 
 
-def _fits_itself(subject: Subject) -> str | None:
+def _fits_itself(subject: BackendSubject) -> str | None:
     """What the engine's --fit does about it, None when every size is given, and it can do nothing."""
     if subject.settings.value("fit") == "off":
         return None
     given = subject.settings.parameters.get("gpu-layers")
     if subject.number("ctx-size") == 0:
         return "the engine will take a smaller context (--fit)"
-    if given is None or given.source.startswith(DEFAULT) or subject.number("gpu-layers") == -1:
+    if given is None or given.source == DEFAULT or subject.number("gpu-layers") == -1:
         return "the engine will keep layers in main memory (--fit), which is slow"
     return None
 
 
-def _uncertain(subject: Subject) -> bool:
+def _uncertain(subject: BackendSubject) -> bool:
     """Arguments that move tensors about in ways this estimate does not follow."""
     native = subject.settings.native
     moved = any(native.get(f"LLAMA_ARG_{name}") for name in ("OVERRIDE_TENSOR", "RPC"))
@@ -186,7 +267,7 @@ def _uncertain(subject: Subject) -> bool:
     return moved or placed or any(word in _PLACES for word in subject.settings.extra_args)
 
 
-def _cannot_be_held(subject: Subject, wanted: Estimate, on_gpus: int, out: Findings) -> bool:
+def _cannot_be_held(subject: BackendSubject, wanted: MemoryEstimate, on_gpus: int, out: Findings) -> bool:
     """Say that what the server writes while it runs takes more than all memory there is, wherever it goes.
 
     Weights are mapped, and read again where they do not fit; the KV cache and a recurrent state must be held.
@@ -197,20 +278,21 @@ def _cannot_be_held(subject: Subject, wanted: Estimate, on_gpus: int, out: Findi
     held = sum(part.gpu + part.host for part in wanted.parts if part.what in HELD)
     if held <= room or not wanted.exact:
         return False
-    said = f"{subject.named('ctx-size')}: the KV cache alone takes {size_text(held)}, {size_text(room)} are available"
+    need = f"the KV cache alone takes {size(held, exact=True)}, {size(room, exact=True)} are available"
+    said = f"{subject.named('ctx-size')}: {need}"
     gpus = len(used_gpus(subject)) if on_gpus else 0
     out.error("memory", said, key=subject.source("ctx-size"), fix=_fix(subject, on_gpus or room, gpus))
     return True
 
 
-def available_bytes(subject: Subject) -> int:
+def available_bytes(subject: BackendSubject) -> int:
     """Bytes of main memory that are free, or will be when this service stops."""
     import psutil
 
-    return int(psutil.virtual_memory().available) + resident_bytes(tree(Own(subject.context).pids()))
+    return int(psutil.virtual_memory().available) + resident_bytes(tree(OwnProcesses(subject.context).pids()))
 
 
-def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
+def _in_host_memory(subject: BackendSubject, wanted: MemoryEstimate, out: Findings) -> None:
     if _cannot_be_held(subject, wanted, 0, out):
         return
     available = available_bytes(subject)
@@ -218,22 +300,175 @@ def _in_host_memory(subject: Subject, wanted: Estimate, out: Findings) -> None:
     mapped = subject.settings.value("load-mode") in ("auto", "mmap")
     if wanted.host > available * _UNNOTICED:
         slow = ", and weights that do not fit are read from disk again and again" if mapped else ""
-        need = f"about {size_text(wanted.host)} of memory are needed ({shares})"
-        said = f"{need}, {size_text(available)} are available{slow}"
+        need = f"about {size(wanted.host, exact=True)} of memory are needed ({shares})"
+        said = f"{need}, {size(available, exact=True)} are available{slow}"
         out.warning("host-memory", said, key=subject.source("model"), fix=_fix(subject, available, 0))
     else:
-        out.info("host-memory", f"about {size_text(wanted.host)} of {size_text(available)} of memory, no GPU: {shares}")
+        out.info(
+            "host-memory",
+            f"about {size(wanted.host, exact=True)} of {size(available, exact=True)} of memory, no GPU: {shares}",
+        )
 
 
-def _shares(parts: Iterable[Part]) -> str:
+def _shares(parts: Iterable[MemoryPart]) -> str:
     rows = [
-        f"{part.model} {part.what} {'about ' if part.estimated else ''}{size_text(part.gpu or part.host)}"
-        + (" in main memory" if part.host and not part.gpu and any(one.gpu for one in parts) else "")
+        f"{part.model} {part.what} {'about ' if part.estimated else ''}{size(part.gpu or part.host, exact=True)}"
+        + (" in main memory" if part.host and not part.gpu and any(part.gpu for part in parts) else "")
         for part in parts
     ]
     return ", ".join(rows)
 
 
-def size_text(size: int) -> str:
-    """Bytes in GiB, small ones in MiB."""
-    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 1024**2:.1f} MiB"
+# What a model file would take in memory with the sizes of an env file, or others, and what context would fit.
+
+
+SIZES = (
+    *("ctx-size", "parallel", "kv-unified", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v", "flash-attn"),
+    *("swa-full", "kv-offload", "gpu-layers", "fit", "split-mode", "main-gpu", "spec-draft-n-max", "spec-draft-ngl"),
+    *("spec-draft-type-k", "spec-draft-type-v"),
+)
+"""Parameters that memory depends on."""
+_FILES = [key for name in ("model", "spec-draft-model", "spec-draft-hf") for key in BY_NAME[name].keys]
+_FILES += BY_KEY["LLAMA_SPEC_TYPE"].keys
+"""Keys that name the files and the types, in place of which those asked for are put."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionRequest:
+    """What is asked for beside the files. `sizes` are texts by parameter name; they win over the env file's.
+
+    `free_mib` is memory of another machine; `on_gpu` says whether it, or this one, runs the model on a GPU, None to
+    find out (and a given amount is a GPU's). `spec_types` are a chain as an env file writes it.
+    """
+
+    env_file: Path
+    env: Mapping[str, str]
+    sizes: Mapping[str, str]
+    spec_types: str | None = None
+    free_mib: int | None = None
+    on_gpu: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What the files take. `estimate` is None where the header does not tell the layers."""
+
+    estimate: MemoryEstimate | None
+    load: ModelLoad
+    draft_load: ModelLoad
+    context: int
+    """`--ctx-size` that was reckoned with, of all slots together."""
+    spec_types: tuple[str, ...]
+    gpus: int
+    """GPUs it is reckoned for; 0: the computer's memory."""
+    free_bytes: int | None
+    """What is free there, None where it is not known."""
+    headroom: float
+    """Share of it that may be used."""
+
+    @property
+    def needed(self) -> int | None:
+        """Bytes needed where the model shall be, with what a GPU's context takes."""
+        if self.estimate is None:
+            return None
+        return self.estimate.gpu + GPU_OVERHEAD * self.gpus if self.gpus else self.estimate.host
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits with headroom; None where that is not known."""
+        if self.needed is None or self.free_bytes is None:
+            return None
+        return self.needed <= self.free_bytes * self.headroom
+
+
+def project(model: GgufFacts, draft: GgufFacts | None, wish: ProjectionRequest) -> Projection:
+    """Reckon. Raises `InputError` for a size that cannot be meant."""
+    subject = _subject(model, draft, wish, ("none",))
+    gpus, free = _place(subject, wish)
+    types = _types(model, draft, wish, on_gpu=gpus > 0)
+    subject = _subject(model, draft, wish, types)
+    load, draft_load = loads(subject, on_gpu=gpus > 0)
+    context = subject.cells * (1 if load.slots.unified else load.slots.sequences)
+    found = together(model, load, draft, draft_load)
+    return Projection(found, load, draft_load, context, types, gpus, free, headroom_of(types))
+
+
+def largest(model: GgufFacts, draft: GgufFacts | None, projection: Projection) -> int:
+    """The largest `--ctx-size` that fits into what is free, 0 when none does."""
+    return fit_context(
+        model,
+        projection.load,
+        projection.free_bytes or 0,
+        headroom=projection.headroom,
+        draft=draft,
+        draft_load=projection.draft_load,
+        gpus=projection.gpus,
+    )
+
+
+def at_context(model: GgufFacts, draft: GgufFacts | None, projection: Projection, context: int) -> Projection:
+    """The same, with another context."""
+    cells = context // (1 if projection.load.slots.unified else projection.load.slots.sequences)
+    load, draft_load = replace(projection.load, cells=cells), replace(projection.draft_load, cells=cells)
+    return replace(
+        projection, estimate=together(model, load, draft, draft_load), load=load, draft_load=draft_load, context=context
+    )
+
+
+def _subject(
+    model: GgufFacts, draft: GgufFacts | None, wish: ProjectionRequest, types: tuple[str, ...]
+) -> BackendSubject:
+    from specdash.control.preflight.settings import BackendSubject
+
+    extra = extra_args.parse(wish.env.get(extra_args.SOURCE, ""))
+    values = {
+        key: text for key, text in wish.env.items() if key.startswith(("LLAMA_ARG_", "CUDA_", "LLAMA_BIN", "LLAMA_ENG"))
+    }
+    for name in SIZES:
+        parameter = BY_NAME[name]
+        text = wish.sizes.get(name) or extra.known.get(name)
+        for key in parameter.keys:
+            text = text or wish.env.get(key)
+            values.pop(key, None)
+        if text and not (name == "ctx-size" and is_auto(text)):
+            values[parameter.key] = text
+    for key in _FILES:
+        values.pop(key, None)
+    if wish.env.get(KNOBS[0]) and types != (NO_SPECULATION,):
+        values[KNOBS[0]] = wish.env[KNOBS[0]]
+    values["LLAMA_MODEL"] = model.path
+    values["LLAMA_SPEC_TYPE"] = ",".join(types) or NO_SPECULATION
+    if draft is not None and types != (NO_SPECULATION,):
+        values["LLAMA_DRAFT_MODEL"] = draft.path
+    settings = settings_from_env(values, detect=lambda _: None)
+    context = PreflightContext(wish.env_file)
+    used = draft if settings.draft_model is not None else None
+    return BackendSubject(values, context, settings, frozenset(), model, used)
+
+
+def _place(subject: BackendSubject, wish: ProjectionRequest) -> tuple[int, int | None]:
+    """How many GPUs, and bytes that are free there, or in the computer's memory."""
+    import psutil
+
+    if wish.free_mib is not None:
+        return (0 if wish.on_gpu is False else 1), wish.free_mib * MIB
+    if wish.on_gpu is not False:
+        gpus = used_gpus(subject)
+        if gpus:
+            return len(gpus), free_on(gpus, OwnProcesses(subject.context))[0]
+        if wish.on_gpu:
+            return 1, None
+    return 0, psutil.virtual_memory().available
+
+
+def _types(model: GgufFacts, draft: GgufFacts | None, wish: ProjectionRequest, *, on_gpu: bool) -> tuple[str, ...]:
+    """The types whose memory is reckoned: those asked for, what a draft is for, the env file's, or as `auto` does."""
+    if wish.spec_types is not None and not is_auto(wish.spec_types):
+        return tuple(part.strip() for part in wish.spec_types.split(",") if part.strip())
+    if draft is not None:
+        return (type_for(draft).name,)
+    written = wish.env.get("LLAMA_SPEC_TYPE") or wish.env.get("LLAMA_ARG_SPEC_TYPE") or ""
+    if wish.spec_types is None and written and not is_auto(written):
+        known = [item for item in map(spec_type, written.split(",")) if item is not None and not item.needs_draft_model]
+        return tuple(item.name for item in known if model.nextn_layers or not item.needs_heads)
+    return choose(model, None, on_gpu).types

@@ -1,55 +1,99 @@
-"""Model files: their headers, read once for every state of a file, and what is to be said of the model itself.
+"""What is to be said of a model itself, and of its draft beside it, found out once for every state of their files.
 
 A large vocabulary takes a tenth of a second to read, and a check runs at every keystroke in the dashboard.
 """
 
 from __future__ import annotations
 
-import threading
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from specdash.llama.gguf import GgufFacts, join_parts, read_one_file
-from specdash.llama.model_facts import ModelFacts, describe
-from specdash.llama.tuning import Tuning
-from specdash.llama.vocabulary import misfit
+from specdash.backend import auto
+from specdash.backend.auto import slowed_down
+from specdash.control.preflight.machine import OwnProcesses
+from specdash.control.preflight.memory import available_bytes, free_on, used_gpus
+from specdash.core.errors import InputError, Severity
+from specdash.core.speculation import spec_type
+from specdash.llama.gguf import GgufError, GgufFacts, Kept, cached_facts, file_state
+from specdash.llama.model_facts import ModelFacts, Tuning, describe, draft_misfits, misfit, refusal_of
+from specdash.system.text import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from specdash.control.preflight.context import Findings
-    from specdash.control.preflight.subject import Subject
-
-Result = TypeVar("Result")
-_KEPT = 32
-_State = tuple[str, int, int, int]
+    from specdash.control.preflight.settings import BackendSubject
+    from specdash.llama.gguf import GgufFacts
 
 
-class _Cache(Generic[Result]):
-    """The last results, by what they depend on."""
+# Files the settings name: there, readable, and what they must be.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._results: dict[Hashable, Result] = {}
-
-    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        with self._lock:
-            if key in self._results:
-                return self._results[key]
-        made = make()
-        with self._lock:
-            self._results[key] = made
-            while len(self._results) > _KEPT:
-                self._results.pop(next(iter(self._results)))
-        return made
+_PLAIN = ("chat-template-file", "api-key-file", "lookup-cache-static")
+_NATIVE = ("LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
 
 
-_FACTS: _Cache[GgufFacts] = _Cache()
-_MISFITS: _Cache[str | None] = _Cache()
-_DESCRIBED: _Cache[ModelFacts] = _Cache()
+def check_files(subject: BackendSubject, out: Findings) -> BackendSubject:
+    """Add what is to be said of the files; the subject with the facts of its models."""
+    settings = subject.settings
+    for name in _PLAIN:
+        path = settings.text(name)
+        if path is not None:
+            _plain(subject.source(name), path, out)
+    for key in _NATIVE:
+        if settings.native.get(key):
+            _plain(key, settings.native[key], out)
+    folder = settings.text("slot-save-path")
+    if folder is not None and ("\0" in folder or not os.access(_path(folder), os.W_OK | os.X_OK)):
+        said = f"{subject.named('slot-save-path')}: is no directory that can be written"
+        out.error("file", said, key=subject.source("slot-save-path"), fix="create it, or name another")
+    _gguf(subject, "mmproj", out)
+    return replace(subject, model=_gguf(subject, "model", out), draft=_gguf(subject, "spec-draft-model", out))
 
 
-def check(subject: Subject, out: Findings) -> None:
+def _path(text: str) -> str:
+    return os.path.expanduser(text)  # noqa: PTH111 - the path stays as the user spelled it
+
+
+def _plain(key: str, path: str, out: Findings) -> None:
+    reason = None
+    try:
+        file = Path(_path(path))
+        if file.is_dir():
+            reason = "is a directory"
+        else:
+            with file.open("rb") as opened:
+                reason = None if opened.read(1) else "is empty"
+    except FileNotFoundError:
+        reason = "no such file"
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    if reason is not None:
+        out.error("file", f"{key}={path}: {reason}", key=key, fix=f"correct the path, or unset {key}")
+
+
+def _gguf(subject: BackendSubject, name: str, out: Findings) -> GgufFacts | None:
+    path = subject.settings.text(name)
+    key = subject.source(name)
+    if path is None or key in subject.dropped:
+        return None
+    try:
+        facts = cached_facts(_path(path))
+    except GgufError as error:
+        fix = error.problem.fix or f"correct the path in {key}"
+        out.error("file", f"{key}: {error.path}: {error.problem.what}", key=key, fix=fix)
+        return None
+    refused = refusal_of(facts, name)
+    if refused is None:
+        return facts
+    out.error("file-kind", f"{key}={path}: {refused.what}", key=key, fix=refused.fix)
+    return None
+
+
+_MISFITS: Kept[str | None] = Kept()
+_DESCRIBED: Kept[ModelFacts] = Kept()
+
+
+def check_models(subject: BackendSubject, out: Findings) -> None:
     """Add what is to be said of the model itself."""
     if subject.model is None:
         return
@@ -64,7 +108,7 @@ def check(subject: Subject, out: Findings) -> None:
         out.warning("base-model", said, key=key, fix="use the instruct model of its family")
 
 
-def _chats(subject: Subject) -> bool:
+def _chats(subject: BackendSubject) -> bool:
     """Whether chats are what the server is for: a proxy is beside it, or somebody chose a chat template."""
     templates = ("chat-template", "chat-template-file")
     return subject.context.other is not None or any(subject.settings.text(name) is not None for name in templates)
@@ -72,29 +116,92 @@ def _chats(subject: Subject) -> bool:
 
 def cached_description(facts: GgufFacts) -> ModelFacts:
     """`llama.model_facts.describe` of one model, made once."""
-    state = _state(facts.path)
+    state = file_state(facts.path)
     return describe(facts) if state is None else _DESCRIBED.get(state, lambda: describe(facts))
 
 
-def cached_facts(path: str) -> GgufFacts:
-    """The facts of a model file, with the tensors of all its parts. Raises `GgufError`."""
-    return join_parts(_one_file(path), _one_file)
-
-
-def _one_file(path: str) -> GgufFacts:
-    state = _state(path)
-    return read_one_file(path) if state is None else _FACTS.get(state, lambda: read_one_file(path))
-
-
 def cached_misfit(target: GgufFacts, draft: GgufFacts) -> str | None:
-    """`llama.vocabulary.misfit`, compared once. Raises `OSError` when a file went away."""
-    states = _state(target.path), _state(draft.path)
+    """`llama.draft_fit.misfit`, compared once. Raises `OSError` when a file went away."""
+    states = file_state(target.path), file_state(draft.path)
     return _MISFITS.get(states, lambda: misfit(target, draft))
 
 
-def _state(path: str) -> _State | None:
+# Whether the draft model, or the model's own heads, can draft for the model: the rules are `llama.draft_fit`'s.
+
+
+_DRAFT = "spec-draft-model"
+
+
+def check_draft(subject: BackendSubject, out: Findings) -> None:
+    """Add what is to be said of the draft model."""
+    settings = subject.settings
+    key, named = subject.source(_DRAFT), subject.named(_DRAFT)
+    unseen = settings.text("spec-draft-hf") is not None or (settings.draft_model is not None and subject.draft is None)
+    for item in filter(None, map(spec_type, settings.spec_types)):
+        if item.needs_heads and unseen:
+            continue
+        for found in draft_misfits(
+            item,
+            subject.model,
+            subject.draft,
+            set_types=settings.spec_change,
+            draft_key=subject.place(_DRAFT),
+            compare=cached_misfit,
+        ):
+            say = {Severity.ERROR: out.error, Severity.WARNING: out.warning}.get(found.severity, out.info)
+            about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
+            say(found.rule, about, key=key if found.of_draft else subject.spec_key, fix=found.fix)
+    _size(subject, out)
+
+
+def _size(subject: BackendSubject, out: Findings) -> None:
+    """A draft that takes longer to read than its target makes nothing faster; most often the two were swapped."""
+    if subject.model is None or subject.draft is None:
+        return
+    large, small = (sum(tensor.size for tensor in facts.tensors) for facts in (subject.draft, subject.model))
+    if large > small:
+        said = (
+            f"{subject.named(_DRAFT)}: the draft has {size(large, exact=True)} of weights, "
+            f"its target {size(small, exact=True)}: drafting takes longer than decoding"
+        )
+        fix = f"name a smaller draft; if the two were swapped, exchange {subject.place(_DRAFT)} and "
+        out.warning("draft-size", said, key=subject.source(_DRAFT), fix=f"{fix}{subject.place('model')}")
+
+
+# What `auto` becomes with these settings, on this machine: said, with its arithmetic.
+
+
+def check_decisions(subject: BackendSubject, out: Findings) -> BackendSubject:
+    """Add what was decided, and what slows down what the operator decided; the subject with a context in numbers."""
+    if auto.wanted(subject.settings):
+        subject = _context(subject, out)
+    keys = {"spec-type": subject.spec_key, "ctx-size": subject.source("ctx-size")}
+    for decision in subject.settings.decisions:
+        steps = f" ({'; '.join(decision.steps)})" if decision.steps else ""
+        key = keys.get(decision.name)
+        out.info("auto", f"{key}=auto is {decision.value} here: {decision.because}{steps}", key=key)
+    slowed = slowed_down(subject.settings, subject.model)
+    if slowed is not None:
+        out.warning("small-mtp", slowed, key=subject.spec_key, fix="use ngram-mod, or a draft model")
+    return subject
+
+
+def _context(subject: BackendSubject, out: Findings) -> BackendSubject:
+    room = _room(subject)
+    if room is None or subject.model is None:
+        # Nothing can be said of the memory, or the model's file has a finding of its own.
+        return replace(subject, settings=auto.without(subject.settings))
     try:
-        stat = Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return path, stat.st_mtime_ns, stat.st_size, stat.st_ino
+        return replace(subject, settings=auto.fitted(subject.settings, subject.model, subject.draft, room))
+    except InputError as error:
+        out.error("context", error.problem.what, key=subject.source("ctx-size"), fix=error.problem.fix)
+        return replace(subject, settings=auto.without(subject.settings))
+
+
+def _room(subject: BackendSubject) -> auto.MemoryRoom | None:
+    gpus = used_gpus(subject)
+    if gpus:
+        free, _ = free_on(gpus, OwnProcesses(subject.context))
+        words = " and ".join(f"GPU {gpu.index} ({gpu.name or 'unnamed'})" for gpu in gpus)
+        return None if free is None else auto.MemoryRoom(free, len(gpus), words)
+    return auto.MemoryRoom(available_bytes(subject), 0, "main memory")

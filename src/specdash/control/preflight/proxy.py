@@ -2,32 +2,170 @@
 
 from __future__ import annotations
 
-import difflib
+import ipaddress
 import os
 import ssl
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from specdash.control.preflight import disk, env_lines, pair, restart
-from specdash.control.preflight.context import Findings, parted, unread
-from specdash.control.preflight.listening import check_place, is_loopback
-from specdash.control.preflight.processes import records
-from specdash.control.preflight.values import say_empty
+import psutil
+
+from specdash.backend.auto import cells_asked
+from specdash.control.preflight.context import Findings, unread
+from specdash.control.preflight.machine import (
+    OwnProcesses,
+    ancestors,
+    check_disk,
+    check_place,
+    listeners,
+    owner_of,
+    records,
+)
+from specdash.control.preflight.settings import check_env_lines, check_restart, read_values, say_empty
 from specdash.core.changes import Role
-from specdash.core.errors import InputError
+from specdash.core.env_edit import close_key
+from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, PARAMETERS
-from specdash.core.run_record import RunRecord
+from specdash.core.records import RunRecord
+from specdash.core.target import is_local, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import PreflightContext
-    from specdash.core.findings import Finding
+    from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
-_ALIKE = 0.85
+
+# What a backend and the proxy in front of it must agree on: address, key, context. One of them alone cannot tell.
+#
+# Both are judged as they shall be. A proxy that asks another machine, or another server of this one, is in front of
+# that.
+
+UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_CERTIFICATE = ("LLAMA_ARG_SSL_CERT_FILE", "--ssl-cert-file")
+
+
+def check_pair(backend: Mapping[str, str], proxy: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
+    """Add what they do not agree on; the same findings whichever of the two services `context` is about."""
+    settings = read_values(backend, context, Findings(backend)).settings
+    base = _read(proxy, UPSTREAM)
+    try:
+        asked = urlsplit(str(base or ""))
+        port = asked.port or (443 if asked.scheme == "https" else 80)
+    except ValueError:
+        return
+    host = asked.hostname or ""
+    if settings is None or asked.scheme not in ("http", "https") or not _of_this_machine(host):
+        return
+    if not _same_place(settings, asked.scheme, host, port, context, out):
+        return
+    _key(settings, str(_read(proxy, UPSTREAM_KEY) or ""), out)
+    _window(settings, int(_read(proxy, WINDOW) or 0), out)
+
+
+def _read(proxy: Mapping[str, str], key: str) -> Scalar | None:
+    """A value as the proxy reads it; its default where it cannot be meant, which has a finding of its own."""
+    parameter, text = BY_KEY[key], proxy.get(key, "").strip()
+    try:
+        return parameter.parse(text, key) if text else parameter.default
+    except InputError:
+        return parameter.default
+
+
+def _same_place(
+    settings: BackendSettings, scheme: str, host: str, port: int, context: PreflightContext, out: Findings
+) -> bool:
+    """Whether the proxy asks this backend; added where it asks nobody, or not as the backend wants to be asked."""
+    listening = [part.strip() for part in (settings.text("host") or "127.0.0.1").split(",")]
+    tls = _CERTIFICATE[0] in settings.native or _CERTIFICATE[1] in settings.extra_args
+    url = f"http{'s' if tls else ''}{settings.url.removeprefix('http')}/v1"
+    fix = f"set {UPSTREAM}={url}"
+    if all(name.endswith(".sock") for name in listening):
+        if not _another_listens(port, context):
+            said = f"{UPSTREAM} asks {host}:{port}, and the backend listens on a socket file, {listening[0]}"
+            out.error("upstream", said, key=UPSTREAM, fix="set LLAMA_HOST=127.0.0.1")
+        return False
+    if settings.port and settings.port != port:
+        said = f"{UPSTREAM} asks port {port}, and the backend listens on {settings.port}"
+        if _another_listens(port, context):
+            out.warning("upstream", f"{said}; another server listens on {port}", key=UPSTREAM, fix=fix)
+        else:
+            out.error("upstream", said, key=UPSTREAM, fix=fix)
+        return False
+    if not any(_reaches(host, name) for name in listening):
+        said = f"{UPSTREAM} asks {host}, and the backend listens on {', '.join(listening)}"
+        out.error("upstream", said, key=UPSTREAM, fix=fix)
+        return False
+    if (scheme == "https") is not tls:
+        how = ("with TLS", "without") if scheme == "https" else ("without TLS", "with it")
+        out.error("upstream", f"{UPSTREAM} asks {how[0]}, and the backend answers {how[1]}", key=UPSTREAM, fix=fix)
+        return False
+    return True
+
+
+def _key(settings: BackendSettings, sent: str, out: Findings) -> None:
+    secret, file = settings.secrets.get("api-key"), settings.text("api-key-file")
+    keys = secret.get_secret_value().split(",") if secret is not None else []
+    if file is not None:
+        from pathlib import Path
+
+        try:
+            keys += [line.strip() for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError):
+            # The file has a finding of its own, and nobody knows what is in it.
+            return
+    accepted = {key.strip() for key in keys if key.strip()}
+    if not accepted or sent in accepted:
+        return
+    where = "LLAMA_API_KEY" if secret is not None else f"LLAMA_API_KEY_FILE={file}"
+    what = "one that it does not know" if sent else "none"
+    said = f"the backend asks for a key ({where}), and the proxy sends {what}"
+    fix = f"set {UPSTREAM_KEY} to a key of the backend, in the same apply"
+    out.error("upstream-key", said, key=UPSTREAM_KEY, fix=fix)
+
+
+def _window(settings: BackendSettings, window: int, out: Findings) -> None:
+    context = int(settings.value("ctx-size") or 0)
+    if not window or context <= 0:
+        return
+    slot = cells_asked(settings, None)
+    if window > slot:
+        said = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
+        out.error("upstream-window", said, key=WINDOW, fix=f"set {WINDOW}=0, which takes what the backend says")
+
+
+def _of_this_machine(host: str) -> bool:
+    if is_local(host):
+        return True
+    return any(host == place.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for place in rows)
+
+
+def _reaches(host: str, listening: str) -> bool:
+    bare = listening.strip("[]")
+    if bare in _ANY or host == bare:
+        return bare != _ANY[0] or ":" not in host
+    if "localhost" in (host, bare):
+        other = bare if host == "localhost" else host
+        try:
+            return ipaddress.ip_address(other) in (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+        except ValueError:
+            return False
+    return False
+
+
+def _another_listens(port: int, context: PreflightContext) -> bool:
+    own = OwnProcesses(context)
+    pids = [owner_of(listener.inode, own)[0] for listener in listeners(port)]
+    known = context.other_pids
+    return any(pid is None or (pid not in own and not known.intersection((pid, *ancestors(pid)))) for pid in pids)
+
+
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
 _NOWHERE = ("off", "none", "0", "false", "no")
 _TLS = ("PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE")
@@ -40,22 +178,22 @@ class _Checked:
         self.texts = {key: text.strip() for key, text in values.items() if text.strip()}
         self.bad: set[str] = set()
         self.values: dict[str, Scalar | None] = {}
-        for one in PARAMETERS:
-            text = self.texts.get(one.key)
-            self.values[one.key] = one.default
+        for parameter in PARAMETERS:
+            text = self.texts.get(parameter.key)
+            self.values[parameter.key] = parameter.default
             if text is None:
                 continue
             try:
-                self.values[one.key] = one.parse(text, one.key)
+                self.values[parameter.key] = parameter.parse(text, parameter.key)
             except InputError as error:
-                said, fix = (f"{one.key}: the value cannot be read", "") if one.secret else parted(str(error))
-                self.bad.add(one.key)
-                if one.key in MUST_BE_RIGHT or one.key in context.changed:
-                    out.error("value", said, key=one.key, fix=fix or f"allowed: {one.allowed}")
+                problem = Problem(f"{parameter.key}: the value cannot be read") if parameter.secret else error.problem
+                self.bad.add(parameter.key)
+                said, fix = problem.what, problem.fix or f"allowed: {parameter.allowed}"
+                if parameter.key in MUST_BE_RIGHT or parameter.key in context.changed:
+                    out.error("value", said, key=parameter.key, fix=fix)
                 else:
-                    held = one.shown_default or "none"
-                    said = f"{said}; the default, {held}, is in force"
-                    out.warning("value", said, key=one.key, fix=fix or f"allowed: {one.allowed}")
+                    held = f"the default, {parameter.shown_default or 'none'}, is in force"
+                    out.warning("value", f"{said}; {held}", key=parameter.key, fix=fix)
 
     def text(self, key: str) -> str:
         """The value as a text, "" when there is none."""
@@ -72,10 +210,10 @@ class _Checked:
         return not self.bad.intersection(keys)
 
 
-def check(values: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
+def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tuple[Finding, ...]:
     """The findings about a proxy's wanted settings, errors first."""
     out = Findings({**(context.other or {}), **values})
-    env_lines.check(values, context, out)
+    check_env_lines(values, context, out)
     say_empty(values, BY_KEY, out)
     _unknown(values, out)
     checked = _Checked(values, context, out)
@@ -84,10 +222,23 @@ def check(values: Mapping[str, str], context: PreflightContext) -> tuple[Finding
     _tls(checked, out)
     _relations(checked, context, out)
     _files(checked, out)
+    _otel(checked, out)
     log = checked.text("PROXY_LOG_FILE") or None
-    disk.check(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
-    restart.check(Role.PROXY, context, out)
+    check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
+    check_restart(Role.PROXY, context, out)
     return out.sorted()
+
+
+def _otel(checked: _Checked, out: Findings) -> None:
+    if not checked.values["PROXY_OTEL"]:
+        return
+    try:
+        spec = find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        message = "PROXY_OTEL=on needs OpenTelemetry's SDK, which is not installed: the proxy refuses to start"
+        out.error("otel-extra", message, key="PROXY_OTEL", fix="pip install 'specdash[otel]', or PROXY_OTEL=off")
 
 
 def _unknown(values: Mapping[str, str], out: Findings) -> None:
@@ -98,10 +249,9 @@ def _unknown(values: Mapping[str, str], out: Findings) -> None:
             said = f"{key} is the backend's: the proxy does not read it"
             out.warning("unknown-key", said, key=key, fix=unread(Role.PROXY, key))
             continue
-        ours = key.startswith("PROXY_")
-        close = difflib.get_close_matches(key, BY_KEY, n=1, cutoff=0.6 if ours else _ALIKE)
-        if ours or close:
-            fix = f"did you mean {close[0]}?" if close else "remove it"
+        close = close_key(Role.PROXY, key)
+        if close is not None or key.startswith("PROXY_"):
+            fix = f"did you mean {close}?" if close else "remove it"
             out.warning("unknown-key", f"{key} is not a setting of this proxy: it is ignored", key=key, fix=fix)
 
 
@@ -124,7 +274,6 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
 
 
 def _moving(key: str, value: str, manager: str) -> str:
-    """How the operator moves the socket, with the clients' knowledge."""
     install = ("services install",) if manager == "systemd" else ()
     steps = (f"env set {key}={value}", *install, "services stop proxy", "services start proxy")
     return f"run {', '.join(f'`specdash {step}`' for step in steps)}"
@@ -146,11 +295,11 @@ def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> No
         out.error("upstream", said, key=key, fix="name the llama.cpp server")
         return
     if context.other is not None:
-        pair.check(context.other, checked.texts, context, out)
+        check_pair(context.other, checked.texts, context, out)
         return
-    urls = [urlsplit(one.url) for one in records(context) if isinstance(one, RunRecord)]
-    if urls and is_loopback(parts.hostname) and not any(one.port == port for one in urls):
-        running = ", ".join(sorted(one.geturl() for one in urls))
+    urls = [urlsplit(record.url) for record in records(context) if isinstance(record, RunRecord)]
+    if urls and is_loopback(parts.hostname) and not any(url.port == port for url in urls):
+        running = ", ".join(sorted(url.geturl() for url in urls))
         said = f"{key}={_without_user(text)}: no backend of specdash listens there; {running} does"
         out.warning("upstream", said, key=key, fix="name its address, or start one there")
 
@@ -180,7 +329,7 @@ def _pem_trouble(key: str, path: str, out: Findings) -> bool:
 
 
 def _pair(certificate: str, key: str, out: Findings) -> None:
-    chain, private = (os.path.expanduser(one) for one in (certificate, key))  # noqa: PTH111 - see above
+    chain, private = (os.path.expanduser(name) for name in (certificate, key))  # noqa: PTH111 - see above
     try:
         # An empty password, so that an encrypted key fails instead of asking the terminal.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(chain, private, password="")

@@ -3,26 +3,53 @@
 Two things are taken out always: what looks like a secret wherever it stands (`TABLE`), and every secret that is known
 by its value (API keys, secret values of env files). Hosts, users and directories only on request: see `Names`.
 What others wrote (prompts, answers, chat templates) never gets this far: `specdash.llama.log_safe` and
-`specdash.export.incident.values` let through only what specdash itself has words for.
+`specdash.export.incident.redaction` let through only what specdash itself has words for.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from enum import Enum
-from functools import lru_cache
-from typing import Any
-from urllib.parse import quote
+from functools import cache, lru_cache, singledispatch
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote as url_quote
 
-from specdash.core.changes import is_secret
+from specdash.core.changes import ApplyRecord, Change, is_secret
+from specdash.core.envfile import parse, quote
+from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, TaskFailed, WarningTally
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY
-from specdash.core.parameters import Kind, Parameter
+from specdash.core.parameters import Parameter, ValueKind
+from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.readings import ProcessTree, Reading, RouterModel
+from specdash.core.records import Alert, TimelineEvent
+from specdash.insight.picture import (
+    DraftingPicture,
+    LogPicture,
+    PrefixSession,
+    RouterModelPicture,
+    RouterPicture,
+    SpeculationPicture,
+    WarningPicture,
+)
+from specdash.insight.request import ServedRequest
+from specdash.llama.log_reading import own_seconds
+from specdash.llama.log_safe import ELLIPSIS, safe_error, safe_event, safe_text, safe_word
+from specdash.system.data import dataclass
+from specdash.system.text import timestamp
+
+if TYPE_CHECKING:
+    from specdash.core.envfile import EnvEntry
+    from specdash.export.incident.bundle import EnvPart, EnvVersion
+
 
 EMAIL_MASK = "(e-mail address)"
 SHORTEST_SECRET = 6
@@ -36,7 +63,7 @@ _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s'\",;&]+)"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SecretKind:
     """One kind of secret: how it is recognised, and what stands in its place."""
 
     name: str
@@ -44,28 +71,28 @@ class Row:
     instead: str
 
 
-TABLE: tuple[Row, ...] = (
-    Row(
+TABLE: tuple[SecretKind, ...] = (
+    SecretKind(
         "private key",
         re.compile(
             r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
         ),
         MASK,
     ),
-    Row(
+    SecretKind(
         "authorization header",
         re.compile(
             r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?:[\"'][^\"']*[\"']|(?:bearer|basic|token|digest)\s+\S+|\S+)"
         ),
         rf"\1{MASK}",
     ),
-    Row("bearer or basic token", re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
-    Row(
+    SecretKind("bearer or basic token", re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
+    SecretKind(
         "flag that carries a key",
         re.compile(rf"(?i)(?<![\w-])({_NAMING_FLAG}(?:=|\s+))(?!-){_VALUE}"),
         rf"\1{MASK}",
     ),
-    Row(
+    SecretKind(
         "named secret",
         re.compile(
             r"(?i)(?<![\w-])((?:[\w-]{0,40}[-_])?(?:api[-_]?key|secret|token|password|passwd|passphrase|credentials?)"
@@ -73,7 +100,7 @@ TABLE: tuple[Row, ...] = (
         ),
         rf"\1{MASK}",
     ),
-    Row(
+    SecretKind(
         "token of a known shape",
         re.compile(
             r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|hf|ghp|gho|ghu|ghs|ghr|glpat|npm|pypi|xox[abeoprs]|github_pat|nvapi|gsk)"
@@ -82,8 +109,8 @@ TABLE: tuple[Row, ...] = (
         ),
         MASK,
     ),
-    Row("user and password in a URL", re.compile(r"(?<=://)[^/@\s]+(?=@)"), MASK),
-    Row("e-mail address", re.compile(r"[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"), EMAIL_MASK),
+    SecretKind("user and password in a URL", re.compile(r"(?<=://)[^/@\s]+(?=@)"), MASK),
+    SecretKind("e-mail address", re.compile(r"[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"), EMAIL_MASK),
 )
 """Applied in this order, everywhere."""
 
@@ -108,8 +135,8 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = (), names: Names | None = None) -> None:
         """`secrets` are secret values themselves; `names` is given to hide hosts, users and directories too."""
-        self.secrets = frozenset(one for one in secrets if len(one) >= SHORTEST_SECRET)
-        spelled = {spelling for one in self.secrets for spelling in spellings(one)}
+        self.secrets = frozenset(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
+        spelled = {spelling for secret in self.secrets for spelling in spellings(secret)}
         self._known = _any_of(spelled)
         self._names = names
         self._hosts = _any_of(names.hosts, words=True) if names is not None else None
@@ -175,7 +202,7 @@ class Redactor:
                     shown.append(self.text(word))
                     following = words[at + 1] if at + 1 < len(words) else "-"
                     negative = following[1:2].isdigit()
-                    switch = flag is not None and flag.kind is Kind.SWITCH
+                    switch = flag is not None and flag.kind is ValueKind.SWITCH
                     waits = not switch and (flag is not None or not following.startswith("-") or negative)
             else:
                 shown.append(self._plain(word, None, known=at == 0 or _PROGRAM.fullmatch(word) is not None))
@@ -196,7 +223,7 @@ class Redactor:
             return value
         if not known:
             return MASK
-        path = parameter is not None and parameter.kind is Kind.PATH
+        path = parameter is not None and parameter.kind is ValueKind.PATH
         if not (_PATH if path else _PLAIN).fullmatch(value):
             return _left_out(value)
         return self.text(value)
@@ -220,7 +247,7 @@ class Redactor:
 def spellings(secret: str) -> frozenset[str]:
     """How a secret value is written in a text, a URL and a JSON string."""
     return frozenset(
-        {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+        {secret, url_quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     )
 
 
@@ -241,8 +268,363 @@ def _left_out(value: str) -> str:
 
 
 def _any_of(values: Iterable[str], *, words: bool = False) -> re.Pattern[str] | None:
-    longest_first = sorted((one for one in set(values) if len(one) > 2), key=lambda one: (-len(one), one))
+    longest_first = sorted((value for value in set(values) if len(value) > 2), key=lambda name: (-len(name), name))
     if not longest_first:
         return None
     text = "|".join(map(re.escape, longest_first))
     return re.compile(rf"(?<![A-Za-z0-9])(?:{text})(?![A-Za-z0-9])" if words else text)
+
+
+# Env files as they may be shown: every setting that is known and no secret, and what changed in them, line by line.
+
+COMMENT = "# (comment left out)"
+UNREADABLE = "# (unreadable line left out)"
+
+
+def shown(text: str, redactor: Redactor) -> str:
+    """An env file without secrets: comments, which may hold anything, and values of unknown keys are left out too."""
+    return "".join(f"{line}\n" for line in _lines(text, redactor))
+
+
+def diffs(part: EnvPart, redactor: Redactor) -> str:
+    """What changed from version to version, as unified diffs; a changed secret shows as changed."""
+    versions = [*part.before, part.now]
+    found: list[str] = []
+    for old, new in pairwise(versions):
+        found += [f"# {_name(old)} -> {_name(new)}", *_diff(old, new, part, redactor), ""]
+    return "\n".join(found)
+
+
+def changed_lines(part: EnvPart, redactor: Redactor) -> list[str]:
+    """What changed over the whole span, without context."""
+    if not part.before:
+        return []
+    return [
+        line
+        for line in _diff(part.before[0], part.now, part, redactor)
+        if line[:1] in "+-" and line[:3] not in ("+++", "---")
+    ]
+
+
+def secret_values(text: str) -> set[str]:
+    """Values in an env file that must never be found in a bundle: of secret keys, and of flags that carry a key."""
+    found: set[str] = set()
+    for entry in parse(text).entries:
+        if entry.key is None or not entry.value:
+            continue
+        if is_secret(entry.key):
+            found.add(entry.value)
+        found |= _of_flags(entry.value)
+    return found
+
+
+def _of_flags(value: str) -> set[str]:
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = value.split()
+    found: set[str] = set()
+    for at, word in enumerate(words):
+        flag, equals, inline = word.partition("=")
+        known = BY_FLAG.get(flag.replace("_", "-") if flag.startswith("--") else flag)
+        if known is not None and known[0].secret:
+            found.update([inline] if equals else words[at + 1 : at + 2])
+    return found
+
+
+def _diff(old: EnvVersion, new: EnvVersion, part: EnvPart, redactor: Redactor) -> list[str]:
+    name = redactor.text(part.path.name)
+    before, after = _lines(old.text, redactor), _lines(new.text, redactor)
+    lines = list(difflib.unified_diff(before, after, name, name, _name(old), _name(new), n=2, lineterm=""))
+    hidden = _secrets(old.text), _secrets(new.text)
+    changed = sorted(key for key in hidden[0] | hidden[1] if hidden[0].get(key) != hidden[1].get(key))
+    return lines + [
+        f"! {key}: the secret is another one" for key in changed if hidden[0].get(key) and hidden[1].get(key)
+    ]
+
+
+def _name(version: EnvVersion) -> str:
+    if version.at is None:
+        return "now"
+    number = f"backup {version.number}, " if version.number is not None else ""
+    return f"{number}until {timestamp(version.at)}"
+
+
+def _secrets(text: str) -> dict[str, str | None]:
+    return {entry.key: entry.value for entry in parse(text).entries if entry.key is not None and is_secret(entry.key)}
+
+
+def _lines(text: str, redactor: Redactor) -> list[str]:
+    return [line for entry in parse(text).entries for line in _entry(entry, redactor)]
+
+
+def _entry(entry: EnvEntry, redactor: Redactor) -> list[str]:
+    if entry.problem is not None:
+        return [UNREADABLE]
+    if entry.key is None or entry.value is None:
+        return [COMMENT if entry.raw.strip() else ""]
+    value = redactor.setting(entry.key, entry.value)
+    written = value if value == MASK or value.startswith("(text of") else quote(value)
+    return f"{entry.key}={written}".splitlines() or [""]
+
+
+# Readings, alerts and records without secrets and without a word of what others wrote, as values of the same types.
+#
+# Every text passes the redactor. The few fields that come from a log line or from a client are made anew or left out:
+# they are named here, and nowhere else.
+
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_NUMERIC = frozenset({"int", "float", "bool", "None", "tuple"})
+"""The words of a declaration that allows nothing but numbers."""
+_WORD = re.compile(r"\w+")
+_LINE_LABELS = re.compile(r"(?i)\b(?:sample|line|log)\b")
+_KEY = re.compile(r"[A-Z][A-Z0-9_]{2,60}(?![a-z])")
+_ID = re.compile(r"[\w.:-]{1,64}")
+_MARK = re.compile(r"[a-z_]{1,40}(?::[a-z_]{1,40})?")
+
+
+def redacted(value: Any, redactor: Redactor) -> Any:
+    """The value without what must not leave the machine."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return value
+    if kind is str:
+        return redactor.text(value)
+    if kind is tuple or kind is list:
+        return kind(redacted(item, redactor) for item in value)
+    if dataclasses.is_dataclass(kind):
+        return _all_fields(_without(value, redactor), redactor)
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, dict):
+        return {redactor.text(str(key)): redacted(item, redactor) for key, item in value.items()}
+    return redactor.text(str(value))
+
+
+def line_or_text(text: str) -> str:
+    """A text that may be a log line, made anew if it is one by its time stamp."""
+    return safe_text(text) if own_seconds(text) is not None else text
+
+
+def _all_fields(value: Any, redactor: Redactor) -> Any:
+    changes = {}
+    kind: Any = type(value)
+    for name in _with_text(kind):
+        before = getattr(value, name)
+        after = redacted(before, redactor)
+        if after is not before and after != before:
+            changes[name] = after
+    return replace(value, **changes) if changes else value
+
+
+@cache
+def _with_text(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass that are not declared to be nothing but numbers."""
+    return tuple(
+        dataclass_field.name
+        for dataclass_field in dataclasses.fields(kind)
+        if set(_WORD.findall(str(dataclass_field.type))) - _NUMERIC
+    )
+
+
+@singledispatch
+def _without(value: Any, _redactor: Redactor) -> Any:
+    """The value without its fields that others wrote."""
+    return value
+
+
+@_without.register(Reading)
+def _(value: Reading[Any], _redactor: Redactor) -> Any:
+    failure = value.failure
+    if failure is None:
+        return value
+    return replace(value, failure=replace(failure, detail=line_or_text(failure.detail)))
+
+
+@_without.register(LogBatch)
+def _(value: LogBatch, _redactor: Redactor) -> Any:
+    return replace(value, tail=tuple(map(safe_text, value.tail)), unrecognised_samples=())
+
+
+@_without.register(WarningTally)
+def _(value: WarningTally, _redactor: Redactor) -> Any:
+    return replace(value, sample=_sample(value.sample))
+
+
+@_without.register(WarningPicture)
+def _(value: WarningPicture, _redactor: Redactor) -> Any:
+    return replace(value, sample=_sample(value.sample))
+
+
+@_without.register(ServerEvent)
+def _(value: ServerEvent, _redactor: Redactor) -> Any:
+    return replace(value, fields=safe_event(value))
+
+
+@_without.register(TaskFailed)
+def _(value: TaskFailed, _redactor: Redactor) -> Any:
+    return replace(value, error=safe_error(value.error))
+
+
+@_without.register(SpeculativeStatistics)
+def _(value: SpeculativeStatistics, _redactor: Redactor) -> Any:
+    return replace(value, type=safe_word(value.type), printed_type=_word(value.printed_type))
+
+
+@_without.register(SpeculationPicture)
+def _(value: SpeculationPicture, _redactor: Redactor) -> Any:
+    return replace(value, problem=_sample(value.problem))
+
+
+@_without.register(ProcessTree)
+def _(value: ProcessTree, redactor: Redactor) -> Any:
+    return replace(value, command=redactor.command(value.command))
+
+
+@_without.register(GuardrailEvent)
+def _(value: GuardrailEvent, redactor: Redactor) -> Any:
+    facts = {key: item for key, item in value.facts.items() if isinstance(item, bool | int | float)}
+    return replace(value, facts=facts, session=redactor.identity(value.session), request_id=_id(value.request_id))
+
+
+@_without.register(RequestEvent)
+def _(value: RequestEvent, redactor: Redactor) -> Any:
+    return replace(
+        value,
+        session=redactor.identity(value.session),
+        request_id=_id(value.request_id),
+        path=value.path.partition("?")[0],
+        model=_id_of_model(value.model),
+        error_type=_mark(value.error_type),
+        stop_reason=_mark(value.stop_reason),
+        tool_calls=tuple(ELLIPSIS for _ in value.tool_calls or ()) if value.tool_calls is not None else None,
+        guardrails=tuple(filter(_MARK.fullmatch, value.guardrails)) if value.guardrails is not None else None,
+    )
+
+
+@_without.register(ActiveView)
+def _(value: ActiveView, redactor: Redactor) -> Any:
+    return replace(
+        value,
+        session=redactor.identity(value.session),
+        request_id=_id(value.request_id),
+        path=value.path.partition("?")[0],
+        model=_id_of_model(value.model),
+    )
+
+
+@_without.register(SessionView)
+def _(value: SessionView, redactor: Redactor) -> Any:
+    return replace(value, id=redactor.identity(value.id), model=_id_of_model(value.model))
+
+
+@_without.register(ProxyStatus)
+def _(value: ProxyStatus, _redactor: Redactor) -> Any:
+    # A problem quotes the value of the setting that it is about.
+    named = (_KEY.match(problem) for problem in value.problems)
+    return replace(value, problems=tuple(f"{key[0] if key else ''} {ELLIPSIS}".strip() for key in named))
+
+
+@_without.register(LogPicture)
+def _(value: LogPicture, _redactor: Redactor) -> Any:
+    return replace(value, reason=line_or_text(value.reason))
+
+
+@_without.register(DraftingPicture)
+def _(value: DraftingPicture, _redactor: Redactor) -> Any:
+    return replace(value, because=line_or_text(value.because), fix=line_or_text(value.fix))
+
+
+@_without.register(ServedRequest)
+def _(value: ServedRequest, redactor: Redactor) -> Any:
+    if not value.session and value.error is None:
+        return value
+    session = redactor.identity(value.session) if value.session else value.session
+    return replace(value, session=session, error=safe_error(value.error) if value.error is not None else None)
+
+
+@_without.register(PrefixSession)
+def _(value: PrefixSession, redactor: Redactor) -> Any:
+    return replace(value, id=redactor.identity(value.id))
+
+
+@_without.register(RouterModel)
+def _(value: RouterModel, _redactor: Redactor) -> Any:
+    return replace(
+        value,
+        id=_id_of_model(value.id),
+        aliases=tuple(map(_id_of_model, value.aliases)),
+        failure=line_or_text(value.failure),
+    )
+
+
+@_without.register(RouterModelPicture)
+def _(value: RouterModelPicture, _redactor: Redactor) -> Any:
+    return replace(value, id=_id_of_model(value.id), failure=line_or_text(value.failure))
+
+
+@_without.register(RouterPicture)
+def _(value: RouterPicture, _redactor: Redactor) -> Any:
+    return replace(value, any_means=_id_of_model(value.any_means)) if value.any_means else value
+
+
+@_without.register(ApplyRecord)
+def _(value: ApplyRecord, _redactor: Redactor) -> Any:
+    reason = value.reason
+    for line in value.log_lines:
+        reason = reason.replace(line, ELLIPSIS) if line else reason
+    return replace(
+        value,
+        log_lines=tuple(map(safe_text, value.log_lines)),
+        reason=line_or_text(reason),
+        warnings=tuple(map(line_or_text, value.warnings)),
+    )
+
+
+@_without.register(Change)
+def _(value: Change, redactor: Redactor) -> Any:
+    return replace(
+        value, before=_setting(value.key, value.before, redactor), after=_setting(value.key, value.after, redactor)
+    )
+
+
+@_without.register(Alert)
+def _(value: Alert, redactor: Redactor) -> Any:
+    return replace(
+        value,
+        summary=line_or_text(value.summary),
+        evidence=tuple(
+            (label, _sample(said) if _LINE_LABELS.search(label) else line_or_text(said))
+            for label, said in value.evidence
+        ),
+        fix=tuple((key, _setting(key, said, redactor)) for key, said in value.fix),
+    )
+
+
+@_without.register(TimelineEvent)
+def _(value: TimelineEvent, _redactor: Redactor) -> Any:
+    return replace(value, title=line_or_text(value.title), detail=line_or_text(value.detail))
+
+
+def _setting(key: str, value: str | None, redactor: Redactor) -> str | None:
+    return None if value is None else redactor.setting(key, value)
+
+
+def _sample(line: str) -> str:
+    return safe_text(line) if line else line
+
+
+def _word(text: str) -> str:
+    return safe_word(text) if text else text
+
+
+def _mark(text: str | None) -> str | None:
+    return text if text is None or _MARK.fullmatch(text) else ELLIPSIS
+
+
+def _id(text: str) -> str:
+    return text if not text or _ID.fullmatch(text) else ELLIPSIS
+
+
+def _id_of_model(text: str) -> str:
+    return text if len(text) <= 200 and re.fullmatch(r"[\w./:@+-]*", text) else ELLIPSIS

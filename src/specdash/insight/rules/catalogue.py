@@ -10,27 +10,69 @@ A user's own file may change thresholds, severity and times of a rule, or switch
 
 from __future__ import annotations
 
-import difflib
-import tomllib
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from specdash.core.alerts import Alert, AlertSeverity, Symptom
+from specdash.core.env_edit import printable
 from specdash.core.errors import InputError
 from specdash.core.readings import Source
-from specdash.insight.rules.scene import Scene
+from specdash.core.records import Alert, AlertSeverity, Symptom
+from specdash.insight.rules.scene import RuleScene
+from specdash.system.data import dataclass
+
+# What to do about an alert: its rule's texts with the values that are known in place of their placeholders.
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "pid": "PID",
+    "port": "PORT",
+    "url": "URL",
+    "folder": "FOLDER",
+    "upstream": "UPSTREAM",
+}
+"""By the name that stands in braces in the rules' texts: what is printed where the value is not known."""
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    """The texts of one rule as they are shown."""
+
+    meaning: str
+    checks: tuple[str, ...]
+    remedy: str
+
+
+def runbook(spec: RuleSpec, alert: Alert | None = None) -> Runbook:
+    """The rule's runbook, for this alert or in general."""
+    names = alert.names if alert is not None else ()
+    return Runbook(spec.meaning, tuple(filled(check, names) for check in spec.checks), filled(spec.remedy, names))
+
+
+def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
+    """The text with the values of its placeholders, as a shell wants them."""
+    import shlex
+
+    known = {**PLACEHOLDERS, **{name: shlex.quote(printable(value)) for name, value in names}}
+    return _PLACEHOLDER.sub(lambda found: known[found[1]], text)
+
 
 FAMILIES = ("availability", "speculation", "memory", "answers", "machine")
 """One module and one TOML file each: is it there; does speculation pay; KV cache, checkpoints, caches; what clients
 get, through the proxy; GPU and host."""
 
 Limits = Mapping[str, float]
-RuleFunction = Callable[[Scene, Limits], Iterable[Symptom]]
-Refutation = Callable[[Scene, Limits, Alert], str]
+RuleFunction = Callable[[RuleScene, Limits], Iterable[Symptom]]
+Refutation = Callable[[RuleScene, Limits, Alert], str]
 """Why an alert that is over was never so, in words; empty where it was."""
+
+EndCheck = Callable[["RuleScene"], bool]
+"""Whether the contrary of the symptom is seen, so that its alerts are over without their `clear_after_s`."""
 
 
 class UnjudgeableError(Exception):
@@ -60,12 +102,14 @@ class RuleSpec:
     trial_s: float | None = None
     """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
     judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
+    ends_with_server: bool = False
+    """Whether what it tells of is a server's own doing: its alerts are over when another is started, trials apart."""
     while_idle: bool = True
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()
     """Sources that must be fresh for it to be judged."""
     counters: tuple[str, ...] = ()
-    """Totals of /metrics, by field name of `core.observations.Counters`, that there must be for it to be judged."""
+    """Totals of /metrics, by field name of `core.readings.Counters`, that there must be for it to be judged."""
     explains: tuple[str, ...] = ()
     """Rules whose alerts follow from this one's."""
     chart: str | None = None
@@ -81,6 +125,8 @@ class Rule:
     judge: RuleFunction
     refute: Refutation | None = None
     """The function `<rule>_refuted` beside the rule's, where there is one."""
+    is_over: EndCheck | None = None
+    """Likewise `<rule>_is_over`."""
 
 
 @cache
@@ -89,23 +135,56 @@ def shipped() -> tuple[Rule, ...]:
     return tuple(rule for family in FAMILIES for rule in _family(family))
 
 
+def title_of(rule_id: str) -> str:
+    """The title of a rule of specdash; the id itself of one that is not known here."""
+    return next((rule.spec.title for rule in shipped() if rule.spec.id == rule_id), rule_id)
+
+
 def _family(family: str) -> Iterable[Rule]:
     module = import_module(f"{__package__}.{family}")
-    text = resources.files(__package__).joinpath(f"{family}.toml").read_text(encoding="utf-8")
-    for name, table in tomllib.loads(text).items():
-        yield Rule(_spec(name, family, table), getattr(module, name), getattr(module, f"{name}_refuted", None))
+    text = Path(__file__).with_name(f"{family}.toml").read_text(encoding="utf-8")
+    for name, table in tables_of(text).items():
+        besides = (getattr(module, f"{name}_{suffix}", None) for suffix in ("refuted", "is_over"))
+        yield Rule(_spec(name, family, table), getattr(module, name), *besides)
+
+
+_KEY = re.compile(r"(\w+) =")
+
+
+def tables_of(text: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of a TOML file with a table's name, a key and its value, or a comment on each line.
+
+    The values of such a file are those of JSON, which is read a hundred times as fast. Whatever else a file has of TOML
+    is left to `tomllib`.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    table: dict[str, Any] = {}
+    try:
+        for line in text.splitlines():
+            if line.startswith("["):
+                table = tables[line[1:-1]] = {}
+            elif line and not line.startswith("#"):
+                key, _, value = line.partition(" = ")
+                plain = _KEY.sub(r'"\1":', value) if value.startswith("{") else value
+                table[key] = float(value) if value == "inf" else json.loads(plain)
+    except ValueError:
+        import tomllib
+
+        return tomllib.loads(text)
+    return tables
 
 
 def _spec(name: str, family: str, table: Mapping[str, Any]) -> RuleSpec:
     values = dict(table)
     values["severity"] = AlertSeverity(values["severity"])
-    values["needs"] = tuple(Source(one) for one in values.get("needs", ()))
+    values["needs"] = tuple(Source(value) for value in values.get("needs", ()))
     for many in ("checks", "explains", "counters"):
         values[many] = tuple(values.get(many, ()))
     return RuleSpec(id=name, family=family, **values)
 
 
-_CHANGEABLE = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
+CHANGEABLE = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
+"""What a user's file may change of a rule."""
 
 
 def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml") -> tuple[Rule, ...]:
@@ -113,6 +192,8 @@ def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml")
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
+    import tomllib
+
     by_id = {rule.spec.id: rule for rule in rules}
     try:
         tables = tomllib.loads(text)
@@ -131,8 +212,8 @@ def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml")
 def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
     changes: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in _CHANGEABLE:
-            raise InputError(f"{where}: {key!r} cannot be changed; {_hint(key, _CHANGEABLE)}")
+        if key not in CHANGEABLE:
+            raise InputError(f"{where}: {key!r} cannot be changed; {_hint(key, CHANGEABLE)}")
         if key == "severity":
             if value not in tuple(AlertSeverity):
                 raise InputError(f"{where}: severity = {value!r}: wants one of {', '.join(AlertSeverity)}")
@@ -164,6 +245,8 @@ def _number(value: Any, what: str) -> float:
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"

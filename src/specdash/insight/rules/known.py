@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from specdash.insight.liveness import TOO_BUSY
-from specdash.insight.picture import BackendState
+from specdash.core.proxy_events import Guardrail, RequestOutcome
+from specdash.core.readings import ReadingStatus
+from specdash.insight.derive import TOO_BUSY
+from specdash.insight.picture import BackendState, ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
+from specdash.insight.rules.scene import increase
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from specdash.core.proxy_events import GuardrailAction, GuardrailEvent, RequestEvent
     from specdash.insight.picture import WarningPicture
-    from specdash.insight.rules.scene import Sample, Scene
+    from specdash.insight.request import ServedRequest
+    from specdash.insight.rules.scene import PictureSample, RuleScene
+
 
 Fix = tuple[tuple[str, str | None], ...]
 _GONE = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
 
-def must_see(scene: Scene) -> None:
+def must_see(scene: RuleScene) -> None:
     """Raise `UnjudgeableError` where specdash itself gets no CPU in time: a silence is nobody's then."""
     delay = scene.picture.delay
     if delay is not None and delay.is_starved:
         raise UnjudgeableError(TOO_BUSY)
 
 
-def warning(scene: Scene, name: str) -> WarningPicture | None:
+def warning(scene: RuleScene, name: str) -> WarningPicture | None:
     """A class of which the log has lines."""
-    return next((one for one in scene.picture.log.warnings if one.warning == name), None)
+    return next((picture for picture in scene.picture.log.warnings if picture.warning == name), None)
 
 
-def per_minute(scene: Scene, *names: str) -> float:
+def per_minute(scene: RuleScene, *names: str) -> float:
     """Lines of these classes in the last minute."""
-    return sum(one.per_minute for one in scene.picture.log.warnings if one.warning in names)
+    return sum(picture.per_minute for picture in scene.picture.log.warnings if picture.warning in names)
 
 
-def of_late(scene: Scene, names: Sequence[str], seconds: float, *, of_this_server: bool) -> list[WarningPicture]:
+def of_late(scene: RuleScene, names: Sequence[str], seconds: float, *, of_this_server: bool) -> list[WarningPicture]:
     """Classes with lines in the last `seconds`; `of_this_server` leaves out those of servers before it."""
     return [
-        one
-        for one in scene.picture.log.warnings
-        if one.warning in names and one.last_age_s <= seconds and not (of_this_server and one.is_former)
+        picture
+        for picture in scene.picture.log.warnings
+        if picture.warning in names and picture.last_age_s <= seconds and not (of_this_server and picture.is_former)
     ]
 
 
-def is_gone(scene: Scene) -> bool:
+def is_gone(scene: RuleScene) -> bool:
     """Whether nobody serves now."""
     return scene.picture.backend.state in _GONE
 
@@ -60,12 +68,12 @@ def touched(found: WarningPicture) -> tuple[tuple[str, str], ...]:
     return (*evidence, ("sample", found.sample))
 
 
-def parameter(scene: Scene, name: str) -> str | None:
+def parameter(scene: RuleScene, name: str) -> str | None:
     """A speculation parameter that the server was started with; None where that is not known."""
     return dict(scene.picture.backend.speculation.parameters).get(name)
 
 
-def flag(scene: Scene, *spellings: str) -> str | None:
+def flag(scene: RuleScene, *spellings: str) -> str | None:
     """The value of a flag on the server's command line; "" for one without a value, None where there is none."""
     process = scene.picture.backend.process
     words = process.command if process is not None else ()
@@ -79,7 +87,7 @@ def flag(scene: Scene, *spellings: str) -> str | None:
     return None
 
 
-def more_context(scene: Scene) -> Fix:
+def more_context(scene: RuleScene) -> Fix:
     """Twice the context; nothing where its size is not known."""
     slots = scene.picture.backend.slots or ()
     sizes = [slot.n_ctx for slot in slots if slot.n_ctx]
@@ -94,7 +102,7 @@ def more_context(scene: Scene) -> Fix:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class CounterGrowth:
     """How much totals grew, and in how many looks the first of them did."""
 
     totals: tuple[float, ...]
@@ -102,27 +110,229 @@ class Growth:
 
 
 def grown_while_still(
-    samples: Sequence[Sample], still: Callable[[Sample], float | None], *grows: Callable[[Sample], float | None]
-) -> Growth:
+    samples: Sequence[PictureSample],
+    still: Callable[[PictureSample], float | None],
+    *grows: Callable[[PictureSample], float | None],
+) -> CounterGrowth:
     """How much totals grew since the total `still` moved last; nothing where one is not known or began anew."""
     grown, times = [0.0] * len(grows), 0
     if not samples or grows[0](samples[0]) == grows[0](samples[-1]):
-        return Growth(tuple(grown), times)
-    after: Sample | None = None
+        return CounterGrowth(tuple(grown), times)
+    after: PictureSample | None = None
     for before in reversed(samples):
         if after is None or (before.totals is after.totals and before.live is after.live):
             # Samples that share their tables saw nothing move.
             after = before
             continue
         held = still(before)
-        gains = [_gain(one(before), one(after)) for one in grows]
+        gains = [_gain(grow(before), grow(after)) for grow in grows]
         if held is None or held != still(after) or None in gains:
             break
         grown = [total + (gain or 0.0) for total, gain in zip(grown, gains, strict=True)]
         times += bool(gains[0])
         after = before
-    return Growth(tuple(grown), times)
+    return CounterGrowth(tuple(grown), times)
 
 
 def _gain(before: float | None, after: float | None) -> float | None:
     return after - before if before is not None and after is not None and after >= before else None
+
+
+# What ended and what guardrails did of late, for rules: dated events where they can be read, else the proxy's counts.
+#
+# An event is dated by the proxy, so that a first look tells of the minutes before it. A count tells of what came
+# since specdash watches. Each is a lower bound of what happened, so the larger one holds.
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequests:
+    """Requests that ended. `ended` are their events, newest first, where these can be read."""
+
+    total: int = 0
+    errors: int = 0
+    left: int = 0
+    """Clients that did not wait for the answer."""
+    ended: tuple[RequestEvent, ...] = ()
+
+    def share(self, part: float) -> float:
+        """`part` of all; 0 where none ended."""
+        return part / self.total if self.total else 0.0
+
+
+def turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
+    """What ended in the last `seconds`."""
+    return scene.once(("turns", seconds), lambda: _turns_of(scene, seconds))
+
+
+def _turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
+    proxy = scene.picture.proxy
+    if proxy.events_status is ReadingStatus.KNOWN:
+        ended = tuple(_since(proxy.finished, scene.picture.wall - seconds))
+        left = sum(request_event.outcome is RequestOutcome.CLIENT_LEFT for request_event in ended)
+        return EndedRequests(len(ended), sum(is_error(request_event) for request_event in ended), left, ended)
+    samples = scene.past.since(scene.now - seconds)
+    total, errors, left = (
+        int(increase([getattr(sample, name) for sample in samples]) or 0)
+        for name in ("proxy_requests", "proxy_errors", "proxy_left")
+    )
+    return EndedRequests(total, errors, left)
+
+
+def _since(finished: Iterable[RequestEvent], since: float) -> Iterable[RequestEvent]:
+    for request_event in finished:
+        if not request_event.at:
+            continue
+        # They are written as they end, so whatever is older comes after.
+        if ended_at(request_event) < since:
+            return
+        yield request_event
+
+
+def acted(scene: RuleScene, guardrail: Guardrail, action: GuardrailAction, seconds: float) -> int:
+    """How often a guardrail did that in the last `seconds`."""
+    counted = scene.past.grown("guardrails", f"{guardrail}:{action}", seconds)
+    return max(len(events_of(scene, guardrail, action, seconds)), int(counted))
+
+
+def events_of(scene: RuleScene, guardrail: Guardrail, action: GuardrailAction, seconds: float) -> list[GuardrailEvent]:
+    """Its events, newest first; none where they cannot be read."""
+    since = scene.picture.wall - seconds
+    events = scene.once("actions", lambda: _by_action(scene.picture.proxy.actions)).get((guardrail, action), ())
+    return [event for event in events if event.at >= since]
+
+
+def _by_action(
+    events: Iterable[GuardrailEvent],
+) -> Mapping[tuple[Guardrail, GuardrailAction], Sequence[GuardrailEvent]]:
+    found: dict[tuple[Guardrail, GuardrailAction], list[GuardrailEvent]] = {}
+    for event in events:
+        found.setdefault((event.guardrail, event.action), []).append(event)
+    return found
+
+
+def sessions_of(events: Iterable[GuardrailEvent]) -> int:
+    """How many sessions they belong to."""
+    return len({event.session for event in events})
+
+
+# What was read again although a cache had held it: by slot, from the log, and by session, from the proxy's events.
+
+
+LEAST_SHARE = 0.5
+"""Less than half of what should have been cached was: a shorter shared start is no loss."""
+SAME_LENGTH = 0.9
+"""A conversation that goes on has at least this share of its former length; a shorter one was compacted."""
+LEAST_SIMILAR = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LostCache:
+    """`requests` of the `of` that could have used a cache read again `tokens` that it had held."""
+
+    requests: int = 0
+    of: int = 0
+    tokens: int = 0
+    source: str = "the log"
+    conversations: int = 0
+
+
+def lost_in_slots(scene: RuleScene, seconds: float, least: float) -> LostCache:
+    """By slot: requests whose slot was picked because it held the start of their prompt, which was then not used.
+    `least` is how many tokens make a loss."""
+    could = tokens = requests = 0
+    for picture in _finished(scene, seconds):
+        held = _held(picture)
+        if held is None or held[0] < least:
+            continue
+        could += 1
+        expected, lost = held
+        if lost >= max(least, LEAST_SHARE * expected):
+            requests, tokens = requests + 1, tokens + int(lost)
+    return LostCache(requests, could, tokens)
+
+
+def takeovers(scene: RuleScene, seconds: float, least: float) -> LostCache:
+    """By slot: long prompts that found no slot with their start, took another's, and were read from their start."""
+    long = [
+        picture for picture in _finished(scene, seconds) if _length(picture) >= least and picture.selected is not None
+    ]
+    taken = [
+        picture
+        for picture in long
+        if picture.selected == "lru"
+        and (picture.processed_tokens or 0) >= max(least, (1 - LEAST_SHARE) * _length(picture))
+    ]
+    return LostCache(len(taken), len(long), sum(picture.processed_tokens or 0 for picture in taken))
+
+
+def lost_by_sessions(scene: RuleScene, seconds: float, least: float, *, crowded: bool) -> LostCache:
+    """By session: turns that went on from the turn before and found less than half of it cached. `crowded` asks for
+    those between which as many other conversations as there are slots had their turn, else for the others."""
+    ended = [
+        request_event
+        for request_event in reversed(turns_of(scene, seconds).ended)
+        if request_event.outcome is RequestOutcome.OK and request_event.session
+    ]
+    ended.sort(key=ended_at)
+    slots = len(scene.picture.backend.slots or ()) or 1
+    uptime = scene.picture.backend.uptime_s
+    started = scene.picture.wall - uptime if uptime is not None else 0.0
+    by_session: dict[str, list[RequestEvent]] = {}
+    for request_event in ended:
+        by_session.setdefault(request_event.session, []).append(request_event)
+    could = requests = tokens = 0
+    for turns in by_session.values():
+        for before, after in pairwise(turns):
+            held = before.prompt_tokens
+            if held is None or held < least or ended_at(before) < started or not _goes_on(before, after):
+                continue
+            could += 1
+            lost = held - (after.cached_tokens or 0)
+            if lost < max(least, LEAST_SHARE * held) or _is_crowded(ended, before, after, slots) is not crowded:
+                continue
+            requests, tokens = requests + 1, tokens + lost
+    return LostCache(requests, could, tokens, "the proxy's events", len(by_session))
+
+
+def _goes_on(before: RequestEvent, after: RequestEvent) -> bool:
+    """Whether a turn's prompt begins with the one before: longer, of more messages, and not pruned."""
+    if before.prompt_tokens is None or after.prompt_tokens is None or after.cached_tokens is None:
+        return False
+    if any(mark.startswith(Guardrail.CONTEXT_PRUNE) for mark in after.guardrails or ()):
+        return False
+    if after.prompt_tokens < SAME_LENGTH * before.prompt_tokens or after.model != before.model:
+        return False
+    return before.messages is None or after.messages is None or after.messages > before.messages
+
+
+def _is_crowded(ended: Sequence[RequestEvent], before: RequestEvent, after: RequestEvent, slots: int) -> bool:
+    """Whether so many others had a turn in between. `ended` is in the order of their ends."""
+    between = set()
+    for request_event in islice(ended, bisect_right(ended, ended_at(before), key=ended_at), None):
+        if request_event.session != after.session and request_event.at < after.at:
+            between.add(request_event.session)
+            if len(between) >= slots:
+                return True
+    return False
+
+
+def _finished(scene: RuleScene, seconds: float) -> Sequence[ServedRequest]:
+    """Requests of this server that ended of late, and whose prompt's cost is known."""
+    uptime = scene.picture.backend.uptime_s
+    if uptime is not None:
+        seconds = min(seconds, uptime)
+    requests = scene.picture.log.requests
+    return [request for request in requests if request.ended_age_s <= seconds and request.processed_tokens is not None]
+
+
+def _length(request: ServedRequest) -> int:
+    return request.prompt_tokens or request.processed_tokens or 0
+
+
+def _held(request: ServedRequest) -> tuple[float, float] | None:
+    """How many tokens of its prompt the slot held, and how many of them were read again."""
+    if request.selected != "lcp" or request.similarity is None or request.similarity < LEAST_SIMILAR:
+        return None
+    total = _length(request)
+    expected = request.similarity * total
+    return expected, expected - (total - (request.processed_tokens or 0))

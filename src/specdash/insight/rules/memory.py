@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.core.alerts import AlertSeverity, Symptom
+from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import SlotPhase
-from specdash.insight.rules.cached_turns import lost_by_sessions, lost_in_slots, takeovers
 from specdash.insight.rules.known import (
     flag,
     is_gone,
+    lost_by_sessions,
+    lost_in_slots,
     more_context,
     of_late,
     parameter,
     per_minute,
+    takeovers,
     touched,
     warning,
 )
-from specdash.insight.rules.wording import percent
+from specdash.insight.speedup.verdict import WITHOUT, faster_settings
+from specdash.system.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
-    from specdash.insight.rules.scene import Scene
+    from specdash.insight.rules.scene import RuleScene
 
 FAILED_FOR_ROOM = ("batch_index_error", "compute_error", "decode_failed")
 """What becomes of requests for which no room was found."""
@@ -33,7 +36,7 @@ DEFAULT_UBATCH = 512
 DEFAULT_CHECKPOINTS = 32
 
 
-def find_slot_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The log is flooded with warnings of recurrent memory; without images it means more than a flood."""
     found = warning(scene, "find_slot_non_consecutive")
     if found is None:
@@ -56,7 +59,7 @@ def find_slot_storm(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-def replay_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Most verification steps reject something, and every rejection costs a restore and a decode again."""
     window = limits["window_s"]
     steps = scene.past.grown("live", "steps", window)
@@ -77,7 +80,7 @@ def replay_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def checkpoint_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Conversations that the slot held are read from their start, because no checkpoint lies where they go on."""
     window = limits["window_s"]
     again = scene.past.grown("live", "context full_reprocess", window)
@@ -86,7 +89,8 @@ def checkpoint_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     erased = scene.past.grown("live", "context erased", window)
     yield Symptom(
-        f"{again:.0f} prompts read from their start for want of a checkpoint, {lost.tokens} tokens that the slots held",
+        f"{again:.0f} prompts read from their start because no checkpoint was available, "
+        f"{lost.tokens} tokens that the slots held",
         (
             ("full re-processing", f"{again:.0f}"),
             ("checkpoints erased", f"{erased:.0f}"),
@@ -96,7 +100,7 @@ def checkpoint_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def kv_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """No room for a batch in the KV cache."""
     found = warning(scene, "kv_no_free_space")
     lines, purged = per_minute(scene, "kv_no_free_space"), per_minute(scene, "slot_purged")
@@ -114,7 +118,7 @@ def kv_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def context_shift(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The oldest part of a context is dropped while it is used."""
     found = warning(scene, "context_shift")
     if found is None or not found.per_minute:
@@ -128,7 +132,7 @@ def context_shift(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def slot_nearly_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def slot_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A slot at work has little context left."""
     for slot in scene.picture.backend.slots or ():
         if slot.phase is SlotPhase.IDLE or not slot.n_ctx or slot.context_used is None:
@@ -147,7 +151,7 @@ def slot_nearly_full(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             )
 
 
-def compute_buffer_failed(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The room to compute a batch in could not be had."""
     for found in of_late(scene, ("compute_buffer_failed",), limits["window_s"], of_this_server=True):
         ubatch = flag(scene, "-ub", "--ubatch-size")
@@ -160,12 +164,12 @@ def compute_buffer_failed(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-def out_of_memory(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Memory could not be allocated, or the kernel ended the server for it."""
     found = of_late(scene, OUT_OF_MEMORY, limits["window_s"], of_this_server=False)
     if not found:
         return
-    newest = min(found, key=lambda one: one.last_age_s)
+    newest = min(found, key=lambda picture: picture.last_age_s)
     where = "the GPU's memory" if newest.warning == "gpu_out_of_memory" or "cuda" in newest.sample.lower() else "memory"
     what = (
         "the server was killed, as the kernel does when memory is out"
@@ -174,17 +178,17 @@ def out_of_memory(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
     yield Symptom(
         what if is_gone(scene) else f"{what}; a server runs again or still",
-        tuple((one.title, one.sample) for one in found),
+        tuple((picture.title, picture.sample) for picture in found),
         severity=None if is_gone(scene) else AlertSeverity.WARNING,
     )
 
 
-def prompt_cache_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Turns whose start had been read in the turn before read it again."""
     window = limits["window_s"]
     slots = lost_in_slots(scene, window, limits["tokens"])
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
-    lost = max(slots, sessions, key=lambda one: one.tokens)
+    lost = max(slots, sessions, key=lambda lost_cache: lost_cache.tokens)
     if lost.requests < limits["times"] or lost.requests < limits["share"] * lost.of:
         return
     off = flag(scene, "--no-cache-prompt") is not None
@@ -200,7 +204,7 @@ def prompt_cache_lost(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def slot_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """More conversations than slots: each one's turn throws out another's cache."""
     window = limits["window_s"]
     slots = scene.picture.backend.slots or ()
@@ -211,7 +215,7 @@ def slot_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
         yield Symptom(
             f"{sessions.conversations} conversations share {len(slots)} slots: {sessions.requests} of {sessions.of} "
-            f"turns read again {sessions.tokens} tokens that others had thrown out",
+            f"turns read again {sessions.tokens} tokens that others had evicted",
             (
                 ("conversations", str(sessions.conversations)),
                 ("slots", str(len(slots))),
@@ -230,15 +234,19 @@ def slot_thrash(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-def _drafts_that_fit(scene: Scene, accepted: float) -> Fix:
-    """Drafts as long as what is accepted of them, so that fewer steps reject any."""
+def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:
+    """What the verdict names; where it knows no best length, drafts as long as what is accepted of them, so that fewer
+    steps reject any."""
+    _, _, fix = faster_settings(scene.picture)
+    if fix or scene.picture.views.drafter.best_length is not None:
+        return fix
     longest, wanted = parameter(scene, "spec-draft-n-max"), max(1, round(accepted))
     if longest is not None and longest.isdigit() and wanted < int(longest):
         return (("LLAMA_DRAFT_MAX", str(wanted)),)
-    return (("LLAMA_SPEC_TYPE", "none"),)
+    return WITHOUT
 
 
-def _more_checkpoints(scene: Scene) -> Fix:
+def _more_checkpoints(scene: RuleScene) -> Fix:
     given = flag(scene, "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints")
     if given is not None and given.isdigit() and int(given) < DEFAULT_CHECKPOINTS:
         return (("LLAMA_ARG_CTX_CHECKPOINTS", None),)

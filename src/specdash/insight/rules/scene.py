@@ -3,23 +3,133 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections import deque
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from specdash.core.readings import Source, Status
+from specdash.core.readings import ReadingStatus, Source
 from specdash.core.target import is_local
 from specdash.insight.picture import BackendState
-from specdash.insight.rules.starts import Starts
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from specdash.core.proxy_status import ProxyStatus
     from specdash.insight.picture import Picture
-    from specdash.insight.samples import Samples
+    from specdash.insight.request import Samples
+
+
+# When the server was seen to start: told from its state and its process, each start once.
+
+KEPT = 100
+ONE_START_S = 30.0
+"""Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
+CONFIRMED_S = 4.0
+"""A process at the port is the server's when it stays up for so long with it."""
+TRIAL_SEEN_S = CONFIRMED_S + 3.0
+"""So long after a trial its last restart, which put the settings from before back, may be told; longer where it is seen
+that its process began before the trial's end."""
+_UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
+_SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start, at monotonic time `at` and Unix time `wall`. `again` is False for one before which nothing ran while
+    it was watched."""
+
+    at: float
+    wall: float
+    why: str
+    again: bool
+    on_trial: bool = False
+    """Settings were tried then: it is one of their restarts."""
+
+
+class Starts:
+    """Watches the samples for starts. Bounded."""
+
+    def __init__(self) -> None:
+        self.seen: deque[Start] = deque(maxlen=KEPT)
+        """Oldest first."""
+        self.owner: int | None = None
+        """The process that was seen last while the server was up."""
+        self.served: int | None = None
+        """The process that was seen last while the server answered all there is to ask."""
+        self._candidate: tuple[int, float] | None = None
+        self._state: BackendState | None = None
+        self._was_up = False
+        self._was_down = False
+        self._tried_at = self._tried_wall = float("-inf")
+        self._signs: set[str] = set()
+        """Signs that the last start has given."""
+
+    def add(self, sample: PictureSample) -> None:
+        """Take in the sample of this moment."""
+        before, self._state = self._state, sample.state
+        if sample.on_trial:
+            self._tried_at, self._tried_wall = sample.at, sample.wall
+        if sample.state not in _UP:
+            self._was_down = self._was_down or sample.state is BackendState.DOWN
+            self._candidate = None
+            return
+        if self._was_down:
+            self._was_down = False
+            self._signs.clear()
+            self._count(sample, "the port opened again", "port")
+        before_it, confirmed = self.owner, self._confirmed(sample)
+        if before_it is not None and confirmed and sample.pid != before_it:
+            self._sign(sample, f"process {sample.pid} took the place of {before_it}", "process")
+        elif before is not None and sample.state is not before and self._began(sample, before):
+            self._sign(sample, "totals went back" if sample.state is BackendState.RESTARTED else "it loads", "totals")
+        if confirmed:
+            self.owner = sample.pid
+            if sample.state in _SERVING:
+                self.served = sample.pid
+        self._was_up = True
+
+    def within(self, now: float, seconds: float) -> tuple[Start, ...]:
+        """Starts of the last `seconds`, oldest first."""
+        return tuple(start for start in self.seen if start.at >= now - seconds)
+
+    def _confirmed(self, sample: PictureSample) -> bool:
+        """Whether the process is the server's: the one it was, the first, or one with which the server stays up. One
+        that has taken the port from it is seen before its answers are."""
+        if sample.pid is None:
+            return False
+        if self.owner is None or sample.pid == self.owner:
+            self._candidate = None
+            return True
+        if self._candidate is None or self._candidate[0] != sample.pid:
+            self._candidate = sample.pid, sample.at
+        return sample.at - self._candidate[1] >= CONFIRMED_S
+
+    def _began(self, sample: PictureSample, before: BackendState) -> bool:
+        """Whether the state alone says that another process serves: with a process in sight, that one says it."""
+        if sample.pid is not None and sample.pid == self.owner and sample.processes == 1:
+            return False
+        return sample.state is BackendState.RESTARTED or (sample.state is BackendState.LOADING and before in _UP)
+
+    def _sign(self, sample: PictureSample, why: str, sign: str) -> None:
+        """A sign of a start: of the last one, when that was a moment ago and has not given this sign yet."""
+        last = self.seen[-1] if self.seen else None
+        if last is not None and sample.at - last.at <= ONE_START_S and sign not in self._signs:
+            self._signs.add(sign)
+            return
+        self._signs.clear()
+        self._count(sample, why, sign)
+
+    def _count(self, sample: PictureSample, why: str, sign: str) -> None:
+        self._signs.add(sign)
+        of_trial = sample.at - self._tried_at <= TRIAL_SEEN_S or self._began_on_trial(sample)
+        self.seen.append(Start(sample.at, sample.wall, why, self._was_up, of_trial))
+
+    def _began_on_trial(self, sample: PictureSample) -> bool:
+        """Whether a process that is new here is from the time of the last trial, however late it was seen."""
+        return sample.pid != self.owner and sample.pid_began is not None and sample.pid_began <= self._tried_wall
+
 
 T = TypeVar("T")
 KEEP_S = 3600.0
@@ -33,14 +143,13 @@ _SHARED = ("totals", "warnings", "checkpoints", "live", "guardrails", "work")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PictureSample:
     """A picture in short, at monotonic time `at`. Totals are since the server's start; None is unknown."""
 
     at: float
     state: BackendState
     wall: float = 0.0
     """The same moment in Unix time."""
-    uptime_s: float | None = None
     on_trial: bool = False
     """Settings are tried on the server."""
     pid: int | None = None
@@ -54,16 +163,12 @@ class Sample:
     """Share of the time that its thread waited for a CPU (`ProcessTree.cpu_wait`)."""
     starved: bool = False
     """Specdash itself got no CPU in time."""
-    acceptance: float | None = None
-    """Over the window."""
-    decode: float | None = None
-    prefill: float | None = None
     busy: int | None = None
     """Slots at work."""
     work: Mapping[int, tuple[int | None, ...]] | None = None
     """How far each slot at work has come: task, generated tokens, processed prompt tokens, by slot."""
     totals: Mapping[str, float] = field(default_factory=dict)
-    """By field name of `core.observations.Counters`."""
+    """By field name of `core.readings.Counters`."""
     warnings: Mapping[str, int] = field(default_factory=dict)
     """Lines so far by warning class."""
     checkpoints: Mapping[str, int] = field(default_factory=dict)
@@ -86,16 +191,18 @@ class Sample:
     """Bytes a second that came from the swap and went there."""
 
 
-class Past:
-    """The last hour in samples, oldest first: about one a second of the last quarter, one in ten seconds before."""
+class PictureHistory:
+    """The last hour, or less, in samples, oldest first: about one a second of the last quarter, one in ten seconds
+    before."""
 
-    def __init__(self) -> None:
-        self._samples: list[Sample] = []
+    def __init__(self, kept_s: float = KEEP_S) -> None:
+        self._kept_s = kept_s
+        self._samples: list[PictureSample] = []
         self._added = 0
         self.starts = Starts()
         self._tried_at: float | None = None
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: PictureSample) -> None:
         """Take in the sample of this moment; times must not decrease."""
         samples = self._samples
         if sample.on_trial:
@@ -109,32 +216,32 @@ class Past:
         self.starts.add(sample)
         self._added += 1
         if self._added % _THIN_EVERY == 0:
-            self._samples = _thinned(samples, sample.at)
+            self._samples = _thinned(samples, sample.at, self._kept_s)
 
     def __len__(self) -> int:
         return len(self._samples)
 
     @property
-    def last(self) -> Sample | None:
+    def last(self) -> PictureSample | None:
         """The sample of this moment."""
         return self._samples[-1] if self._samples else None
 
-    def since(self, at: float) -> Sequence[Sample]:
+    def since(self, at: float) -> Sequence[PictureSample]:
         """Samples from monotonic time `at` on, oldest first."""
         return self._samples[bisect_left(self._samples, at, key=lambda sample: sample.at) :]
 
-    def backwards(self) -> Iterator[Sample]:
+    def backwards(self) -> Iterator[PictureSample]:
         """All samples, newest first."""
         return reversed(self._samples)
 
-    def ago(self, seconds: float) -> Sample | None:
+    def ago(self, seconds: float) -> PictureSample | None:
         """The newest sample that is at least `seconds` older than the last; None when none is that old."""
         if not self._samples:
             return None
         index = bisect_left(self._samples, self._samples[-1].at - seconds + 1e-9, key=lambda sample: sample.at) - 1
         return self._samples[index] if index >= 0 else None
 
-    def first_within(self, seconds: float) -> Sample | None:
+    def first_within(self, seconds: float) -> PictureSample | None:
         """The oldest sample of the last `seconds`, or of all when fewer are kept."""
         if not self._samples:
             return None
@@ -143,11 +250,13 @@ class Past:
 
     def growth(self, name: str, seconds: float) -> float | None:
         """How much a total of `Counters` grew in the last `seconds`; None when unknown."""
-        return increase([one.totals.get(name) for one in self._recent(seconds)])
+        return increase([picture_sample.totals.get(name) for picture_sample in self._recent(seconds)])
 
     def grown(self, kind: str, name: str, seconds: float) -> float:
         """How much a count of `warnings`, `checkpoints`, `live` or `guardrails` grew in the last `seconds`."""
-        tables: list[Mapping[str, float] | None] = [getattr(one, kind) for one in self._recent(seconds)]
+        tables: list[Mapping[str, float] | None] = [
+            getattr(picture_sample, kind) for picture_sample in self._recent(seconds)
+        ]
         return increase([table.get(name, 0) if table is not None else None for table in tables]) or 0.0
 
     def tried_within(self, seconds: float) -> bool:
@@ -165,11 +274,11 @@ class Past:
             first = sample.at
         return None if first is None else self._samples[-1].at - first
 
-    def _recent(self, seconds: float) -> Sequence[Sample]:
+    def _recent(self, seconds: float) -> Sequence[PictureSample]:
         return self.since(self._samples[-1].at - seconds) if self._samples else ()
 
 
-def _sharing(sample: Sample, before: Sample) -> Sample:
+def _sharing(sample: PictureSample, before: PictureSample) -> PictureSample:
     """The sample with those tables of the one before that have not changed: an idle hour is small."""
     same = {
         name: table
@@ -179,11 +288,11 @@ def _sharing(sample: Sample, before: Sample) -> Sample:
     return replace(sample, **same) if same else sample
 
 
-def _thinned(samples: list[Sample], now: float) -> list[Sample]:
-    """The samples of the last hour; of the older ones those that are `COARSE_S` apart, or that saw another state."""
-    first = bisect_left(samples, now - KEEP_S, key=lambda sample: sample.at)
-    fine = bisect_left(samples, now - FINE_S, key=lambda sample: sample.at)
-    kept: list[Sample] = []
+def _thinned(samples: list[PictureSample], now: float, kept_s: float) -> list[PictureSample]:
+    """The samples of the time kept; of the older ones those that are `COARSE_S` apart, or that saw another state."""
+    first = bisect_left(samples, now - kept_s, key=lambda sample: sample.at)
+    fine = bisect_left(samples, now - min(FINE_S, kept_s / 4), key=lambda sample: sample.at)
+    kept: list[PictureSample] = []
     for sample in samples[first:fine]:
         if not kept or sample.at - kept[-1].at >= COARSE_S or sample.state is not kept[-1].state:
             kept.append(sample)
@@ -202,11 +311,11 @@ def increase(values: Sequence[float | None]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class RuleScene:
     """One moment to judge. `picture` has no alerts yet; `past.last` belongs to the same moment."""
 
     picture: Picture
-    past: Past
+    past: PictureHistory
     samples: Samples
     """Finished requests, of the log and of the proxy's events."""
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -225,7 +334,10 @@ class Scene:
 
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
-        return any(one.source is source and one.status is Status.KNOWN for one in self.picture.backend.sources)
+        return any(
+            source_picture.source is source and source_picture.status is ReadingStatus.KNOWN
+            for source_picture in self.picture.backend.sources
+        )
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -255,38 +367,33 @@ class Scene:
         return not (last is not None and last.busy) and not self.picture.backend.requests_processing
 
 
-def sample_of(picture: Picture) -> Sample:
+def sample_of(picture: Picture) -> PictureSample:
     """The picture in short."""
     backend, proxy = picture.backend, picture.proxy
     slots = backend.slots
     live = proxy.live
-    window = backend.speculation.acceptance.window
-    fresh = {one.source for one in backend.sources if one.status is Status.KNOWN}
+    fresh = {source.source for source in backend.sources if source.status is ReadingStatus.KNOWN}
     utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
     host = picture.host
-    return Sample(
+    return PictureSample(
         at=picture.at,
         state=backend.state,
         wall=picture.wall,
         on_trial=picture.trial is not None and picture.trial.alive,
-        uptime_s=backend.uptime_s,
         pid=backend.process.pid if backend.process is not None else None,
         pid_began=backend.process.started_wall if backend.process is not None else None,
         processes=backend.process.processes if backend.process is not None else 1,
         stopped=backend.process is not None and bool(backend.process.stopped),
         cpu_wait=backend.process.cpu_wait if backend.process is not None else None,
         starved=picture.delay is not None and picture.delay.is_starved,
-        acceptance=window.value if window.status is Status.KNOWN else None,
-        decode=backend.decode.value if backend.decode.basis == "live" else None,
-        prefill=backend.prefill.value if backend.prefill.basis == "live" else None,
         busy=sum(slot.phase != "idle" for slot in slots) if slots is not None else None,
         work={s.id: (s.task, s.decoded, s.prompt_processed) for s in slots if s.phase != "idle"} if slots else None,
         totals=dict(backend.counters),
-        warnings={one.warning: one.count for one in picture.log.warnings},
+        warnings={warning.warning: warning.count for warning in picture.log.warnings},
         checkpoints=dict(picture.log.checkpoints),
         live=dict(picture.log.live),
         exact_accepted=backend.speculation.accepted_tokens_total,
-        guardrails=_guardrails(live) if live is not None and live.started is not None else None,
+        guardrails=dict(live.counters) if live is not None and live.started is not None else None,
         proxy_requests=live.requests if live is not None else None,
         proxy_errors=live.errors if live is not None else None,
         proxy_left=live.clients_left if live is not None else None,
@@ -295,13 +402,6 @@ def sample_of(picture: Picture) -> Sample:
         swap_used_bytes=host.swap_used_bytes if host is not None else None,
         swap_rate=_sum(host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) if host is not None else None,
     )
-
-
-def _guardrails(live: ProxyStatus) -> Mapping[str, int]:
-    counts: Counter[str] = Counter(live.counters)
-    for name, count in live.counters.items():
-        counts[name.partition(":")[0]] += count
-    return counts
 
 
 def _sum(first: float | None, second: float | None) -> float | None:

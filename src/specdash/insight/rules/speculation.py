@@ -2,42 +2,142 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 from itertools import islice
+from math import sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from specdash.core.alerts import AlertSeverity, Symptom
-from specdash.core.readings import Status
-from specdash.core.start_check import Drafting
-from specdash.insight.drafting import PROBLEM_CLASSES
-from specdash.insight.rules.collapse import compare, usable
+from specdash.core.readings import ReadingStatus
+from specdash.core.records import AlertSeverity, Drafting, Symptom
+from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
-from specdash.insight.rules.wording import percent
-from specdash.insight.speedup_picture import Paying
+from specdash.insight.speculation.drafting import PROBLEM_CLASSES
+from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, faster_settings, kind_of
+from specdash.system.data import dataclass
+from specdash.system.text import UNKNOWN, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from specdash.insight.picture import SpeculationPicture
+    from specdash.insight.request import DraftTally, ServedRequest
     from specdash.insight.rules.catalogue import Limits
-    from specdash.insight.rules.known import Fix
-    from specdash.insight.rules.scene import Sample, Scene
-    from specdash.insight.samples import RequestSample
+    from specdash.insight.rules.scene import PictureSample, RuleScene
 
-NO_SPECULATION: Fix = (("LLAMA_SPEC_TYPE", "none"),)
+    _Total = Callable[[PictureSample], float | None]
+
+
+# Has acceptance collapsed? Recent requests against earlier ones of the same kind of work.
+#
+# Acceptance differs by what is written: tool calls are accepted more than prose, long contexts less than short ones.
+# So requests are compared within strata of context length and work only, and what the strata say is added up (the van
+# Elteren test: stratified rank sums). That says whether it is chance; how far it fell is told by the acceptance that
+# the recent requests would have had at their strata's earlier rates.
+
+LEAST_DRAFTED = 8
+"""A request with fewer draft tokens says nothing by itself."""
+_CONTEXTS = (1024, 4096, 16384, 65536)
+
+
+@dataclass(frozen=True, slots=True)
+class StrataComparison:
+    """Recent requests against earlier ones of the same strata."""
+
+    recent: int
+    before: int
+    drafted: int
+    """Draft tokens of the recent requests."""
+    acceptance: float
+    """Of the recent requests."""
+    expected: float
+    """What it would be at the earlier rates of the same strata."""
+    sigma: float
+    """By how many standard deviations the recent requests rank below the earlier ones."""
+    strata: int
+
+
+def stratum(sample: ServedRequest) -> tuple[int, str]:
+    """What a request is compared within: its context's size class and its work, or whether it went on from a cache."""
+    length = (sample.prompt_tokens or 0) + (sample.decode_tokens or 0)
+    size = sum(length > bound for bound in _CONTEXTS)
+    if sample.purpose is not None:
+        return size, str(sample.purpose)
+    cached = (sample.cached_tokens or 0) * 2 >= (sample.prompt_tokens or 0) > 0
+    return size, "went on" if cached else "began"
+
+
+def usable(samples: Iterable[ServedRequest]) -> list[ServedRequest]:
+    """Those that drafted enough to have an acceptance."""
+    return [
+        sample
+        for sample in samples
+        if sample.draft_accepted is not None and (sample.draft_generated or 0) >= LEAST_DRAFTED
+    ]
+
+
+def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) -> StrataComparison | None:
+    """The comparison over the strata that both have; None where there is none."""
+    strata: defaultdict[tuple[int, str], tuple[list[ServedRequest], list[ServedRequest]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for side, samples in enumerate((recent, before)):
+        for request_sample in usable(samples):
+            strata[stratum(request_sample)][side].append(request_sample)
+    shared = [(now, then) for now, then in strata.values() if now and then]
+    if not shared:
+        return None
+    drafts = NO_DRAFTS
+    expected = below = variance = 0.0
+    for now, then in shared:
+        of_now = drafts_of(now)
+        drafts += of_now
+        expected += of_now.drafted * (drafts_of(then).acceptance or 0.0)
+        deficit, spread = _rank_deficit(
+            [request.acceptance or 0.0 for request in now], [request.acceptance or 0.0 for request in then]
+        )
+        weight = 1.0 / (len(now) + len(then) + 1)
+        below, variance = below + weight * deficit, variance + weight**2 * spread
+    return StrataComparison(
+        recent=sum(len(now) for now, _ in shared),
+        before=sum(len(then) for _, then in shared),
+        drafted=int(drafts.drafted),
+        acceptance=drafts.acceptance or 0.0,
+        expected=expected / drafts.drafted,
+        sigma=below / sqrt(variance) if variance > 0 else 0.0,
+        strata=len(shared),
+    )
+
+
+def _rank_deficit(now: Sequence[float], then: Sequence[float]) -> tuple[float, float]:
+    """How far the rank sum of `now` lies below its mean under no difference, and its variance, ties allowed for."""
+    pooled = sorted((*now, *then))
+    counts = Counter(pooled)
+    ranks: dict[float, float] = {}
+    place = 0
+    for value in dict.fromkeys(pooled):
+        ranks[value] = place + (counts[value] + 1) / 2
+        place += counts[value]
+    n, m = len(now), len(then)
+    total = n + m
+    ties = sum(count**3 - count for count in counts.values()) / (total * (total - 1)) if total > 1 else 0.0
+    return n * (total + 1) / 2 - sum(ranks[value] for value in now), n * m / 12 * (total + 1 - ties)
+
+
 _CLOCKS_S = 2.0
 COMPARED = 256
 """The newest requests; older ones are another day's work."""
 
 
-def acceptance_collapse(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Far less is accepted than of earlier requests of the same kind."""
     if not scene.samples.logged and not scene.samples.told:
         return
     ended = _of_this_server(scene)
     since = scene.picture.wall - limits["recent_s"]
-    recent = [one for one in ended if one.ended >= since][-int(limits["recent_requests"]) :]
+    recent = [request_sample for request_sample in ended if request_sample.ended >= since][
+        -int(limits["recent_requests"]) :
+    ]
     if len(recent) < limits["least_recent"]:
         return
     found = compare(recent, ended[: -len(recent)])
@@ -47,7 +147,7 @@ def acceptance_collapse(scene: Scene, limits: Limits) -> Iterable[Symptom]:
         return
     yield Symptom(
         f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
-        f"{percent(found.expected)} expected of such work by the {found.before} before",
+        f"{percent(found.expected)} expected from the {found.before} before",
         (
             ("acceptance", percent(found.acceptance)),
             ("expected", percent(found.expected)),
@@ -58,15 +158,16 @@ def acceptance_collapse(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def speculation_hurting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without."""
     speedup = scene.picture.speedup
-    if speedup.verdict is not Paying.HURTING or speedup.value is None or speedup.requests < limits["requests"]:
+    if kind_of(speedup) is not VerdictKind.COSTS or speedup.value is None or speedup.requests < limits["requests"]:
         return
     bounds = (
         f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
     )
     speculation = scene.picture.backend.speculation
+    _, _, fix = faster_settings(scene.picture)
     yield Symptom(
         f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
         (
@@ -76,16 +177,24 @@ def speculation_hurting(scene: Scene, limits: Limits) -> Iterable[Symptom]:
             ("tokens per step", _figure(speculation.mean_accepted_length)),
             ("break-even", _figure(speedup.break_even_length)),
         ),
-        fix=_shorter_drafts(scene, speculation.mean_accepted_length),
+        fix=fix,
     )
 
 
-def zero_acceptance(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def speculation_hurting_is_over(scene: RuleScene) -> bool:
+    """The same figure says that it pays, or makes no difference: no warning may stand beside that."""
+    return kind_of(scene.picture.speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
+
+
+def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Drafts are made, and not one token of them is accepted: the sign of a drafter that computes NaN."""
     samples = scene.past.since(scene.now - limits["window_s"])
     live = grown_while_still(samples, _of_live("accepted"), _of_live("drafted"), _of_live("steps"))
     ended = grown_while_still(
-        samples, lambda one: one.exact_accepted, _of_totals("draft_tokens"), _of_totals("verification_steps")
+        samples,
+        lambda picture_sample: picture_sample.exact_accepted,
+        _of_totals("draft_tokens"),
+        _of_totals("verification_steps"),
     )
     tokens, drafts = max(live.totals, ended.totals)
     # Counters move when a request ends, so that every look at which they moved is another request.
@@ -96,12 +205,12 @@ def zero_acceptance(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(
         f"none of the last {tokens:.0f} draft tokens was accepted, in {drafts:.0f} drafts",
         (("drafts", f"{drafts:.0f}"), ("draft tokens", f"{tokens:.0f}"), ("accepted", "0"), *_types(scene)),
-        fix=NO_SPECULATION,
+        fix=WITHOUT,
         severity=AlertSeverity.NOTICE if guesses else None,
     )
 
 
-def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Speculation is on, tokens are generated, and nobody drafts any."""
     speculation = scene.picture.backend.speculation
     if not speculation.active:
@@ -120,26 +229,26 @@ def drafts_never_made(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def repeating_answer(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def repeating_answer(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Nearly every draft token of a long answer is accepted, which is usual for nothing that says anything new."""
     if _is_draft_the_target(scene) or _drafts_are_always_right(scene, limits):
         return
     guesses = _only_repeats(scene.picture.backend.speculation)
-    found = [one for one in _answers(scene, limits["shown_s"]) if one.tokens >= limits["tokens"]]
-    for one in found:
-        if one.acceptance < limits["acceptance"] or (one.drafted_share or 1.0) < limits["drafted_share"]:
+    found = [answer for answer in _answers(scene, limits["shown_s"]) if answer.tokens >= limits["tokens"]]
+    for answer in found:
+        if answer.acceptance < limits["acceptance"] or (answer.drafted_share or 1.0) < limits["drafted_share"]:
             continue
         yield Symptom(
-            f"{percent(one.acceptance)} of drafts accepted over an answer of {one.tokens} tokens ({one.words}): "
-            "it repeats itself, or copies",
+            f"{percent(answer.acceptance)} of drafts accepted over an answer of {answer.tokens} tokens "
+            f"({answer.words}): it repeats itself, or copies",
             (
-                ("request", one.words),
-                ("answer", f"{one.tokens} tokens"),
-                ("acceptance", f"{one.acceptance * 100:.1f} %"),
-                ("drafted", percent(one.drafted_share) if one.drafted_share is not None else "--"),
+                ("request", answer.words),
+                ("answer", f"{answer.tokens} tokens"),
+                ("acceptance", percent(answer.acceptance, 1)),
+                ("drafted", percent(answer.drafted_share)),
                 ("other answers", _others(scene, limits)),
             ),
-            subject=one.subject,
+            subject=answer.subject,
             severity=AlertSeverity.NOTICE if guesses else None,
         )
 
@@ -155,7 +264,7 @@ class _Answer:
     drafted_share: float | None = None
 
 
-def _answers(scene: Scene, seconds: float) -> Iterable[_Answer]:
+def _answers(scene: RuleScene, seconds: float) -> Iterable[_Answer]:
     """Answers that are made now, and those of the last `seconds`, by the log, else by the proxy. One for a subject."""
     found: dict[str, _Answer] = {}
     for slot in scene.picture.backend.slots or ():
@@ -167,52 +276,50 @@ def _answers(scene: Scene, seconds: float) -> Iterable[_Answer]:
         if ended.ended_age_s <= seconds and rate is not None and tokens:
             subject = f"slot {ended.slot}" if ended.slot is not None else f"task {ended.task}"
             words = f"{subject}, task {ended.task}" if ended.slot is not None else subject
-            one = _Answer(subject, words, tokens, rate, (ended.draft_accepted or 0) / tokens)
+            answer = _Answer(subject, words, tokens, rate, (ended.draft_accepted or 0) / tokens)
             if subject not in found or found[subject].tokens < tokens:
-                found[subject] = one
-    if scene.picture.log.status is Status.KNOWN:
+                found[subject] = answer
+    if scene.picture.log.status is ReadingStatus.KNOWN:
         return found.values()
     since = scene.picture.wall - seconds
     for event in scene.picture.proxy.finished:
-        if event.draft_tokens and event.accepted_tokens is not None and event.completion_tokens and event.at >= since:
-            subject, accepted, tokens = f"session {event.session}", event.accepted_tokens, event.completion_tokens
-            one = _Answer(
-                subject,
-                f"{subject}, request {event.request_id}",
-                tokens,
-                accepted / event.draft_tokens,
-                accepted / tokens,
-            )
-            found.setdefault(subject, one)
+        tokens = event.completion_tokens
+        if not tokens or event.at < since:
+            continue
+        drafts = of_event(event).drafts
+        if drafts.acceptance is not None:
+            subject = f"session {event.session}"
+            words = f"{subject}, request {event.request_id}"
+            found.setdefault(subject, _Answer(subject, words, tokens, drafts.acceptance, drafts.accepted / tokens))
     return found.values()
 
 
-def _is_draft_the_target(scene: Scene) -> bool:
+def _is_draft_the_target(scene: RuleScene) -> bool:
     """Whether the draft model is the model itself, whose drafts are right by nature."""
     draft, model = parameter(scene, "spec-draft-model"), scene.picture.backend.model_path
     return draft is not None and model is not None and PurePath(draft).name == PurePath(model).name
 
 
-def _drafts_are_always_right(scene: Scene, limits: Limits) -> bool:
+def _drafts_are_always_right(scene: RuleScene, limits: Limits) -> bool:
     """Whether short answers of this server are drafted as well as that: then it is the drafter, and no loop."""
-    drafted, accepted = _of_short_answers(scene, limits)
-    return drafted >= limits["others_drafted"] and accepted >= limits["others_acceptance"] * drafted
+    drafts = _of_short_answers(scene, limits)
+    return drafts.drafted >= limits["others_drafted"] and (
+        drafts.accepted >= limits["others_acceptance"] * drafts.drafted
+    )
 
 
-def _of_short_answers(scene: Scene, limits: Limits) -> tuple[int, int]:
-    """Drafted and accepted tokens of answers that are too short to be judged."""
-    short = [one for one in _of_this_server(scene) if (one.decode_tokens or 0) < limits["tokens"]]
-    return sum(one.drafted or 0 for one in short), sum(one.accepted or 0 for one in short)
+def _of_short_answers(scene: RuleScene, limits: Limits) -> DraftTally:
+    """Of answers that are too short to be judged."""
+    return drafts_of(request for request in _of_this_server(scene) if (request.decode_tokens or 0) < limits["tokens"])
 
 
-def _others(scene: Scene, limits: Limits) -> str:
-    drafted, accepted = _of_short_answers(scene, limits)
-    return f"{percent(accepted / drafted)} of drafts accepted" if drafted else "none to compare with"
+def _others(scene: RuleScene, limits: Limits) -> str:
+    rate = _of_short_answers(scene, limits).acceptance
+    return f"{percent(rate)} of drafts accepted" if rate is not None else "none to compare with"
 
 
-def speculation_off(scene: Scene, limits: Limits) -> Iterable[Symptom]:
+def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """It was asked for, and the server runs without."""
-    del limits
     found = scene.picture.views.drafting
     if found.state is not Drafting.FAILED:
         return
@@ -220,18 +327,25 @@ def speculation_off(scene: Scene, limits: Limits) -> Iterable[Symptom]:
     said = of_late(scene, PROBLEM_CLASSES, float("inf"), of_this_server=True)
     yield Symptom(
         f"the server runs without speculation because {found.because}",
-        (("asked for", wanted or "--"), ("to do", found.fix or "--"), *((one.title, one.sample) for one in said)),
+        (
+            ("asked for", wanted or UNKNOWN),
+            ("to do", found.fix or UNKNOWN),
+            *((picture.title, picture.sample) for picture in said),
+        ),
         fix=(("LLAMA_SPEC_TYPE", "draft-simple"),) if wanted is None and draft is not None and not said else (),
     )
 
 
-def _of_this_server(scene: Scene) -> list[RequestSample]:
+def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
     """Finished requests with drafts since the server's start, in the order in which they ended: of the proxy, which
     tells what they were for, unless the log tells of many more."""
     uptime = scene.picture.backend.uptime_s
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
     told, logged = (
-        sorted((one for one in usable(samples) if one.began >= since), key=lambda one: one.ended)
+        sorted(
+            (request_sample for request_sample in usable(samples) if request_sample.began >= since),
+            key=lambda request_sample: request_sample.ended,
+        )
         for samples in (
             islice(reversed(scene.samples.told.values()), COMPARED),
             islice(reversed(scene.samples.logged), COMPARED),
@@ -240,22 +354,13 @@ def _of_this_server(scene: Scene) -> list[RequestSample]:
     return told if 2 * len(told) >= len(logged) else logged
 
 
-def _shorter_drafts(scene: Scene, length: float | None) -> Fix:
-    """Drafts as long as what is accepted of them; no speculation where they are no longer than that already."""
-    longest = parameter(scene, "spec-draft-n-max")
-    if longest is None or not longest.isdigit() or length is None or _only_repeats(scene.picture.backend.speculation):
-        return NO_SPECULATION
-    wanted = max(1, round(length - 1))
-    return (("LLAMA_DRAFT_MAX", str(wanted)),) if wanted < int(longest) else NO_SPECULATION
-
-
 def _only_repeats(speculation: SpeculationPicture) -> bool:
     """Whether all that drafts looks for repeated text: it is right not to draft, or to be wrong, where none repeats."""
     types = speculation.types or ()
-    return bool(types) and all(one.startswith("ngram") for one in types)
+    return bool(types) and all(kind.startswith("ngram") for kind in types)
 
 
-def _types(scene: Scene) -> Iterable[tuple[str, str]]:
+def _types(scene: RuleScene) -> Iterable[tuple[str, str]]:
     types = scene.picture.backend.speculation.types
     return (("types", ", ".join(types)),) if types else ()
 
@@ -269,10 +374,4 @@ def _of_live(name: str) -> _Total:
 
 
 def _figure(value: float | None) -> str:
-    return f"{value:.2f}" if value is not None else "--"
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Total = Callable[[Sample], float | None]
+    return number(value, 2)

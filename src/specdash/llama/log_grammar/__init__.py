@@ -7,44 +7,55 @@ of the tables decides where two forms of one context fit the same line: the firs
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specdash.llama.log_grammar.detail_lines import DETAIL_LINES
 from specdash.llama.log_grammar.forms import (
     DROPPED,
     Context,
     Form,
     LineClass,
-    Severity,
+    PrintedStep,
+    WarningSeverity,
     exact_shape,
     line_pattern,
     shape_of,
     shape_pattern,
 )
-from specdash.llama.log_grammar.memory_lines import MEMORY_LINES
-from specdash.llama.log_grammar.request_lines import REQUEST_LINES
-from specdash.llama.log_grammar.router_lines import ROUTER_LINES, ROUTER_TROUBLE
-from specdash.llama.log_grammar.server_lines import SERVER_LINES, SERVER_STARTING
-from specdash.llama.log_grammar.server_trouble import SERVER_TROUBLE
-from specdash.llama.log_grammar.speculation_lines import SPECULATION_LINES, current_type
+from specdash.llama.log_grammar.request_lines import (
+    DETAIL_LINES,
+    MEMORY_LINES,
+    REQUEST_LINES,
+    SPECULATION_LINES,
+    current_type,
+)
+from specdash.llama.log_grammar.server_lines import (
+    ROUTER_LINES,
+    ROUTER_TROUBLE,
+    SERVER_LINES,
+    SERVER_STARTING,
+    SERVER_TROUBLE,
+)
 from specdash.llama.log_grammar.trouble_lines import TROUBLE_LINES
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = [
+    "DETAIL_CLASSES",
     "DROPPED",
     "LINE_CLASSES",
     "SERVER_STARTING",
     "WARNING_CLASSES",
     "Context",
     "Form",
-    "Found",
+    "FoundMessage",
     "LineClass",
-    "Severity",
+    "PrintedStep",
+    "WarningSeverity",
     "classify",
     "current_type",
     "find_message",
@@ -70,6 +81,20 @@ WARNING_CLASSES: Mapping[str, LineClass] = MappingProxyType(
 )
 """The classes whose lines are counted, by id."""
 
+DETAIL_CLASSES = frozenset(
+    {
+        "slot_selected", "slot_considered", "prompt_started", "prompt_reused", "prefill_progress", "decode_progress",
+        "timing_header", "prompt_timing", "total_timing", "graphs_reused", "sampler", "slot_setup", "image_processing",
+        "http_request", "idle", "acceptance_per_position", "verification_step", "statistics", "ngram_table",
+        "checkpoint_created", "checkpoint_superseded", "checkpoint_checked", "checkpoint_restored",
+        "speculative_checkpoint_created", "speculative_checkpoint_restored", "prompt_cache_state", "prompt_cache_saved",
+        "prompt_cache_hit", "prompt_cache_updated", "prompt_cache_detail", "blank", "proxying", "queue", "stop_reason",
+        "debug", "reasoning_budget", "stream", "mcp", "multimodal",
+    }
+)  # fmt: skip
+"""Classes whose lines tell of a step within a request, up to hundreds for each: whoever watches for trouble leaves them
+out. What begins and ends a request, warnings, what the server says of itself and what nobody knows are none."""
+
 _SLOT_SHAPE = re.compile(rb"slot[\w()~<>]{0,64}:id\|task\|")
 _FUNCTION_SHAPE = re.compile(rb"[\w()~<>]{1,80}:")
 _MAX_FUNCTIONS = 3
@@ -79,26 +104,44 @@ _MAX_SHAPE = 4096
 """Bytes of a shape that classification looks at."""
 
 
+_FIRST = 4
+"""Bytes of a shape by which the forms that it may be are picked."""
+
+
+@cache
+def _shape_of_form(template: str) -> re.Pattern[bytes]:
+    """Compiled for the forms of which a log has lines; all of them take longer than a whole `specdash status`."""
+    return re.compile(shape_pattern(template).encode())
+
+
+def _literal(form: Form) -> bytes:
+    """What the shape begins with. A field's name never counts: only what is printed before the first field."""
+    return shape_of(form.template.partition("{")[0].encode())
+
+
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The forms of one context: those with one shape each, and the others as one alternation in table order."""
+    """The forms of one context: those with one shape each, and the others by how they begin, in table order."""
 
     exact: dict[bytes, tuple[LineClass, Form]]
-    others: tuple[tuple[LineClass, Form], ...]
-    pattern: re.Pattern[bytes]
+    by_first: dict[bytes, list[tuple[bytes, LineClass, Form]]]
+    short: list[tuple[bytes, LineClass, Form]]
+    """Those that begin with fewer bytes of their own; they are in each of the lists as well."""
 
     def find(self, shape: bytes) -> tuple[LineClass, Form] | None:
         found = self.exact.get(shape)
         if found is not None:
             return found
-        match = self.pattern.match(shape)
-        return self.others[match.lastindex - 1] if match and match.lastindex else None
+        for literal, line_class, form in self.by_first.get(shape[:_FIRST], self.short):
+            if shape.startswith(literal) and _shape_of_form(form.template).fullmatch(shape):
+                return line_class, form
+        return None
 
 
 @lru_cache(maxsize=len(Context))
 def _index(context: Context) -> _Index:
     exact: dict[bytes, tuple[LineClass, Form]] = {}
-    others: list[tuple[LineClass, Form]] = []
+    others: list[tuple[bytes, LineClass, Form]] = []
     for line_class in TABLE:
         for form in line_class.forms:
             if form.context is not context:
@@ -107,10 +150,14 @@ def _index(context: Context) -> _Index:
             if shape is not None:
                 exact.setdefault(shape, (line_class, form))
             else:
-                others.append((line_class, form))
-    # The group that tells which form it is stands last, so that a form is passed over at its first letter.
-    pattern = "|".join(f"{shape_pattern(form.template)}()" for _, form in others)
-    return _Index(exact, tuple(others), re.compile(rf"(?:{pattern})\Z".encode()))
+                others.append((_literal(form), line_class, form))
+    by_first: dict[bytes, list[tuple[bytes, LineClass, Form]]] = {
+        literal[:_FIRST]: [] for literal, *_ in others if len(literal) >= _FIRST
+    }
+    for entry in others:
+        for listed in by_first.values() if len(entry[0]) < _FIRST else (by_first[entry[0][:_FIRST]],):
+            listed.append(entry)
+    return _Index(exact, by_first, [entry for entry in others if len(entry[0]) < _FIRST])
 
 
 _HEAD = 8
@@ -121,7 +168,7 @@ _SURELY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """A message found inside a shape: where it starts, what it is, and whether something is appended to it."""
 
     start: int
@@ -133,19 +180,16 @@ class Found:
 
 
 @lru_cache(maxsize=len(Context))
-def _by_head(context: Context) -> dict[bytes, list[tuple[LineClass, Form, re.Pattern[bytes]]]]:
-    found: dict[bytes, list[tuple[LineClass, Form, re.Pattern[bytes]]]] = {}
+def _by_head(context: Context) -> dict[bytes, list[tuple[LineClass, Form]]]:
+    found: dict[bytes, list[tuple[LineClass, Form]]] = {}
     for line_class in TABLE:
         for form in line_class.forms:
-            # A field's name never counts: only what is printed before the first field can tell where a message starts.
-            literal = shape_of(form.template.partition("{")[0].encode())
-            if form.context is context and len(literal) >= _HEAD:
-                pattern = re.compile(shape_pattern(form.template).encode())
-                found.setdefault(literal[:_HEAD], []).append((line_class, form, pattern))
+            if form.context is context and len(literal := _literal(form)) >= _HEAD:
+                found.setdefault(literal[:_HEAD], []).append((line_class, form))
     return found
 
 
-def find_message(shape: bytes) -> Iterator[Found]:
+def find_message(shape: bytes) -> Iterator[FoundMessage]:
     """The known messages inside a shape that is none as a whole, the earliest first.
 
     Anything may stand before a message, and behind it. Only forms that begin with `_HEAD` bytes of their own are found.
@@ -153,29 +197,29 @@ def find_message(shape: bytes) -> Iterator[Found]:
     shape = shape[:_MAX_SHAPE]
     slot = _SLOT_SHAPE.search(shape)
     if slot is not None:
-        whole = _index(Context.SLOT).find(shape[slot.end() :])
+        whole = _index(Context.AFTER_SLOT).find(shape[slot.end() :])
         if whole is not None:
-            yield Found(slot.start(), *whole, appended=False, length=len(shape) - slot.start())
-        elif (longest := _longest(shape, slot.end(), Context.SLOT)) is not None:
+            yield FoundMessage(slot.start(), *whole, appended=False, length=len(shape) - slot.start())
+        elif (longest := _longest(shape, slot.end(), Context.AFTER_SLOT)) is not None:
             yield replace(longest, start=slot.start())
         return
     for start in range(min(len(shape) - _HEAD + 1, _FARTHEST)):
-        for context in (Context.BARE, Context.ANY):
+        for context in (Context.WHOLE_LINE, Context.AFTER_FUNCTIONS):
             longest = _longest(shape, start, context)
             if longest is not None:
                 yield longest
 
 
-def _longest(shape: bytes, start: int, context: Context) -> Found | None:
-    best: Found | None = None
-    for line_class, form, pattern in _by_head(context).get(shape[start : start + _HEAD], ()):
-        match = pattern.match(shape, start)
+def _longest(shape: bytes, start: int, context: Context) -> FoundMessage | None:
+    best: FoundMessage | None = None
+    for line_class, form in _by_head(context).get(shape[start : start + _HEAD], ()):
+        match = _shape_of_form(form.template).match(shape, start)
         if match is None or (best is not None and match.end() - start <= best.length):
             continue
         length, behind = match.end() - start, shape[match.end() : match.end() + 1]
         ends = not behind or not (behind.isalnum() or behind == b"_")
         if length >= (_TELLING if ends else _SURELY):
-            best = Found(start, line_class, form, appended=bool(behind), length=length)
+            best = FoundMessage(start, line_class, form, appended=bool(behind), length=length)
     return best
 
 
@@ -184,9 +228,9 @@ def classify(shape: bytes) -> tuple[LineClass, Form] | None:
     shape = shape[:_MAX_SHAPE]
     slot = _SLOT_SHAPE.match(shape)
     if slot is not None:
-        return _index(Context.SLOT).find(shape[slot.end() :])
-    anywhere = _index(Context.ANY)
-    found = _index(Context.BARE).find(shape) or anywhere.find(shape)
+        return _index(Context.AFTER_SLOT).find(shape[slot.end() :])
+    anywhere = _index(Context.AFTER_FUNCTIONS)
+    found = _index(Context.WHOLE_LINE).find(shape) or anywhere.find(shape)
     start = 0
     for _ in range(_MAX_FUNCTIONS):
         function = _FUNCTION_SHAPE.match(shape, start)
@@ -194,4 +238,4 @@ def classify(shape: bytes) -> tuple[LineClass, Form] | None:
             break
         start = function.end()
         found = anywhere.find(shape[start:])
-    return found or _index(Context.DETAIL).find(shape)
+    return found or _index(Context.LAST_RESORT).find(shape)

@@ -16,42 +16,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from specdash.core.log_facts import LogFact
+from specdash.core.log_facts import LogFact, ServerEvent
+from specdash.system.data import dataclass
 
 DROPPED = b"0123456789+- \t\r\0"
 """Bytes that do not count in a shape: what varies from line to line, and padding."""
 
 Groups = Sequence[bytes]
-Maker = Callable[[Any, Any, Groups, float | None, int | None], LogFact]
+Number = int | None
+"""A slot's, a task's, or the port of a router's child."""
+Seconds = float | None
+
+
+class PrintedStep(NamedTuple):
+    """One verification step as its line prints it; `log_parser.StepAdder` adds them up to `VerificationSteps`."""
+
+    slot: int
+    task: int
+    accepted: int
+    generated: int
+    restored: bool
+    """Whether a checkpoint was restored after it."""
+    at_s: Seconds
+    origin: Number
+
+
+Maker = Callable[[Any, Any, Groups, Seconds, Number], LogFact | PrintedStep]
 """(slot, task, captured fields, seconds since the server's start, router child's port) to a fact.
 
-Slot and task are numbers for a form in the SLOT context; else those of the last timing header, or None without one.
+Slot and task are numbers for a form after the slot prefix; else those of the last timing header, or None without one.
 """
 
 
 class Context(Enum):
     """What stands between the line's prefix and the form."""
 
-    SLOT = "slot"
+    AFTER_SLOT = "after slot"
     """`slot FUNCTION: id N | task M | `. The function name changes between builds and never matters."""
-    ANY = "any"
+    AFTER_FUNCTIONS = "after functions"
     """Up to three function names, each with a colon, or nothing."""
-    BARE = "bare"
+    WHOLE_LINE = "whole line"
     """Nothing: the form is the whole line."""
-    DETAIL = "detail"
+    LAST_RESORT = "last resort"
     """Nothing, and only if no form of another context fits: for functions that are known to print detail."""
 
 
-class Severity(StrEnum):
+class WarningSeverity(StrEnum):
     """How much a warning class matters."""
 
     ERROR = "error"
     WARNING = "warning"
     NOTICE = "notice"
+
+
+ERROR, WARNING, NOTICE = WarningSeverity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,11 +82,6 @@ class Form:
     context: Context
     template: str
     make: Maker | None = None
-
-    @property
-    def has_digits(self) -> bool:
-        """Whether a digit is part of the form itself, as in `tg_3s`, so that lines differ by more than their values."""
-        return any(character.isdigit() for character in _FIELD.sub("", self.template))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,19 +95,29 @@ class LineClass:
     id: str
     title: str
     forms: tuple[Form, ...]
-    severity: Severity | None = None
+    severity: WarningSeverity | None = None
     note: str = ""
     continues: bool = False
 
 
-def anywhere(*templates: str) -> tuple[Form, ...]:
-    """Forms that make no fact, after any function names."""
-    return tuple(Form(Context.ANY, template) for template in templates)
+def in_slot(*templates: str, make: Maker | None = None) -> tuple[Form, ...]:
+    """Forms after the slot prefix; `make` gives their fact."""
+    return tuple(Form(Context.AFTER_SLOT, template, make) for template in templates)
 
 
-def in_slot(*templates: str) -> tuple[Form, ...]:
-    """Forms that make no fact, after the slot prefix."""
-    return tuple(Form(Context.SLOT, template) for template in templates)
+def anywhere(*templates: str, make: Maker | None = None) -> tuple[Form, ...]:
+    """Forms after any function names; `make` gives their fact."""
+    return tuple(Form(Context.AFTER_FUNCTIONS, template, make) for template in templates)
+
+
+def whole_line(*templates: str, make: Maker | None = None) -> tuple[Form, ...]:
+    """Forms that are the whole line; `make` gives their fact."""
+    return tuple(Form(Context.WHOLE_LINE, template, make) for template in templates)
+
+
+def detail(*templates: str) -> tuple[Form, ...]:
+    """Whole lines that no other form fits; they make no fact."""
+    return tuple(Form(Context.LAST_RESORT, template) for template in templates)
 
 
 def shape_of(line: bytes) -> bytes:
@@ -178,3 +204,50 @@ def _append_literal(parts: list[str], literal: str) -> None:
 def _append_gap(parts: list[str]) -> None:
     if parts and parts[-1] != _GAP:
         parts.append(_GAP)
+
+
+MAX_TEXT = 300
+"""Characters kept of a text captured from a line."""
+
+
+def text(captured: bytes) -> str:
+    """Captured text, with anything unprintable shown as a replacement character, and cut to `MAX_TEXT`."""
+    decoded = captured[: 4 * MAX_TEXT].decode(errors="replace").strip()[:MAX_TEXT]
+    if decoded.isprintable():
+        return decoded
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded)
+
+
+def rates(captured: bytes) -> tuple[float, ...]:
+    """A list such as `0.944, 0.722` as numbers; an empty list has none."""
+    return tuple(float(part) for part in captured.split(b",")) if captured.strip() else ()
+
+
+def slot_fact(kind: Callable[..., LogFact], *values: Callable[[bytes], Any], then: tuple[Any, ...] = ()) -> Maker:
+    """Makes a fact of this `kind` of slot, task, the captured `values` in order, and the constants that come `then`."""
+
+    def make(slot: Number, task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
+        read = [value(captured) for value, captured in zip(values, g, strict=False)]
+        return kind(slot, task, *read, *then, at, origin)
+
+    return make
+
+
+def event(name: str, *fields: str) -> Maker:
+    """Makes a `ServerEvent` called `name`, whose `fields` are the captured texts in order."""
+
+    def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
+        values = tuple((field, text(value)) for field, value in zip(fields, g, strict=True))
+        return ServerEvent(name, values, at, origin)
+
+    return make
+
+
+def pairs(name: str, first: str) -> Maker:
+    """Makes a `ServerEvent` called `name` from `value, key=value, …`, where the first value belongs to `first`."""
+
+    def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
+        parts = (part.partition("=") for part in f"{first}={text(g[0])}".split(", "))
+        return ServerEvent(name, tuple((key.strip(), value.strip()) for key, sign, value in parts if sign), at, origin)
+
+    return make

@@ -1,22 +1,24 @@
 """Guardrails: each a small module with its own settings, counters and tests; `proxy.pipeline` puts them in order.
 
 A guardrail is a pure function of the request or the answer and of what the session remembers. It returns what to do
-and the `Note`s to tell; it changes nothing by itself, and a healthy turn passes it unchanged.
+and the `GuardrailNote`s to tell; it changes nothing by itself, and a healthy turn passes it unchanged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from specdash.system.data import dataclass
+
 if TYPE_CHECKING:
-    from specdash.core.proxy_events import Action, Guardrail
+    from specdash.core.proxy_events import Guardrail, GuardrailAction
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class GuardrailNote:
     """What a guardrail did, for events, counters and the log. `facts` are numbers and names, never prompt text."""
 
     guardrail: Guardrail
-    action: Action
+    action: GuardrailAction
     facts: dict[str, Any] = field(default_factory=dict)

@@ -6,18 +6,26 @@ roles still alternate. Whether a message is such a boundary depends on what is b
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from specdash.proxy.messages import Message
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails import GuardrailNote
+from specdash.proxy.translate.parse import Message
+from specdash.proxy.translate.translate import parts_of
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from specdash.proxy.messages import Block
+    from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.translate.parse import Block, MessagesRequest, Tool
+
 
 REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 """What a client, not its user, says within a user message."""
@@ -64,7 +72,7 @@ def recalled(messages: Sequence[Message], start: int, end: int) -> str:
     return ""
 
 
-def cut(messages: Sequence[Message], at: int, marker: str) -> tuple[Message, ...]:
+def cut_messages(messages: Sequence[Message], at: int, marker: str) -> tuple[Message, ...]:
     """The messages always kept, with `marker` at the end of their last user message, and those from boundary `at`."""
     head = list(messages[: head_end(messages)])
     place = max(index for index, message in enumerate(head) if message.role == "user")
@@ -91,3 +99,347 @@ def calls_of(message: Message) -> list[Block]:
 def results_of(message: Message) -> list[Block]:
     """The tool results of a message."""
     return [block for block in message.content if block["type"] == "tool_result"]
+
+
+# Cuts a session back to recent turns after malformed ones, so that the model stops copying its own mistakes.
+#
+# The client knows nothing of a cut and sends the whole history again: the cut is remembered and made again, at the
+# same message, for as long as that message is there.
+
+
+RESET_MARKER = (
+    "[SESSION RESET: previous turns contained malformed tool-call formatting artifacts. "
+    "Continue from the recent context below and emit valid tool calls only.]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCut:
+    """Where a history was cut: before the message at `index`, which `digest` identifies."""
+
+    index: int
+    digest: str
+
+
+def cut_back(
+    request: MessagesRequest, streak: int, cut: HistoryCut | None, settings: ProxySettings
+) -> tuple[MessagesRequest, HistoryCut | None, GuardrailNote | None]:
+    """Cut after `streak` malformed turns in a row, else make the session's earlier `cut` again.
+
+    A Note tells of a new cut only; the streak has been dealt with then. A history too short for it stays whole. A cut
+    whose message is not there any more (the client compacted its history) is forgotten.
+    """
+    if not settings.session_contamination_breaker:
+        return request, cut, None
+    messages = request.messages
+    if cut is not None and not _matches(messages, cut):
+        cut = None
+    note = None
+    if streak >= settings.session_contamination_threshold:
+        index = _boundary(messages, settings.session_contamination_keep_last)
+        if index > (cut.index if cut is not None else head_end(messages)):
+            cut = HistoryCut(index, _name(messages[index]))
+            removed = index - head_end(messages)
+            facts = {"streak": streak, "removed": removed, "kept": len(messages) - removed}
+            note = GuardrailNote(Guardrail.CONTAMINATION, GuardrailAction.APPLIED, facts)
+    if cut is None:
+        return request, None, None
+    return dataclasses.replace(request, messages=cut_messages(messages, cut.index, RESET_MARKER)), cut, note
+
+
+def _boundary(messages: Sequence[Message], keep_last: int) -> int:
+    """The latest boundary that keeps at least `keep_last` messages; 0 when there is none."""
+    latest = min(len(messages) - keep_last, len(messages) - 1)
+    return next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
+
+
+def _matches(messages: Sequence[Message], cut: HistoryCut) -> bool:
+    at = cut.index
+    return at < len(messages) and is_boundary(messages, at) and _name(messages[at]) == cut.digest
+
+
+def _name(message: Message) -> str:
+    """What the message said and called. Thinking is left out: clients drop it from older turns."""
+    texts = [block["text"] for block in message.content if block["type"] == "text"]
+    return digest(texts, [[call["id"], call["name"], call["input"]] for call in calls_of(message)])
+
+
+# Estimates of prompt tokens from the size of what is sent; the session's scale calibrates them with real counts.
+#
+# A message's estimate depends on that message alone, so that a growing history keeps its estimates.
+
+BYTES_PER_TOKEN = 3.5
+"""UTF-8 bytes of a token: near the truth for code and prose, and on the safe side of it for scripts of 3-byte signs."""
+IMAGE_TOKENS = 1000
+MESSAGE_TOKENS = 4
+"""What a chat template writes around a message, a call, a result or a tool."""
+
+
+def text_tokens(text: str) -> int:
+    """Tokens of a text; 0 only for an empty one."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return _tokens(size)
+
+
+def message_tokens(message: Message) -> int:
+    """Tokens of one message, its frame included. Thinking counts: it is sent back as reasoning."""
+    return MESSAGE_TOKENS + sum(_block_tokens(block) for block in message.content)
+
+
+def overhead_tokens(request: MessagesRequest) -> int:
+    """Tokens of what is sent besides the messages: the system prompt and the tools that can be called."""
+    system = sum(text_tokens(block["text"]) for block in request.system)
+    choice = request.tool_choice
+    sent = [tool for tool in request.tools if choice.kind != "tool" or tool.name == choice.name]
+    return system + sum(_tool_tokens(tool) for tool in sent) + (MESSAGE_TOKENS if request.system else 0)
+
+
+def request_tokens(request: MessagesRequest) -> int:
+    """Tokens of the whole prompt."""
+    return overhead_tokens(request) + sum(message_tokens(message) for message in request.messages)
+
+
+def _tokens(size: int) -> int:
+    return -int(-size // BYTES_PER_TOKEN)
+
+
+def _block_tokens(block: Block) -> int:
+    match block["type"]:
+        case "text":
+            return text_tokens(block["text"])
+        case "tool_use":
+            return MESSAGE_TOKENS + text_tokens(block["name"]) + _json_tokens(block["input"])
+        case "tool_result":
+            return MESSAGE_TOKENS + _content_tokens(block.get("content") or "")
+        case "thinking":
+            return text_tokens(block["thinking"])
+        case "image":
+            return IMAGE_TOKENS
+        case _:
+            return _shown_tokens((block,))
+
+
+def _content_tokens(content: str | list[Block]) -> int:
+    return text_tokens(content) if isinstance(content, str) else sum(_block_tokens(block) for block in content)
+
+
+def _shown_tokens(blocks: Iterable[Block]) -> int:
+    return sum(text_tokens(part) if isinstance(part, str) else IMAGE_TOKENS for part in parts_of(blocks))
+
+
+def _tool_tokens(tool: Tool) -> int:
+    return MESSAGE_TOKENS + text_tokens(tool.name) + text_tokens(tool.description) + _json_tokens(tool.schema)
+
+
+def _json_tokens(value: Any) -> int:
+    return _tokens(len(orjson.dumps(value)))
+
+
+# The max_tokens sent upstream: not below the floor, not above what the context window has left.
+
+PROBE = 512
+"""Largest max_tokens, without tools, of a request that wants a short answer and gets no floor: titles, summaries."""
+PROBE_WITH_TOOLS = 64
+"""The same with tools: quota and warm-up probes."""
+LEAST_CAP = 1024
+"""The cap never takes an answer below this: a short overflow is better told by the upstream than made here."""
+MARGIN = 256
+MARGIN_SHARE = 0.02
+"""What is left free for the error of the prompt's estimate: this share of the window, but at least `MARGIN` tokens."""
+
+
+def max_tokens(
+    request: MessagesRequest, prompt_tokens: int, window: int | None, settings: ProxySettings
+) -> tuple[int, GuardrailNote | None]:
+    """The max_tokens to send for a prompt of `prompt_tokens`; a `window` of None or 0 is unknown and caps nothing."""
+    requested = request.max_tokens
+    sent = requested
+    if requested > (PROBE_WITH_TOOLS if request.tools else PROBE):
+        sent = max(requested, settings.max_tokens_floor)
+    if settings.max_tokens_cap and window:
+        left = window - prompt_tokens - max(MARGIN, int(window * MARGIN_SHARE))
+        sent = min(sent, max(left, min(requested, LEAST_CAP)))
+    if sent == requested:
+        return requested, None
+    return sent, GuardrailNote(Guardrail.MAX_TOKENS, GuardrailAction.APPLIED, {"requested": requested, "sent": sent})
+
+
+# Removes old messages when a conversation outgrows its share of the context window.
+#
+# Clients send the whole history with every request, so the cut is found by simulating how the history grew: message
+# by message, and each time its size reaches the threshold the cut moves on to where the rest is below the target.
+# What was decided for a history holds for every longer one, without any memory, and the upstream's prefix cache
+# survives between two moves.
+
+
+PRUNED_MARKER = (
+    "[CONTEXT PRUNED: {messages} older messages (~{tokens} tokens) were removed to fit within the context window. "
+    "The conversation continues from recent context below.]"
+)
+MARKER_TOKENS = 64
+"""No marker is larger, whatever its numbers."""
+RECENT = 4
+"""Exchanges that are kept whole as long as shortening their tool results is enough."""
+OVERSIZED = 2000
+"""Characters from which a tool result's text can be shortened, to `HEAD` from its start and `TAIL` from its end."""
+HEAD = 1000
+TAIL = 500
+
+
+def prune(
+    request: MessagesRequest, window: int, settings: ProxySettings, scale: float = 1.0
+) -> tuple[MessagesRequest, GuardrailNote | None]:
+    """The request with its old messages removed when it is too large, else the same object.
+
+    `window` is in tokens; `scale` is real tokens per estimated one, and a cut is steady only as long as it is. Kept are
+    the messages before the first answer, the last exchange, and all from a boundary on; see `history`.
+    """
+    if settings.context_prune_threshold >= 1 or scale <= 0:
+        return request, None
+    messages = request.messages
+    sizes = [message_tokens(message) for message in messages]
+    overhead = overhead_tokens(request)
+    head = head_end(messages)
+    limits = _limits(overhead + sum(sizes[:head]), window / scale, settings)
+    if limits is None:
+        return request, None
+    growth = _Growth(messages, sizes, head, *limits)
+    growth.run()
+    if growth.cut == head and not growth.shortened:
+        return request, None
+    kept = growth.kept()
+    after = overhead + sum(message_tokens(message) for message in kept)
+    facts = {
+        "removed": growth.cut - head,
+        "removed_tokens": round(sum(sizes[head : growth.cut]) * scale),
+        "shortened": len(growth.shortened),
+        "kept": len(kept),
+        "before": round((overhead + sum(sizes)) * scale),
+        "after": round(after * scale),
+        "window": window,
+    }
+    note = GuardrailNote(Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED, facts)
+    return dataclasses.replace(request, messages=kept), note
+
+
+def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, float] | None:
+    """How much the messages after the head may take: the size that prunes, and the size pruning aims at.
+
+    A system prompt with tools can be larger than the target, and nothing can be done about it: then the shares apply
+    to the room it leaves, because a conversation cut to its last exchange at every turn is of no use. None: no room.
+    """
+    threshold, target = settings.context_prune_threshold, settings.context_prune_target_fraction
+    room = window - fixed
+    if room <= 0:
+        return None
+    if fixed >= target * window:
+        return threshold * room, target * room
+    return threshold * window - fixed, target * window - fixed
+
+
+@dataclass(slots=True)
+class _Growth:
+    """The fold over a history. `cut` is the first kept message after the head, `shortened` those with cut results."""
+
+    messages: Sequence[Message]
+    sizes: list[int]
+    head: int
+    limit: float
+    goal: float
+    cut: int = field(init=False)
+    body: int = 0
+    """Size of the messages from the cut on, as they are sent."""
+    removed: int = 0
+    """Size of the text that stands for what was removed."""
+    boundaries: list[int] = field(default_factory=list)
+    """Where the cut can still move to."""
+    shortened: dict[int, Message] = field(default_factory=dict)
+    sent: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cut = self.head
+        self.sent = list(self.sizes)
+
+    def run(self) -> None:
+        """Let the history grow, and cut whenever it is a request that is too large."""
+        last_user = 0
+        for index in range(self.head, len(self.messages)):
+            role = self.messages[index].role
+            self.body += self.sent[index]
+            if role == "assistant":
+                if index > self.head and is_boundary(self.messages, index):
+                    self.boundaries.append(index)
+                continue
+            if role == "user":
+                last_user = index
+            if self.body + self.removed >= self.limit:
+                self._fit(last_user)
+
+    def kept(self) -> tuple[Message, ...]:
+        """The messages to send."""
+        messages = [self.shortened.get(index, message) for index, message in enumerate(self.messages)]
+        if self.cut == self.head:
+            return tuple(messages)
+        # The numbers are unscaled, because a marker that changes changes the prefix.
+        tokens = sum(self.sizes[self.head : self.cut])
+        return cut_messages(messages, self.cut, PRUNED_MARKER.format(messages=self.cut - self.head, tokens=tokens))
+
+    def _fit(self, last_user: int) -> None:
+        """Reach the goal with the least loss: older exchanges, then parts of old results, then recent exchanges."""
+        self._move(last_user, RECENT - 1)
+        self._shorten(last_user)
+        self._move(last_user, 0)
+
+    def _move(self, last_user: int, stay: int) -> None:
+        """Move the cut over boundaries before the last user message, all but the latest `stay` of them."""
+        most = sum(boundary < last_user for boundary in self.boundaries) - stay
+        moved = 0
+        while moved < most and self._is_large():
+            boundary = self.boundaries[moved]
+            moved += 1
+            self.body -= sum(self.sent[self.cut : boundary])
+            recall = recalled(self.messages, self.cut, boundary)
+            if recall or not self.removed:
+                self.removed = MARKER_TOKENS + text_tokens(recall)
+            self.cut = boundary
+        del self.boundaries[:moved]
+        self.shortened = {index: message for index, message in self.shortened.items() if index >= self.cut}
+
+    def _shorten(self, last_user: int) -> None:
+        for index in range(self.cut, last_user):
+            if not self._is_large():
+                return
+            if index in self.shortened:
+                continue
+            message = shortened_results(self.messages[index])
+            if message is not self.messages[index]:
+                self.shortened[index] = message
+                size = message_tokens(message)
+                self.body -= self.sent[index] - size
+                self.sent[index] = size
+
+    def _is_large(self) -> bool:
+        return self.body + self.removed >= self.goal
+
+
+def shortened_results(message: Message) -> Message:
+    """The message with its oversized tool result texts shortened; the same object when it has none."""
+    content = tuple(_shortened_block(block) if block["type"] == "tool_result" else block for block in message.content)
+    unchanged = all(new is old for new, old in zip(content, message.content, strict=True))
+    return message if unchanged else Message(message.role, content)
+
+
+def _shortened_block(block: Block) -> Block:
+    content = block.get("content") or ""
+    if isinstance(content, str):
+        return {**block, "content": shorten(content, HEAD, TAIL)} if len(content) > OVERSIZED else block
+    if not any(_is_oversized(entry) for entry in content):
+        return block
+    parts = [
+        {**entry, "text": shorten(entry["text"], HEAD, TAIL)} if _is_oversized(entry) else entry for entry in content
+    ]
+    return {**block, "content": parts}
+
+
+def _is_oversized(block: Block) -> bool:
+    return bool(block["type"] == "text" and len(block["text"]) > OVERSIZED)

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import Action, Guardrail
-from specdash.proxy.guardrails import Note
+from specdash.core.proxy_events import Guardrail, GuardrailAction
+from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, with_text
-from specdash.proxy.parts import result_parts
+from specdash.proxy.translate.translate import result_parts
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.proxy.messages import Block, Message, MessagesRequest
     from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.translate.parse import Block, Message, MessagesRequest
 
 PERIODS = (1, 2, 3)
 STOP_FACTOR = 2
@@ -66,8 +66,6 @@ class LoopState:
     is_looping: bool = False
     patterns: tuple[str, ...] = ()
     turns: int = 0
-    is_polling: bool = False
-    """It would be a loop, but a call of the cycle waits."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -119,7 +117,7 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
     if not turns:
         return LoopState()
     runs = {period: _run(turns, period) for period in PERIODS if period <= len(turns)}
-    period = max(runs, key=lambda one: (runs[one] - one, -one))
+    period = max(runs, key=lambda number: (runs[number] - number, -number))
     repeats = runs[period]
     no_progress = repeats - period
     patterns = tuple(turn.pattern for turn in turns[len(turns) - period :])
@@ -130,7 +128,7 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
         and no_progress >= settings.no_progress_threshold
     )
     polling = repeated and any(waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
-    return LoopState(repeats, period, no_progress, repeated and not polling, patterns, len(turns), polling)
+    return LoopState(repeats, period, no_progress, repeated and not polling, patterns, len(turns))
 
 
 def waits(call: Block) -> bool:
@@ -154,7 +152,7 @@ def break_loop(
     forced: int,
     utilisation: float | None,
     pause_s: float | None = None,
-) -> tuple[MessagesRequest, tuple[Note, ...]]:
+) -> tuple[MessagesRequest, tuple[GuardrailNote, ...]]:
     """Tell the model of a loop, release a forced tool_choice, and stop a long loop by an answer without tools.
 
     `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window,
@@ -164,20 +162,22 @@ def break_loop(
     kind = request.tool_choice.kind
     if not settings.loop_breaker or not request.tools or kind == "none":
         return request, ()
-    notes: list[Note] = []
+    notes: list[GuardrailNote] = []
     choice = kind
     if state.is_looping:
         spaced = pause_s is not None and pause_s >= SPACED_S
         stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold and not spaced
         request = _told(request, state, STOP_MARKER if stop else MARKER)
-        notes.append(Note(Guardrail.LOOP_BREAKER, Action.APPLIED, _facts(state, stage=2 if stop else 1)))
+        notes.append(
+            GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, _facts(state, stage=2 if stop else 1))
+        )
         choice = "none" if stop else "auto"
     reason = _release_reason(state, settings, forced, utilisation) if kind in {"any", "tool"} else None
     if reason is not None:
         notes.append(
-            Note(
+            GuardrailNote(
                 Guardrail.LOOP_BREAKER,
-                Action.RELEASED,
+                GuardrailAction.RELEASED,
                 _facts(state, reason=reason, forced=forced)
                 | ({"utilisation": round(utilisation, 4)} if utilisation is not None else {}),
             )

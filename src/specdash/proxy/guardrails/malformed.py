@@ -7,28 +7,112 @@ sentence before it tell whether it is an example. Whatever stays in doubt is tex
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from specdash.proxy.guardrails import markers, schema
-from specdash.proxy.guardrails.dialects import CLOSES, OPENS
-from specdash.proxy.guardrails.markup_search import unparsed
-from specdash.proxy.guardrails.supplement import RULES
-from specdash.proxy.guardrails.unexpected_end import announces_action
+from specdash.proxy.answer.blocks import ToolCall
+from specdash.proxy.guardrails.dialects import CLOSES, OPENS, json_type, problem
+from specdash.proxy.guardrails.markup_search import prose_lines, unparsed
+from specdash.proxy.guardrails.tools import RULES
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.proxy.blocks import ToolCall
     from specdash.proxy.guardrails.markup import Markup
-    from specdash.proxy.messages import Tool
+    from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.translate.parse import MessagesRequest, Tool
+
+
+# A turn inside a tool loop that announces its next action and ends without it, or ends with nothing at all.
+#
+# Only what is provably such a turn counts. A summary, a question, a list or an offer to the user is a proper end.
+
+_LONGEST = 400
+_VERBS = (
+    "add|adjust|analy[sz]e|apply|build|call|change|check|clean|commit|compare|compile|configure|continue|convert|copy"
+    "|correct|create|debug|delete|download|edit|examine|execute|explore|extend|extract|fetch|find|fix|format|generate"
+    "|get|grep|implement|inspect|install|investigate|launch|list|load|locate|look|modify|move|open|parse|patch|query"
+    "|read|re-?check|re-?read|re-?run|re-?try|refactor|remove|rename|replace|restart|rewrite|review|run|scan|search|see"
+    "|set|start|stop|switch|test|trace|try|update|use|validate|verify|view|write"
+)
+_GERUNDS = (
+    "adding|analy[sz]ing|applying|building|calling|changing|checking|creating|debugging|deleting|editing|examining"
+    "|executing|exploring|fetching|finding|fixing|getting|grepping|implementing|inspecting|installing|investigating"
+    "|listing|locating|looking|modifying|moving|opening|patching|reading|re-?checking|re-?reading|re-?running|refactoring"
+    "|removing|renaming|replacing|reviewing|rewriting|running|scanning|searching|testing|tracing|trying|updating"
+    "|using|verifying|viewing|writing"
+)
+_FILLER = (
+    "(?:now|first|next|also|just|quickly|then|again|instead|simply|directly|actually|carefully|briefly|quick|proceed to"
+    "|go ahead and|try to|begin to|start to|continue to|need to|have to)"
+)
+_LEAD = (
+    "ok(?:ay)?|now|next|first|then|great|good|perfect|alright|right|sure|so|and|but|also|instead|finally|wait|hmm|again"
+)
+_INTENT = re.compile(
+    rf"""(?:^(?:(?:{_LEAD})[,.:]?\s+)*|[,;:]\s+|\s[–—-]\s+|\b(?:so|and|then|but)\s+)
+    (?:(?:let\s+me|let[’']?s|i[’']ll|i\s+will|i[’']m\s+going\s+to|i\s+am\s+going\s+to)\s+(?:{_FILLER}\s+)*
+       (?:(?:{_VERBS})\b|(?:take|have)\s+(?:a|another)\s+(?:\w+\s+)?look\b|double[- ]check\b
+          |(?:start|begin|continue|proceed)\s+(?:by|with)\s+(?:{_GERUNDS})\b|proceed\s+(?:to|with)\b)
+    )(?P<rest>.*)\Z""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_GERUND = re.compile(rf"(?:now\s+|next,?\s+|first,?\s+)?(?:{_GERUNDS})\b(?P<rest>[^:]*):\Z", re.IGNORECASE)
+_NOT_NOW = re.compile(
+    r"""\b(?:let\s+me\s+know|when|whenever|once|unless|later|tomorrow|next\s+time|from\s+now\s+on|going\s+forward
+    |in\s+the\s+future|please|(?:if|after|until)\s+you|would\s+you|do\s+you|for\s+you|with\s+you|to\s+you
+    |your\s+(?:approval|confirmation|permission|go-ahead|answer|reply|response|decision|input|feedback))\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_NOT_AN_ACTION = re.compile(r"\s+(?:you|back|that\s+as|with\s+that|out\s+for|forward\s+to)\b", re.IGNORECASE)
+_STRUCTURE = re.compile(r"\s*(?:[-*+•|>#]\s|\d+[.)]\s|\||#{1,6}\s|✅|✔|❌|[-=_*]{3,}\s*\Z)")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)*_`]*\s+")
+_DRESSING = " \t*_\"'“”‘’()"
+
+
+def is_unexpected_end(
+    request: MessagesRequest, text: str, calls: Sequence[ToolCall], finish_reason: str | None
+) -> bool:
+    """True for an answer without calls that ends a running tool loop blank, or by announcing the call it lacks."""
+    if finish_reason != "stop" or calls or not _in_tool_loop(request):
+        return False
+    return not text.strip() or announces_action(text)
+
+
+def _in_tool_loop(request: MessagesRequest) -> bool:
+    if not request.tools or request.tool_choice.kind == "none" or request.messages[-1].role == "assistant":
+        return False
+    last = request.last_user
+    return last is not None and any(block.get("type") == "tool_result" for block in last.content)
+
+
+def announces_action(text: str) -> bool:
+    """True when the last sentence of `text` says, in the first person, that a concrete action comes now."""
+    text = text.rstrip()
+    last_line = text.rfind("\n") + 1
+    if not any(start == last_line for start, _ in prose_lines(text)) or text.endswith("```"):
+        return False
+    paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]
+    if any(_STRUCTURE.match(line) for line in paragraph.split("\n")):
+        return False
+    sentence = _SENTENCE_END.split(paragraph)[-1].strip(_DRESSING).replace("\n", " ")
+    if len(sentence) > _LONGEST or "?" in sentence or _NOT_NOW.search(sentence):
+        return False
+    found = _INTENT.search(sentence)
+    if found is None:
+        return _GERUND.match(sentence) is not None
+    rest = found["rest"].rstrip(":.…! ")
+    return not _NOT_AN_ACTION.match(rest) and not re.search(r":\s|\s[–—-]\s", rest)
+
 
 _RULE_LINES = frozenset(rule for rules in RULES.values() for rule in rules)
 _NUMBER = re.compile(r"\s*\d+\.\s+")
 _OPENING_TAG = re.compile(r"<(?:antml:)?(parameter|function|tool_call|invoke|function_calls|tool_calls)(?=[\s=>/])")
-_LEAD = 400
+_CLOSE = re.compile("|".join(map(re.escape, CLOSES)))
+_MALFORMED_LEAD = 400
 _TALK = re.compile(
     r"""\b(?:examples?|e\.g\.|for\s+instance|such\s+as|looks?\s+like|like\s+(?:this|so)|in\s+this\s+form|written\s+as
     |formats?|formatted|syntax|templates?|markup|notation|tags?|tokens?|dialects?|emits?|emitted|wire|prompts?
@@ -41,7 +125,7 @@ _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ToolUseFault:
     """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
 
     `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, unparsed_call, orphan_tags, json_as_text or
@@ -59,7 +143,7 @@ UNREADABLE = frozenset({"bad_json", "not_an_object"})
 
 def inspect(
     text: str, calls: Sequence[ToolCall], tools: Sequence[Tool], *, truncated: bool = False, rules: bool = False
-) -> Fault | None:
+) -> ToolUseFault | None:
     """The first fault of a complete answer, or None when it is healthy or no tools were offered.
 
     `truncated` says that the token limit ended it: what its last call lacks is then no fault. `rules` says that the
@@ -67,7 +151,7 @@ def inspect(
     """
     if not tools:
         return None
-    offered = {one.name: one for one in tools}
+    offered = {tool.name: tool for tool in tools}
     for index, call in enumerate(calls):
         fault = call_fault(call, offered, cut=truncated and index == len(calls) - 1)
         if fault is not None:
@@ -75,31 +159,33 @@ def inspect(
     return None if calls else text_fault(text, offered, truncated=truncated, rules=rules)
 
 
-def text_fault(text: str, offered: Mapping[str, Tool], *, truncated: bool = False, rules: bool = False) -> Fault | None:
+def text_fault(
+    text: str, offered: Mapping[str, Tool], *, truncated: bool = False, rules: bool = False
+) -> ToolUseFault | None:
     """The fault of an answer without structured calls."""
     place = unparsed(text, offered, rules=rules)
     fault = _run_fault(text[: place[0]], text[place[0] :], place[1], offered, truncated) if place is not None else None
     return fault or (_echo_fault(text) if rules else None)
 
 
-def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, cut: bool = False) -> Fault | None:
+def call_fault(call: ToolCall, offered: Mapping[str, Tool], *, cut: bool = False) -> ToolUseFault | None:
     """The fault of one structured call; `cut` excuses what its arguments lack at their end."""
     if not call.name.strip():
-        return Fault("empty_name", None, "a call has no tool name")
+        return ToolUseFault("empty_name", None, "a call has no tool name")
     tool = offered.get(call.name)
     if tool is None:
         name = call.name if _PLAIN_NAME.match(call.name) else None
-        return Fault("unknown_tool", name, f"{name or 'the tool called'} was not offered")
+        return ToolUseFault("unknown_tool", name, f"{name or 'the tool called'} was not offered")
     if cut:
         return None
     try:
         value: Any = json.loads(call.arguments, parse_constant=_no_constant) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
-        return Fault("bad_json", tool.name, f"{tool.name}: arguments are not JSON")
+        return ToolUseFault("bad_json", tool.name, f"{tool.name}: arguments are not JSON")
     if not isinstance(value, dict):
-        return Fault("not_an_object", tool.name, f"{tool.name}: arguments are {schema.json_type(value)}, not object")
-    if detail := schema.problem(tool, value):
-        return Fault("schema", tool.name, detail)
+        return ToolUseFault("not_an_object", tool.name, f"{tool.name}: arguments are {json_type(value)}, not object")
+    if detail := problem(tool, value):
+        return ToolUseFault("schema", tool.name, detail)
     return None
 
 
@@ -107,7 +193,9 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _run_fault(lead: str, written: str, run: Markup, offered: Mapping[str, Tool], truncated: bool) -> Fault | None:
+def _run_fault(
+    lead: str, written: str, run: Markup, offered: Mapping[str, Tool], truncated: bool
+) -> ToolUseFault | None:
     """The fault of markup that ends an answer, `lead` being the text before it."""
     if run.is_rules:
         return None if run.unfinished else _ECHO
@@ -120,22 +208,21 @@ def _run_fault(lead: str, written: str, run: Markup, offered: Mapping[str, Tool]
             return None
         tool = named[0].name if named else None
         if run.is_object:
-            return Fault("json_as_text", tool, f"{tool}: the call was written as JSON text") if tool else None
-        return Fault("unparsed_call", tool, f"{tool or 'a tool'}: the call was left unparsed in the text")
+            return ToolUseFault("json_as_text", tool, f"{tool}: the call was written as JSON text") if tool else None
+        return ToolUseFault("unparsed_call", tool, f"{tool or 'a tool'}: the call was left unparsed in the text")
     if run.opened:
         cut = truncated or run.is_object
-        return None if cut else Fault("unparsed_call", None, "a tool: only its call's opening came")
+        return None if cut else ToolUseFault("unparsed_call", None, "a tool: only its call's opening came")
     if lead.rstrip().endswith((":", "：")) and not announces_action(lead):
         return None
     orphan = next((tag for tag in run.orphans if _opened(lead, tag) < written.count(f"{tag}>")), None)
-    return Fault("orphan_tags", None, f"closing tag {orphan} was never opened") if orphan else None
+    return ToolUseFault("orphan_tags", None, f"closing tag {orphan} was never opened") if orphan else None
 
 
 def _goes_on(written: str) -> bool:
     """True when prose stands behind the last closing tag of a call that cannot be read."""
-    end = max((at + len(one) for one in CLOSES if (at := written.rfind(one)) >= 0), default=-1)
-    rest = written[end:].strip()
-    return end >= 0 and bool(rest) and not any(one.startswith(rest) for one in (*OPENS, *CLOSES))
+    *closed, rest = (piece.strip() for piece in _CLOSE.split(written))
+    return bool(closed and rest) and not any(name.startswith(rest) for name in (*OPENS, *CLOSES))
 
 
 def _opened(lead: str, tag: str) -> int:
@@ -146,19 +233,107 @@ def _opened(lead: str, tag: str) -> int:
 
 def _is_talk(lead: str) -> bool:
     """True when what follows `lead` is shown as an example."""
-    lead = lead.rstrip()[-_LEAD:]
+    lead = lead.rstrip()[-_MALFORMED_LEAD:]
     if not lead or announces_action(lead):
         return False
     return _TALK.search(lead[lead.rfind("\n\n") + 1 :]) is not None
 
 
-_ECHO = Fault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
+_ECHO = ToolUseFault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
 
 
-def _echo_fault(text: str) -> Fault | None:
+def _echo_fault(text: str) -> ToolUseFault | None:
     """The fault of an answer that holds at least two whole rules of the supplement as lines outside code."""
-    if not any(rule in text for rule in _RULE_LINES):
-        return None
-    lines = (text[at : end if (end := text.find("\n", at)) >= 0 else len(text)] for at, _ in markers.line_starts(text))
-    echoed = {_NUMBER.sub("", line, count=1).strip() for line in lines} & _RULE_LINES
+    echoed = {_NUMBER.sub("", line, count=1).strip() for _, line in prose_lines(text)} & _RULE_LINES
     return _ECHO if len(echoed) >= 2 else None
+
+
+# Tool calls that a model wrote as text in a common form, parsed into real ones.
+#
+# All or nothing: an answer is recovered only when every pseudo call at its end parses, names an offered tool and fits
+# its schema, and what is left is healthy text.
+
+
+def recover(text: str, tools: Sequence[Tool], seed: str = "") -> tuple[str, list[ToolCall]] | None:
+    """The text without its pseudo calls, and the calls; None when there are none or any is not provably right.
+
+    A call's id depends on `seed` (such as the message id, so that ids differ between turns), the text and its position.
+    """
+    offered = {tool.name: tool for tool in tools}
+    place = unparsed(text, offered)
+    if place is None or not place[1].calls or place[1].unfinished:
+        return None
+    start, run = place
+    rest = text[:start]
+    digest = hashlib.sha256(f"{seed}\0{text}".encode("utf-8", "surrogatepass"))
+    calls = []
+    for written in run.calls:
+        tool = offered.get(written.name or "")
+        if tool is None or written.arguments is None or problem(tool, written.arguments):
+            return None
+        try:
+            arguments = json.dumps(written.arguments, allow_nan=False)
+        except (TypeError, ValueError):  # a value of Python's that JSON has not, or an infinite number
+            return None
+        digest.update(b"\0")
+        calls.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", tool.name, arguments))
+    if text_fault(rest, offered) is not None:
+        return None
+    return (rest if rest.strip() else ""), calls
+
+
+# The upstream body of a second try. The messages stay as they are, so that the upstream's prompt cache holds.
+
+LATER_TEMPERATURE = 0.5
+"""Least temperature where the same sampling has already failed: it would only fail again."""
+
+
+def malformed_retry(chat: dict[str, Any], settings: ProxySettings, attempt: int) -> dict[str, Any]:
+    """A retry of a malformed tool turn: a call is required, sampled soberly and short. `attempt` counts from 1."""
+    body = required_retry(chat)
+    temperature = settings.malformed_tool_retry_temperature
+    body["temperature"] = temperature if attempt <= 1 else max(temperature, LATER_TEMPERATURE)
+    cap = settings.malformed_tool_retry_max_tokens
+    if cap:
+        current = body.get("max_tokens")
+        body["max_tokens"] = min(current, cap) if isinstance(current, int) else cap
+    return body
+
+
+def required_retry(chat: dict[str, Any]) -> dict[str, Any]:
+    """A retry that must call a tool. A choice of none, or of one tool by name, stands."""
+    body = dict(chat)
+    if body.get("tools") and not isinstance(body.get("tool_choice"), dict) and body.get("tool_choice") != "none":
+        body["tool_choice"] = "required"
+    return body
+
+
+def empty_retry(chat: dict[str, Any], reasoning_only: bool) -> dict[str, Any]:
+    """A retry of a turn that showed nothing: without thinking when it did nothing else, and never greedy."""
+    body = dict(chat)
+    if reasoning_only:
+        kwargs = body.get("chat_template_kwargs")
+        body["chat_template_kwargs"] = {**(kwargs if isinstance(kwargs, dict) else {}), "enable_thinking": False}
+    temperature = body.get("temperature")
+    if isinstance(temperature, int | float) and temperature < LATER_TEMPERATURE:
+        body["temperature"] = LATER_TEMPERATURE
+    return body
+
+
+# What a turn of nothing but reasoning shows instead of nothing.
+
+_TAGS = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
+
+
+def fallback_text(thinking: str, settings: ProxySettings) -> str:
+    """The text for a turn whose only content is `thinking`; "" when it shall show nothing.
+
+    `sanitized` is one line without think tags, cut at `stream_reasoning_max_chars`; `visible` is the reasoning itself.
+    """
+    if settings.stream_reasoning_fallback == "visible":
+        return thinking
+    if settings.stream_reasoning_fallback != "sanitized":
+        return ""
+    line = " ".join(_TAGS.sub(" ", thinking).split())
+    longest = settings.stream_reasoning_max_chars
+    return line if len(line) <= longest else line[:longest] + "..."

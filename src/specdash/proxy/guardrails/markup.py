@@ -9,16 +9,16 @@ import ast
 import functools
 import json
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from specdash.proxy.guardrails import schema
-from specdash.proxy.guardrails.dialects import CLOSES, NAME_ENDS, NAMESPACES, OPENS
+from specdash.proxy.guardrails.dialects import CLOSES, NAME_ENDS, NAMESPACES, OPENS, types_of
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from specdash.proxy.messages import Tool
+    from specdash.proxy.translate.parse import Tool
 
 _PYTHON_MAX = 200_000
 _NAME = re.compile(r"[\w.:\-]{1,128}")
@@ -31,7 +31,7 @@ _NAME_KEY = re.compile(r"""["'](?:name|function|tool_name)["']\s*:\s*["']([^"'\n
 _ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input)["']\s*:""")
 _PLACEHOLDER = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
 _PYTHON_CALL = re.compile(r"(?:(?:await|print)\b[\s(]*)?([A-Za-z_][\w.\-]*)\(")
-_PYTHON_START = re.compile(r"\[?\s*(?:print\(|await\s+)?\s*[A-Za-z_][\w.\-]*\(")
+_PYTHON_START = re.compile(r"\[?\s*(?:print\(|await\s+)?\s*([A-Za-z_][\w.\-]*)\(")
 _TAG = re.compile(r"""<(?P<space>antml:|｜DSML｜)?(?P<kind>function=|invoke name=|parameter=|parameter name=)""")
 _TAG_REST = re.compile(r"""["']?(?P<name>[\w.:\-]{1,128})["']?(?P<more>[^<>\n]{0,64})>""")
 _TAG_PART = re.compile(r"""["']?[\w.:\-]{0,128}["']?[^<>\n]{0,64}\Z""")
@@ -52,7 +52,7 @@ _TAGS = tuple(
     for space in ("", "antml:", "｜DSML｜")
     for kind in ("function=", "invoke name=", "parameter=", "parameter name=")
 )
-_PLAIN_OPENS = tuple(one for one in OPENS if one not in _TAGS)
+_PLAIN_OPENS = tuple(name for name in OPENS if name not in _TAGS)
 _LITERAL_MAX = max(map(len, (*OPENS, *CLOSES, *_TAGS)))
 _CLOSING_TAG = re.compile(r"</(?:antml:|｜DSML｜)?([\w:]+)>")
 _ORPHANS = frozenset({"parameter", "function", "tool_call", "invoke", "function_calls", "tool_calls"})
@@ -122,11 +122,13 @@ def read_object(text: str, at: int, offered: Mapping[str, Tool]) -> Markup | Non
         try:
             calls = _calls_of(_DECODER.decode(text[opened:end]), offered)
         except (ValueError, RecursionError):
-            written = _broken_call(text[opened:])
-            found.calls = [written] if written is not None and written.name in offered else []
-            return found if found.calls else None
-        if calls is None or not all(_fits_loosely(one, offered) for one in calls):
-            return None
+            written = _broken_call(text[opened:end])
+            if written is None or written.name not in offered:
+                return None
+            calls = [written]
+        else:
+            if calls is None or not all(_fits_loosely(call, offered) for call in calls):
+                return None
         found.calls = calls
         reader.at = end
         reader.blank()
@@ -170,7 +172,15 @@ def _typed(raw: str, types: frozenset[str] | None) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _any_of(options: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(one) for one in sorted(options, key=len, reverse=True)))
+    return re.compile("|".join(re.escape(option) for option in sorted(options, key=len, reverse=True)))
+
+
+def _decoded(text: str) -> Any:
+    """The JSON value of a text, None for one that is none."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _fits_loosely(call: WrittenCall, offered: Mapping[str, Tool]) -> bool:
@@ -212,8 +222,8 @@ def _plain(name: str, offered: Mapping[str, Tool]) -> str:
 def _calls_of(value: Any, offered: Mapping[str, Tool]) -> list[WrittenCall] | None:
     """The calls that a JSON value is, None when it is anything else."""
     values = value if isinstance(value, list) else [value]
-    found = [_call_of(one, offered) for one in values]
-    return [one for one in found if one is not None] if found and None not in found else None
+    found = [_call_of(value, offered) for value in values]
+    return [call for call in found if call is not None] if found and None not in found else None
 
 
 def _call_of(value: Any, offered: Mapping[str, Tool]) -> WrittenCall | None:
@@ -231,10 +241,7 @@ def _call_of(value: Any, offered: Mapping[str, Tool]) -> WrittenCall | None:
     name = value.get("name", value.get("tool_name", function))
     arguments = next((value[key] for key in _ARGUMENTS if key in value), None)
     if isinstance(arguments, str):
-        try:
-            arguments = _DECODER.decode(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
+        arguments = _decoded(arguments)
     if not isinstance(name, str) or not name or not any(key in value for key in _ARGUMENTS):
         return None
     return WrittenCall(_plain(name, offered), arguments if isinstance(arguments, dict) else None)
@@ -297,7 +304,7 @@ class _Reader:
         """Take the longest of `options` that stands here."""
         if len(self.text) - self.at < _LITERAL_MAX:
             rest = self.text[self.at :]
-            if any(len(one) > len(rest) and one.startswith(rest) for one in options):
+            if any(len(option) > len(rest) and option.startswith(rest) for option in options):
                 raise _UnfinishedError
         here = _any_of(options).match(self.text, self.at)
         if here is None:
@@ -318,8 +325,7 @@ class _Reader:
 
     def object_start(self) -> bool:
         """Take what stands before the JSON of an answer; true when its first key is one of a call's."""
-        if not self._fence() and self.text.startswith("`", self.at):
-            return False
+        self._fence()
         if self.at == len(self.text):
             raise _UnfinishedError
         begun = self.at
@@ -346,9 +352,9 @@ class _Reader:
             return True
         if self._closer(alone=line_start or not first):
             return True
+        self.at = at
         if self._tag() or self._harmony():
             return True
-        self.at = at
         opened = self.literal(*_PLAIN_OPENS)
         if opened is not None:
             self._opening = at
@@ -373,7 +379,6 @@ class _Reader:
         if tag is not None and not self.found.opened:
             # Alone, only a template's own tags are debris, and a single one only when its line ends with it.
             if tag[1] not in _ORPHANS or not alone:
-                self.at -= len(closed)
                 return False
             self.found.orphans.append(tag[1])
         return True
@@ -383,7 +388,7 @@ class _Reader:
         opening = _TAG.match(self.text, self.at)
         if opening is None:
             rest = self.text[self.at : self.at + 40]
-            if self.at + len(rest) == len(self.text) and rest and any(one.startswith(rest) for one in _TAGS):
+            if self.at + len(rest) == len(self.text) and rest and any(tag.startswith(rest) for tag in _TAGS):
                 raise _UnfinishedError
             return False
         head = _TAG_REST.match(self.text, opening.end())
@@ -399,9 +404,7 @@ class _Reader:
         try:
             call = self._tagged(name, space, "function" if opening["kind"] == "function=" else "invoke")
         except _UnfinishedError:
-            self.found.opened = True
-            self.found.calls.append(WrittenCall(name, None))
-            raise
+            self._breaks_off(name)
         if call is None:
             self.at = begun
             return False
@@ -409,6 +412,13 @@ class _Reader:
         self._needs_payload = False
         self.found.calls.append(call)
         return True
+
+    def _types_of(self, name: str) -> Callable[[str], frozenset[str] | None]:
+        """The declared types of the parameters of a tool, by their names."""
+        tool = self._offered.get(name)
+        properties = tool.schema.get("properties") if tool is not None else None
+        declared = properties if isinstance(properties, dict) else {}
+        return lambda parameter: types_of(declared.get(parameter))
 
     def _lone_parameter(self, begun: int, space: str) -> bool:
         """A parameter outside a call: the rest of one whose head the upstream took away."""
@@ -424,7 +434,6 @@ class _Reader:
             self.at = begun
             return False
         self.at = end
-        self.found.orphans.append("parameter")
         return self._closer(alone=True)
 
     def _tagged(self, name: str, space: str, tag: str) -> WrittenCall | None:
@@ -434,13 +443,8 @@ class _Reader:
         if self.at == len(text):
             raise _UnfinishedError
         if text.startswith("{", self.at):
-            call = WrittenCall(name, self._json_arguments(*closers))
-            if call.arguments is not None:
-                self.blank()
-                self.literal(*closers)
-            return call
-        tool = self._offered.get(name)
-        properties = tool.schema.get("properties") if tool is not None else None
+            return WrittenCall(name, self._json_arguments(*closers))
+        types_of = self._types_of(name)
         values: dict[str, Any] | None = {}
         parameters = ("<parameter=", "<parameter name=", f"<{space}parameter name=")
         while (opener := self.literal(*parameters)) is not None:
@@ -453,7 +457,7 @@ class _Reader:
             if head["more"].startswith(" string=") and "true" not in head["more"]:
                 types: frozenset[str] | None = frozenset({"object"})
             else:
-                types = schema.types_of(properties.get(head["name"])) if isinstance(properties, dict) else None
+                types = types_of(head["name"])
             values = _with(values, head["name"], raw, types)
             self.blank()
         if self.literal(*closers) is None:
@@ -463,10 +467,7 @@ class _Reader:
 
     def _spoilt(self, name: str, closers: tuple[str, ...]) -> WrittenCall:
         """A call whose parameters cannot be read, up to what closes it."""
-        places = [place for one in closers if (place := self.text.find(one, self.at)) >= 0]
-        if not places:
-            raise _UnfinishedError
-        self.at = min(places)
+        self._skip_to(closers, self.at)
         self.literal(*closers)
         return WrittenCall(name, None)
 
@@ -497,12 +498,15 @@ class _Reader:
         self._append(name, lambda: self._json_arguments("<|call|>", "<|end|>"))
         return True
 
-    def _append(self, name: str | None, read: Any) -> None:
+    def _append(self, name: str | None, read: Callable[[], dict[str, Any] | None]) -> None:
         try:
             self.found.calls.append(WrittenCall(name, read()))
         except _UnfinishedError:
-            self.found.calls.append(WrittenCall(name, None))
-            raise
+            self._breaks_off(name)
+
+    def _breaks_off(self, name: str | None) -> NoReturn:
+        self.found.calls.append(WrittenCall(name, None))
+        raise _UnfinishedError from None
 
     def _payload(self) -> bool:
         """What stands inside an opening, in whatever form."""
@@ -533,13 +537,13 @@ class _Reader:
             end = _bracket_end(text, at, _JSON_TOKEN)
             value = _DECODER.decode(text[at:end])
         except _UnfinishedError:
-            return self._unreadable(at, -1)
+            return self._unreadable(at, None)
         except (ValueError, RecursionError):
-            return self._unreadable(at, end)
+            return self._unreadable(at, self._nearest(CLOSES, at))
         calls = _calls_of(value, self._offered)
         if calls is None:
             name = value.get("name") if isinstance(value, dict) else None
-            if name not in self._offered:
+            if not isinstance(name, str) or name not in self._offered:
                 return False
             calls = [WrittenCall(name, None)]
         self.at = self._past_stray(end)
@@ -550,12 +554,10 @@ class _Reader:
         stray = _STRAY.match(self.text, at)
         return stray.end() if stray else at
 
-    def _unreadable(self, at: int, end: int) -> bool:
-        """JSON that is none, up to the next closing literal; JSON without an end, up to the text's."""
-        closing = [place for one in CLOSES if (place := self.text.find(one, at)) >= 0]
-        stop = min(closing, default=-1) if end >= 0 else -1
-        call = _broken_call(self.text[at : stop if stop >= 0 else len(self.text)])
-        if stop < 0:
+    def _unreadable(self, at: int, stop: int | None) -> bool:
+        """JSON that is none, up to the closing literal at `stop`; None: up to the text's end."""
+        call = _broken_call(self.text[at:stop])
+        if stop is None:
             name = _NAME_KEY.search(self.text, at)
             self.found.calls.append(call or WrittenCall(name[1] if name else None, None))
             raise _UnfinishedError
@@ -569,17 +571,11 @@ class _Reader:
         """The JSON object here; None for one that cannot be read, up to what closes the call."""
         text, at = self.text, self.at
         end = _bracket_end(text, at, _JSON_TOKEN)
-        try:
-            value = _DECODER.decode(text[at:end])
-        except (ValueError, RecursionError):
-            value = None
+        value = _decoded(text[at:end])
         if isinstance(value, dict):
             self.at = self._past_stray(end)
             return value
-        places = [place for one in closers if (place := text.find(one, at)) >= 0]
-        if not places:
-            raise _UnfinishedError
-        self.at = min(places)
+        self._skip_to(closers, at)
         return None
 
     def _named(self) -> bool:
@@ -603,10 +599,8 @@ class _Reader:
         if text.startswith("call:", begun) and text.startswith("{", self.at):
             return self._gemma(name)
         self.blank()
-        if self.at == len(text):
-            if name in self._offered:
-                self.found.calls.append(WrittenCall(name, None))
-            raise _UnfinishedError
+        if self.at == len(text) and name in self._offered:
+            self._breaks_off(name)
         return self._arguments_of(name, is_known=kind is not None or name in self._offered)
 
     def _arguments_of(self, name: str, *, is_known: bool) -> bool:
@@ -633,29 +627,23 @@ class _Reader:
                 self.literal("```")
             return True
         if is_known and self.at == len(text):
-            self.found.calls.append(WrittenCall(name, None))
-            raise _UnfinishedError
+            self._breaks_off(name)
         return False
 
     def _gemma(self, name: str) -> bool:
         """Gemma 4's own notation; its strings stand between tokens."""
         end = self.text.find("<tool_call|>", self.at)
         if end < 0:
-            self.found.calls.append(WrittenCall(name, None))
-            raise _UnfinishedError
+            self._breaks_off(name)
         raw = self.text[self.at : end].replace('<|"|>', '"')
         raw = re.sub(r"([{,]\s*)([A-Za-z_]\w*)\s*:", r'\1"\2":', raw)
-        try:
-            value = _DECODER.decode(raw.strip())
-        except (ValueError, RecursionError):
-            value = None
+        value = _decoded(raw.strip())
         self.found.calls.append(WrittenCall(name, value if isinstance(value, dict) else None))
         self.at = end
         return True
 
     def _pairs(self, name: str) -> bool:
-        tool = self._offered.get(name)
-        properties = tool.schema.get("properties") if tool is not None else None
+        types_of = self._types_of(name)
         values: dict[str, Any] | None = {}
         try:
             while self.literal("<arg_key>"):
@@ -666,17 +654,25 @@ class _Reader:
                     values = None
                     break
                 raw, self.at = self._until("</arg_value>")
-                declared = properties.get(key.strip()) if isinstance(properties, dict) else None
-                values = _with(values, key.strip(), raw, schema.types_of(declared))
+                values = _with(values, key.strip(), raw, types_of(key.strip()))
                 self.blank()
         except _UnfinishedError:
-            self.found.calls.append(WrittenCall(name, None))
-            raise
+            self._breaks_off(name)
         if values is None:
             _, end = self._until("</tool_call>")
             self.at = end - len("</tool_call>")
         self.found.calls.append(WrittenCall(name, values))
         return True
+
+    def _nearest(self, closers: Iterable[str], at: int) -> int | None:
+        """Where the first of `closers` stands from `at` on."""
+        return min((place for closer in closers if (place := self.text.find(closer, at)) >= 0), default=None)
+
+    def _skip_to(self, closers: Iterable[str], at: int) -> None:
+        place = self._nearest(closers, at)
+        if place is None:
+            raise _UnfinishedError
+        self.at = place
 
     def _until(self, tag: str) -> tuple[str, int]:
         end = self.text.find(tag, self.at)
@@ -689,17 +685,16 @@ class _Reader:
         text, at = self.text, self.at
         if self._fenced:
             return self._python_code()
-        if _PYTHON_START.match(text, at) is None:
+        start = _PYTHON_START.match(text, at)
+        if start is None:
             if re.compile(r"\[?\s*(?:print\(|await\s+)?\s*[\w.\-]*\Z").match(text, at):
                 raise _UnfinishedError
             return False
-        named = _PYTHON_CALL.search(text, at)
-        name = _plain(named[1].removesuffix(".call"), self._offered) if named else None
+        name = _plain(start[1].removesuffix(".call"), self._offered)
         try:
             end = _bracket_end(text, at, _PYTHON_TOKEN)
         except _UnfinishedError:
-            self.found.calls.append(WrittenCall(name, None))
-            raise
+            self._breaks_off(name)
         self.at = end
         self.found.calls += self._python_calls(text[at:end]) or [
             WrittenCall(name, None, _PLACEHOLDER.search(text[at:end]) is not None)
@@ -712,8 +707,7 @@ class _Reader:
         names = [_plain(found[1], self._offered) for found in _PYTHON_CALL.finditer(source)]
         known = next((name for name in names if name in self._offered), names[0] if names else None)
         if self.at + len(source) == len(self.text):
-            self.found.calls.append(WrittenCall(known, None))
-            raise _UnfinishedError
+            self._breaks_off(known)
         if known is None:
             return False
         self.at += len(source)
@@ -734,7 +728,7 @@ class _Reader:
                 value = statement.value
                 if _PRINTED.fullmatch(ast.unparse(value)):
                     continue
-                found += [self._python_call(one) for one in (value.elts if isinstance(value, ast.List) else [value])]
+                found += [self._python_call(elt) for elt in (value.elts if isinstance(value, ast.List) else [value])]
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return None
         return found
@@ -746,7 +740,7 @@ class _Reader:
             raise TypeError(ast.dump(node))
         if isinstance(node.func, ast.Name) and node.func.id == "print" and len(node.args) == 1 and not node.keywords:
             return self._python_call(node.args[0])
-        if node.args or any(one.arg is None for one in node.keywords):
+        if node.args or any(keyword.arg is None for keyword in node.keywords):
             raise ValueError
         name = _plain(ast.unparse(node.func).removesuffix(".call"), self._offered)
-        return WrittenCall(name, {str(one.arg): ast.literal_eval(one.value) for one in node.keywords})
+        return WrittenCall(name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords})

@@ -5,21 +5,72 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from specdash.proxy.guardrails import markers
+from specdash.proxy.answer.blocks import Filter
 from specdash.proxy.guardrails.dialects import CLOSES, OPENS
 from specdash.proxy.guardrails.markup import Markup, read_markup, read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from specdash.proxy.messages import Tool
+    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.translate.parse import Tool
+
+
+# Which lines of a text are prose: not those of a fence, nor of indented code. Source: CommonMark.
+
+INDENT_MAX = 3
+"""Spaces before a line of prose; more make an indented code block."""
+PREFIX_MAX = 64
+"""Blank characters at a line start after which the line is taken for prose."""
+FENCE_LINE_MAX = 200
+"""Longest line that opens or closes a fence."""
+
+
+def fence_opening(line: str) -> str:
+    """The run of backticks or tildes of a line that opens a fence, "" when it opens none; `line` has no indent."""
+    mark = line[:1]
+    if mark not in {"`", "~"} or len(line) > FENCE_LINE_MAX:
+        return ""
+    rest = line.lstrip(mark)
+    run = len(line) - len(rest)
+    return line[:run] if run >= 3 and not (mark == "`" and "`" in rest) else ""
+
+
+def fence_closes(line: str, fence: str) -> bool:
+    """True when a line without its indent closes the fence that `fence` opened."""
+    return len(line) <= FENCE_LINE_MAX and line.startswith(fence) and not line.rstrip().strip(fence[0])
+
+
+def prose_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Every line outside fences and indented code that is not blank: (where it starts, its text)."""
+    fence = ""
+    at = 0
+    for line in text.split("\n"):
+        visible = line.lstrip(" \t\r")
+        indent = line[: len(line) - len(visible)]
+        if not visible or len(indent) > PREFIX_MAX:
+            pass
+        elif fence:
+            if fence_closes(visible, fence):
+                fence = ""
+        elif opening := fence_opening(visible):
+            fence = opening
+        elif shallow(indent):
+            yield at, line
+        at += len(line) + 1
+
+
+def shallow(indent: str) -> bool:
+    """True for an indent that leaves a line ordinary text."""
+    return len(indent) <= INDENT_MAX and "\t" not in indent
+
 
 _BLANK = " \t\r"
 _GAP_MAX = 3
 """Blanks between a sentence and a call in the same line."""
 _ENDS = ".!?…:。！？："
 _STOP = re.compile(rf"[\n{_ENDS}]|<(?=[|｜]|\Z)")
-_FIRST = frozenset(one[0] for one in (*OPENS, *CLOSES)) | {"<"}
+_FIRST = frozenset(name[0] for name in (*OPENS, *CLOSES)) | {"<"}
 _RULES = ("<agentic-protocol>", "</agentic-protocol>")
 _PIECE = 1 << 12
 """Characters of a whole text that are looked at together: what is settled is cut off the front again and again."""
@@ -69,7 +120,7 @@ class MarkupSearch:
             self._last = text[-1:] or self._last
             return
         self._buffer += text
-        if self.found is None or len(self._buffer) >= self._due:
+        if len(self._buffer) >= self._due:
             self._go_on()
 
     def tail(self) -> Markup | None:
@@ -108,10 +159,10 @@ class MarkupSearch:
 
     def _line(self) -> None:
         buffer = self._buffer
-        first = next((at for at, one in enumerate(buffer) if one not in _BLANK), len(buffer))
+        first = next((at for at, name in enumerate(buffer) if name not in _BLANK), len(buffer))
         self._indent += buffer[:first]
         self._settle(first)
-        if len(self._indent) > markers.PREFIX_MAX:
+        if len(self._indent) > PREFIX_MAX:
             self._mode, self._fresh = "prose", False
         elif self._buffer:
             self._visible()
@@ -126,7 +177,7 @@ class MarkupSearch:
         if self._fresh and mark in "{[`" and self._holds(read_object(buffer, 0, self._offered)):
             return
         self._fresh = False
-        if not self._fence and markers.shallow(self._indent):
+        if not self._fence and shallow(self._indent):
             if self._rules and buffer.startswith(_RULES):
                 self.found = Markup(0, len(buffer), is_rules=True)
                 return
@@ -137,7 +188,7 @@ class MarkupSearch:
         self._mode = "prose"
 
     def _read(self, *, line_start: bool) -> Markup | None:
-        if self._rules and line_start and any(one.startswith(self._buffer) for one in _RULES):
+        if self._rules and line_start and any(rule.startswith(self._buffer) for rule in _RULES):
             return Markup(0, len(self._buffer), unfinished=True, is_rules=True)
         return read_markup(self._buffer, 0, self._offered, line_start=line_start)
 
@@ -162,7 +213,7 @@ class MarkupSearch:
         end = stop.end()
         before = self._buffer[end - 2] if end > 1 else self._last
         mark = stop[0]
-        is_prose = not self._fence and self._fence_line is None and markers.shallow(self._indent)
+        is_prose = not self._fence and self._fence_line is None and shallow(self._indent)
         if mark == "<" and is_prose:
             self._settle(end - 1)
             if len(self._buffer) == 1:
@@ -183,8 +234,8 @@ class MarkupSearch:
             return
         line = line.removesuffix("\n")
         if not self._fence:
-            self._fence = markers.fence_opening(line)
-        elif markers.fence_closes(line, self._fence):
+            self._fence = fence_opening(line)
+        elif fence_closes(line, self._fence):
             self._fence = ""
 
 
@@ -195,3 +246,98 @@ def unparsed(text: str, offered: Mapping[str, Tool], *, rules: bool = False) -> 
         search.feed(text[at : at + _PIECE])
     found = search.tail()
     return (search.settled, found) if found is not None else None
+
+
+# Holds a live stream's text back while it ends in what could be an unparsed tool call, and nothing else.
+
+
+class PseudoCallGate(Filter):
+    """Hands on every fragment as it came, except those of call markup that reaches the text's end.
+
+    What is held goes on, fragment by fragment, as soon as other text follows it. At the end `held` is what is
+    suspicious: `flush` lets it through, `drop` takes it away. The gate holds whatever `malformed.text_fault` finds by
+    its markup, since both ask `MarkupSearch`; only judging the whole answer settles it.
+    """
+
+    __slots__ = ("_is_open", "_passed", "_pending", "_search")
+
+    def __init__(self, tools: Sequence[Tool], sink: BlockSink, *, rules: bool = False) -> None:
+        super().__init__(sink)
+        self._search = MarkupSearch({tool.name: tool for tool in tools}, rules=rules)
+        self._is_open = not tools
+        self._passed = 0
+        self._pending: list[tuple[bool, str]] = []
+
+    @property
+    def held(self) -> str:
+        """The text held back, from where the possible call begins."""
+        self._settle()
+        return "".join(piece for is_text, piece in self._pending if is_text)[self._search.settled - self._passed :]
+
+    def text(self, text: str) -> None:
+        if self._is_open:
+            self._sink.text(text)
+            return
+        self._search.feed(text)
+        if not self._pending and self._search.found is None:
+            self._passed += len(text)
+            self._sink.text(text)
+        else:
+            self._pending.append((True, text))
+            self._release()
+
+    def thinking(self, text: str) -> None:
+        """Reasoning; it keeps its place among text that is held."""
+        if self._pending:
+            self._pending.append((False, text))
+        else:
+            self._sink.thinking(text)
+
+    def tool(self, index: int, call_id: str, name: str) -> None:
+        """A real call: the upstream's parser works, so whatever was held is text."""
+        if not self._is_open:
+            self.flush()
+        self._sink.tool(index, call_id, name)
+
+    def flush(self) -> None:
+        """Let everything held through, as it came, and hold nothing from now on."""
+        self._is_open = True
+        for is_text, piece in self._pending:
+            (self._sink.text if is_text else self._sink.thinking)(piece)
+        self._pending.clear()
+        self._passed = self._search.settled
+
+    def drop(self) -> str:
+        """Take away and return what is held; text before the possible call goes on."""
+        held = self.held
+        head = self._search.settled - self._passed
+        for is_text, piece in self._pending:
+            if not is_text:
+                self._sink.thinking(piece)
+            elif head > 0:
+                self._sink.text(piece[:head])
+                head = 0
+        self._pending.clear()
+        self._passed = self._search.settled
+        self._is_open = True
+        return held
+
+    def _settle(self) -> None:
+        if self._pending:
+            self._search.tail()
+            self._release()
+
+    def _release(self) -> None:
+        """Let the fragments go that lie wholly before the possible call."""
+        settled = self._search.settled
+        count = 0
+        for is_text, piece in self._pending:
+            if is_text:
+                if self._passed + len(piece) > settled:
+                    break
+                self._passed += len(piece)
+                self._sink.text(piece)
+            else:
+                self._sink.thinking(piece)
+            count += 1
+        del self._pending[:count]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from specdash.proxy.guardrails import markers
+from specdash.proxy.answer.blocks import Cut
+from specdash.proxy.guardrails.markup_search import FENCE_LINE_MAX, fence_closes, fence_opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.proxy.blocks import BlockSink
+    from specdash.proxy.answer.blocks import BlockSink
     from specdash.proxy.settings import ProxySettings
 
 UNIT_MAX = 500
@@ -104,8 +105,8 @@ class RepetitionWatch:
         return 0, 0
 
     def _needed(self, unit: str) -> int:
-        letters = {one for one in unit.casefold() if one.isalpha()}
-        if len(letters) < _LETTERS or not (any(map(str.isspace, unit)) or any(one > "\x7f" for one in letters)):
+        letters = {name for name in unit.casefold() if name.isalpha()}
+        if len(letters) < _LETTERS or (all(map(str.isascii, letters)) and not any(map(str.isspace, unit))):
             factor = WEAK_FACTOR
         elif self._fence or not _has_sentence(unit) or self._is_asked(unit):
             factor = ROWS_FACTOR
@@ -116,17 +117,17 @@ class RepetitionWatch:
     def _is_asked(self, unit: str) -> bool:
         """True when the unit, which may begin anywhere in what is repeated, stands in the user's instruction."""
         turned = ((unit[at:] + unit[:at]).strip() for at in range(len(unit)))
-        return any(len(one) >= _LETTERS and one in self._asked for one in turned)
+        return any(len(name) >= _LETTERS and name in self._asked for name in turned)
 
     def _note_fences(self, block: str) -> None:
         *lines, self._line = (self._line + block).split("\n")
         for line in lines:
             line = line.lstrip(" ")
             if not self._fence:
-                self._fence = markers.fence_opening(line)
-            elif markers.fence_closes(line, self._fence):
+                self._fence = fence_opening(line)
+            elif fence_closes(line, self._fence):
                 self._fence = ""
-        self._line = self._line[: markers.FENCE_LINE_MAX + 1]
+        self._line = self._line[: FENCE_LINE_MAX + 1]
 
 
 def _has_sentence(unit: str) -> bool:
@@ -142,7 +143,7 @@ def _has_sentence(unit: str) -> bool:
 def _is_sentence(line: str) -> bool:
     line = line.strip()
     words = _WORD.findall(line)
-    if len(words) < 3 and sum(one >= _CJK for one in line) < 6:
+    if len(words) < 3 and sum(name >= _CJK for name in line) < 6:
         return False
     plain = sum(map(len, words)) + sum(map(str.isspace, line))
     separators = len(_SEPARATOR.findall(line)) + 2 * len(_TIGHT.findall(line))
@@ -161,45 +162,23 @@ def _run(text: str, period: int) -> int:
     return low
 
 
-class RepetitionCut:
-    """A `BlockSink` that ends where the visible text or the reasoning repeats endlessly; calls are not watched.
+class RepetitionCut(Cut):
+    """Ends an answer where its visible text or its reasoning repeats endlessly; calls are not watched."""
 
-    `on_trip` is called once, when it ends.
-    """
+    __slots__ = ("_watch",)
 
-    __slots__ = ("_on_trip", "_sink", "_watch", "tripped")
-
-    def __init__(self, watch: RepetitionWatch, sink: BlockSink, on_trip: Callable[[], None] | None = None) -> None:
+    def __init__(self, watch: RepetitionWatch, sink: BlockSink, on_cut: Callable[[], None] | None = None) -> None:
+        super().__init__(sink, on_cut)
         self._watch = watch
-        self._sink = sink
-        self._on_trip = on_trip
-        self.tripped = False
 
     def thinking(self, text: str) -> None:
-        """Reasoning text."""
-        if not self.tripped:
+        if not self.is_cut:
             self._sink.thinking(text)
             if self._watch.feed(text):
-                self._trip()
+                self.cut()
 
     def text(self, text: str) -> None:
-        """Visible text."""
-        if not self.tripped:
+        if not self.is_cut:
             self._sink.text(text)
             if self._watch.feed(text):
-                self._trip()
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        """A tool call begins."""
-        if not self.tripped:
-            self._sink.tool(index, call_id, name)
-
-    def arguments(self, index: int, fragment: str) -> None:
-        """A piece of its input."""
-        if not self.tripped:
-            self._sink.arguments(index, fragment)
-
-    def _trip(self) -> None:
-        self.tripped = True
-        if self._on_trip is not None:
-            self._on_trip()
+                self.cut()

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding
-from textual.screen import ModalScreen
-
-from specdash.core.applies import STEPS, Outcome, Progress, Step, StepState
-from specdash.core.findings import Severity
-from specdash.tui.formatting import bar, clean, percent, seconds
-from specdash.tui.spans import BLANK, Line, Span, wrap
-from specdash.tui.widgets.panel import LinesWidget
-from specdash.tui.widgets.tune import NOT_SET, REMOVED, finding_lines
+from specdash.core.changes import STEPS, ApplyOutcome, ApplyProgress, ApplyStep, StepState
+from specdash.core.errors import Severity
+from specdash.system.text import clean, percent, seconds, shortened
+from specdash.tui.action_table import page_bindings
+from specdash.tui.screens.modal import CLOSING, PageScreen
+from specdash.tui.spans import BLANK, Line, Span, bar, wrap
+from specdash.tui.widgets.tuner.tune import NOT_SET, REMOVED, finding_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from specdash.control.apply import ApplyPlan
-    from specdash.control.console import Running
-    from specdash.core.applies import ApplyRecord
-    from specdash.core.changes import KeyChange
-    from specdash.tui.spans import Glyphs
-    from specdash.tui.themes import Palette
+    from specdash.control.apply.apply import ApplyPlan
+    from specdash.control.console import RunningApply
+    from specdash.core.changes import ApplyRecord, Change
+    from specdash.tui.app import Dashboard
 
 _REFRESH_S = 0.1
 _KEY = 34
@@ -36,68 +31,49 @@ _STATES: dict[StepState, tuple[str, str]] = {
     StepState.SKIPPED: ("--", "dim"),
     StepState.FAILED: ("!!", "bad bold"),
 }
-_WORDS: dict[Step, str] = {
-    Step.LOCK: "nobody else applies",
-    Step.PREFLIGHT: "checks",
-    Step.BACKUP: "the present settings are kept",
-    Step.HOLD: "new requests wait in the proxy",
-    Step.DRAIN: "running requests end",
-    Step.WRITE: "settings are written",
-    Step.RESTART: "the service takes them",
-    Step.HEALTH: "it answers again",
-    Step.SPECULATION: "it speculates as wanted",
-    Step.PROBE: "it generates",
-    Step.RESUME: "waiting requests go on",
-    Step.REQUEST: "the proxy gets an answer",
-    Step.SETTLE: "it goes on serving",
-    Step.RECORD: "the apply is recorded",
-    Step.ROLLBACK: "everything goes back",
+_WORDS: dict[ApplyStep, str] = {
+    ApplyStep.LOCK: "no other apply is running",
+    ApplyStep.PREFLIGHT: "checks",
+    ApplyStep.BACKUP: "the present settings are kept",
+    ApplyStep.HOLD: "new requests wait in the proxy",
+    ApplyStep.DRAIN: "running requests end",
+    ApplyStep.WRITE: "settings are written",
+    ApplyStep.RESTART: "the service takes them",
+    ApplyStep.HEALTH: "it answers again",
+    ApplyStep.SPECULATION: "it speculates as wanted",
+    ApplyStep.PROBE: "it generates",
+    ApplyStep.RESUME: "waiting requests go on",
+    ApplyStep.REQUEST: "the proxy gets an answer",
+    ApplyStep.SETTLE: "it goes on serving",
+    ApplyStep.RECORD: "the apply is recorded",
+    ApplyStep.ROLLBACK: "everything goes back",
 }
-_ENDS: dict[Outcome, tuple[str, str]] = {
-    Outcome.APPLIED: ("APPLIED", "good"),
-    Outcome.ROLLED_BACK: ("ROLLED BACK: everything is as it was before", "warn"),
-    Outcome.ROLLBACK_FAILED: ("ROLLBACK FAILED: a person is needed", "bad"),
-    Outcome.REFUSED: ("REFUSED: nothing was touched", "warn"),
+_ENDS: dict[ApplyOutcome, tuple[str, str]] = {
+    ApplyOutcome.APPLIED: ("APPLIED", "good"),
+    ApplyOutcome.ROLLED_BACK: ("ROLLED BACK: everything is as it was before", "warn"),
+    ApplyOutcome.ROLLBACK_FAILED: ("ROLLBACK FAILED: repair it by hand", "bad"),
+    ApplyOutcome.REFUSED: ("REFUSED: nothing was touched", "warn"),
 }
 
 
-class ApplyPage(LinesWidget):
-    """The page's text."""
-
-    def __init__(self, screen: ApplyScreen) -> None:
-        super().__init__(id="apply-page")
-        self._screen = screen
-
-    def redraw(self) -> None:
-        """Lay out for the present size and moment."""
-        width, height = self.size
-        self.set_lines(self._screen.lines(width, height))
-
-
-class ApplyScreen(ModalScreen[None]):
-    """Enter begins, escape leaves before the beginning and after the end, c cancels and rolls back.
+class ApplyScreen(PageScreen[None]):
+    """Enter begins, escape leaves before the beginning and after the end, that of ending it rolls back.
 
     `start` begins the apply; `done` hears how it ended, None when it never began or failed before it could be recorded.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "begin", "Apply", show=False),
-        Binding("escape,q", "leave", "Close", show=False),
-        Binding("c", "cancel", "Cancel", show=False),
-    ]
-    CSS = "ApplyScreen { background: $background; } #apply-page { width: 1fr; height: 1fr; margin: 1 2; }"
+    BINDINGS: ClassVar[list[BindingType]] = page_bindings({"open": "begin", "stop": "cancel"} | CLOSING)
 
     def __init__(
         self,
-        palette: Palette,
-        glyphs: Glyphs,
+        dashboard: Dashboard,
         title: str,
         plan: ApplyPlan | None,
-        start: Callable[[], Running],
+        start: Callable[[], RunningApply],
         done: Callable[[ApplyRecord | None], None],
     ) -> None:
-        super().__init__()
-        self.running: Running | None = None
+        super().__init__(dashboard)
+        self.running: RunningApply | None = None
         self._title = title
         self._plan = plan
         self._start = start
@@ -105,12 +81,6 @@ class ApplyScreen(ModalScreen[None]):
         self._cancelled: bool | None = None
         """What became of the wish to cancel; None: there was none."""
         self._told = False
-        self.page = ApplyPage(self)
-        self.page.palette, self.page.glyphs = palette, glyphs
-
-    def compose(self) -> ComposeResult:
-        """One page."""
-        yield self.page
 
     def on_mount(self) -> None:
         """The page follows the steps."""
@@ -161,14 +131,17 @@ class ApplyScreen(ModalScreen[None]):
         return lines[:height]
 
     def _hint(self) -> str:
+        back = self.keys["back"]
         if self.running is None:
             refused = self._plan is not None and self._plan.refused
-            return "refused; esc goes back" if refused else "enter applies, esc goes back"
+            return f"refused; {back} goes back" if refused else f"{self.keys['open']} applies, {back} goes back"
         if self.busy:
             if self._cancelled is None:
-                return "c cancels and rolls back"
-            return "cancelling: everything goes back" if self._cancelled else "it goes on to its end"
-        return "esc closes"
+                return f"{self.keys['stop']} cancels and rolls back"
+            return (
+                "cancelling: everything is rolled back" if self._cancelled else "too late to cancel: it runs to its end"
+            )
+        return f"{back} closes"
 
     def _before(self, width: int, height: int) -> list[Line]:
         if self._plan is None:
@@ -176,54 +149,53 @@ class ApplyScreen(ModalScreen[None]):
         lines: list[Line] = []
         for edit in self._plan.edits:
             how = "restarts" if edit.needs_restart else "takes over while it runs"
-            lines.append(((f"  {edit.service.name} ", "text bold"), (f"{how}; {edit.service.env_file}", "dim")))
-        said = [one for one in self._plan.findings if one.severity is not Severity.INFO]
+            lines.append(((f"  {edit.service} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
+        said = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
         if said:
             lines += [BLANK, *finding_lines(said, width, max(height - len(lines) - 1, 1), self.page.glyphs.alert)]
         return lines
 
 
-def change_lines(changes: Iterable[KeyChange], width: int) -> list[Line]:
+def change_lines(changes: Iterable[Change], width: int) -> list[Line]:
     """`KEY  now → wanted`, secrets masked."""
     lines: list[Line] = []
-    for one in changes:
-        before, after = one.shown
-        old = NOT_SET if before is None else clean(before, 200) or "''"
-        new = REMOVED if after is None else clean(after, 200) or "''"
+    for change in (each.masked for each in changes):
+        old = NOT_SET if change.before is None else clean(change.before, 200) or "''"
+        new = REMOVED if change.after is None else clean(change.after, 200) or "''"
         rest = max(width - _KEY - len(old) - 6, 8)
         lines.append(
             (
-                (f"  {one.key:<{_KEY}}", "text"),
+                (f"  {change.key:<{_KEY}}", "text"),
                 (old, "dim"),
                 (" → ", "accent"),
-                (new if len(new) <= rest else new[: rest - 1] + "…", "warn bold"),
+                (shortened(new, rest), "warn bold"),
             )
         )
     return lines
 
 
-def latest(reports: Sequence[Progress]) -> list[Progress]:
+def latest(reports: Sequence[ApplyProgress]) -> list[ApplyProgress]:
     """The last report of each step, in the order in which the steps began; those to come are not there."""
     last = {report.step: report for report in reports}
-    order = [step for step in (*STEPS, Step.ROLLBACK) if step in last]
+    order = [step for step in (*STEPS, ApplyStep.ROLLBACK) if step in last]
     return [last[step] for step in order]
 
 
-def step_lines(reports: Sequence[Progress], width: int, *, ascii_only: bool) -> list[Line]:
+def step_lines(reports: Sequence[ApplyProgress], width: int, *, ascii_only: bool) -> list[Line]:
     """A line a step: its state, what it is about, its time, and what it does at the moment."""
     lines: list[Line] = []
-    for one in reports:
-        sign, role = _STATES[one.state]
+    for report in reports:
+        sign, role = _STATES[report.state]
         spans: list[Span] = [
             (f"  {sign} ", role),
-            (f"{one.step:<12}", "text bold" if one.state is StepState.RUNNING else "text"),
-            (f"{_WORDS[one.step]:<32}", "dim"),
-            (f"{seconds(one.seconds) if one.state is not StepState.SKIPPED else '':>7}  ", "text"),
+            (f"{report.step:<12}", "text bold" if report.state is StepState.RUNNING else "text"),
+            (f"{_WORDS[report.step]:<32}", "dim"),
+            (f"{seconds(report.seconds) if report.state is not StepState.SKIPPED else '':>7}  ", "text"),
         ]
-        if one.fraction is not None and one.state is StepState.RUNNING:
-            filled, rest = bar(one.fraction, _BAR, ascii_only=ascii_only)
-            spans += [(filled + rest, "accent track"), (f" {percent(one.fraction)} ", "text")]
-        spans.append((clean(one.detail, max(width - 60, 20)), "bad" if one.state is StepState.FAILED else "dim"))
+        if report.fraction is not None and report.state is StepState.RUNNING:
+            filled, rest = bar(report.fraction, _BAR, ascii_only=ascii_only)
+            spans += [(filled + rest, "accent track"), (f" {percent(report.fraction)} ", "text")]
+        spans.append((clean(report.detail, max(width - 60, 20)), "bad" if report.state is StepState.FAILED else "dim"))
         lines.append(tuple(spans))
     return lines
 
@@ -231,10 +203,10 @@ def step_lines(reports: Sequence[Progress], width: int, *, ascii_only: bool) -> 
 def end_lines(record: ApplyRecord | None, error: str | None, width: int) -> list[Line]:
     """How it ended: the outcome, the step and the reason, and the log lines that show why."""
     if record is None:
-        told = error or "it ended without a record"
+        told = error or "it ended and left no record"
         return [BLANK, *[((f" {part}", "banner.bad"),) for part in wrap(clean(told, 600), width - 2, 4)]]
     words, role = _ENDS[record.outcome]
-    if record.outcome is Outcome.APPLIED and record.downtime_s is not None:
+    if record.outcome is ApplyOutcome.APPLIED and record.downtime_s is not None:
         words += f"; the backend did not answer for {seconds(record.downtime_s)}"
     lines: list[Line] = [BLANK, ((f" {words} ", f"banner.{role}"),)]
     if record.reason:

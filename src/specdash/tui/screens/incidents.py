@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from specdash.tui.actions import Place
+from specdash.tui.action_table import FooterScreen, bindings
+from specdash.tui.arming import in_background
 from specdash.tui.layout import Rect
-from specdash.tui.screens.board import BoardScreen
-from specdash.tui.widgets.alerts import ALERTS, DETAIL, AlertDetail, AlertsTable
-from specdash.tui.widgets.placed import PlacedBoard
-from specdash.tui.widgets.timeline import STRIP, STRIP_LINES, TimelineStrip
+from specdash.tui.screens.base import BoardScreen
+from specdash.tui.widgets.alerts import ALERTS, DETAIL, STRIP, STRIP_LINES, AlertDetail, AlertsTable, TimelineStrip
+from specdash.tui.widgets.panel import PlacedBoard
 
 if TYPE_CHECKING:
-    from specdash.core.alerts import Alert
+    from pathlib import Path
+
+    from textual.binding import BindingType
+
+    from specdash.core.records import Alert
+    from specdash.tui.app import Dashboard
     from specdash.tui.view import View
     from specdash.tui.widgets.panel import Movable
 
+RAISED_S = 0.5
+"""So much later the alert is seen for certain."""
+_WRITING = "incident"
 _HEADS = 2
 """Lines of the table above its rows."""
 _LEAST_ROWS, _MOST_ROWS = 3, 14
@@ -75,10 +83,13 @@ class IncidentsBoard(PlacedBoard):
 
 
 class IncidentsScreen(BoardScreen[IncidentsBoard]):
-    """Above the overview, or the proxy screen, while it is open."""
+    """Looks, goes to the time of an alert, and takes its fix to the tune screen. It changes no service."""
 
-    def __init__(self) -> None:
-        super().__init__(IncidentsBoard(), Place.INCIDENTS)
+    place = FooterScreen.INCIDENTS
+    BINDINGS: ClassVar[list[BindingType]] = bindings(place)
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, IncidentsBoard())
 
     def show_body(self, view: View) -> None:
         """Draw this view."""
@@ -93,6 +104,14 @@ class IncidentsScreen(BoardScreen[IncidentsBoard]):
     def selected(self) -> Alert | None:
         """The selected alert."""
         return self.board.table.selected
+
+    @property
+    def copied(self) -> str:
+        """What to do about the selected alert: its settings where there are, else the runbook's words."""
+        alert = self.selected
+        if alert is None:
+            return ""
+        return " ".join(f"{key}={value}" for key, value in alert.fix if value is not None) or self.board.detail.remedy
 
     @property
     def moving(self) -> Movable:
@@ -110,3 +129,40 @@ class IncidentsScreen(BoardScreen[IncidentsBoard]):
             return False
         self.toggle_zoom()
         return True
+
+    async def action_open(self) -> None:
+        """Show the overview as it was when the selected alert was raised: what led to it is in its charts."""
+        alert = self.selected
+        if alert is not None:
+            self.dashboard.action_toggle_screen(self.place)
+            self.dashboard.travel.to(alert.raised + RAISED_S)
+
+    def action_take(self) -> None:
+        """Open the tune screen with the settings that would help as pending changes."""
+        from specdash.tui.screens.tune import want_in_tune
+
+        alert = self.selected
+        if alert is not None and alert.fix:
+            want_in_tune(self.dashboard, alert.fix)
+        elif alert is not None:
+            self.notify(f"{alert.title}: there is no one-key fix; see what to do", severity="warning", markup=False)
+
+
+def write_bundle(dashboard: Dashboard) -> None:
+    """Write an incident bundle in a thread, and say where it is."""
+    write = dashboard.incident
+    if write is None:
+        dashboard.notify("this dashboard writes no incident bundles; use `specdash incident`", severity="warning")
+        return
+    if any(worker.name == _WRITING and not worker.is_finished for worker in dashboard.workers):
+        dashboard.notify("an incident bundle is being written already")
+        return
+    dashboard.notify("writing an incident bundle", timeout=3)
+
+    def written(path: Path) -> None:
+        dashboard.notify(f"incident bundle: {path}", timeout=20, markup=False)
+
+    def failed(error: str) -> None:
+        dashboard.notify(f"no incident bundle was written: {error}", severity="error", timeout=20, markup=False)
+
+    in_background(dashboard, _WRITING, write, written, failed)

@@ -2,39 +2,204 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from specdash.core.readings import Status
-from specdash.tui.actions import Place
-from specdash.tui.formatting import clean, context, count, duration, percent, rate, seconds, window
+from specdash.core.proxy_events import RequestEvent
+from specdash.core.readings import ReadingStatus
+from specdash.insight.picture import NAME_PROXY, acceptance, cache_share, ended_how, is_error, prefill_progress
+from specdash.system.stats import share
+from specdash.system.text import (
+    UNKNOWN,
+    age,
+    clean,
+    clock,
+    context,
+    duration,
+    number,
+    percent,
+    plain,
+    rate,
+    seconds,
+    timestamp,
+    window,
+)
+from specdash.tui.action_table import FooterScreen, bindings, page_bindings
 from specdash.tui.layout import Rect
-from specdash.tui.screens.board import BoardScreen
-from specdash.tui.spans import Line, spread, wrap
-from specdash.tui.widgets.panel import LinesWidget, TitledPanel
-from specdash.tui.widgets.placed import PlacedBoard
-from specdash.tui.widgets.proxy import joined, state_spans
-from specdash.tui.widgets.proxy_tables import GuardrailsTable, RequestsTable, SessionsTable
-from specdash.tui.widgets.rows import RowsPanel
+from specdash.tui.screens.base import BoardScreen
+from specdash.tui.screens.modal import CLOSING, SCROLLING, PageScreen
+from specdash.tui.spans import BLANK, Line, fit, spread, wrap
+from specdash.tui.widgets.panel import LinesWidget, PlacedBoard, RowsPanel, TitledPanel
+from specdash.tui.widgets.services.proxy import guardrail_words, joined, marks, phase_text, state_spans
+from specdash.tui.widgets.services.proxy_tables import GuardrailsTable, ProxyRequestsTable, ProxySessionsTable
 
 if TYPE_CHECKING:
-    from specdash.core.proxy_events import RequestEvent
-    from specdash.core.proxy_status import ActiveView
+    from collections.abc import Iterator
+
+    from textual.binding import BindingType
+
+    from specdash.core.proxy_events import ActiveView
+    from specdash.insight.picture import ProxyPicture
+    from specdash.tui.app import Dashboard
     from specdash.tui.view import View
+    from specdash.tui.widgets.header import HeaderSituation
+
+    Request = ActiveView | RequestEvent
+
+
+# One request of the proxy in words: everything that is known of it. Imported when it is opened first.
+
+_LABEL = 15
+
+
+class RequestScreen(PageScreen[None]):
+    """Opened by enter on a request, closed by escape; it follows the request until its end."""
+
+    BINDINGS: ClassVar[list[BindingType]] = page_bindings({"open": "leave"} | CLOSING | SCROLLING)
+
+    def __init__(self, dashboard: Dashboard, view: View, request: Request) -> None:
+        super().__init__(dashboard)
+        self._view, self._request = view, request
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """See `request_lines`."""
+        return request_lines(self._request, self._view, width)
+
+    def show(self, view: View) -> None:
+        """Draw what is known of the request now."""
+        self._view, self._request = view, now_known(view.picture.proxy, self._request)
+        self.page.redraw()
+
+
+def now_known(proxy: ProxyPicture, request: Request) -> Request:
+    """The request as the picture has it, ended rather than running; as it was when the picture has it no more."""
+    if isinstance(request, RequestEvent):
+        return request
+    several: tuple[Request, ...] = (*proxy.finished, *proxy.running)
+    return next((active_view for active_view in several if active_view.request_id == request.request_id), request)
+
+
+def request_lines(request: Request, view: View, width: int) -> list[Line]:
+    """The page."""
+    lines: list[Line] = [(("Request", "accent bold"), (f"  all details; {view.keys['back']} closes", "dim")), BLANK]
+    told = _ended(request) if isinstance(request, RequestEvent) else _running(request, view)
+    for label, text in (*_whose(request, view), *told):
+        role = "dim" if text == UNKNOWN else "bad bold" if label == "error" else "text"
+        for index, part in enumerate(wrap(text, max(width - _LABEL, 20), 4)):
+            lines.append(((("" if index else label).ljust(_LABEL), "dim"), (part, role)))
+    return [*lines, *_guardrail_lines(request, view, width)]
+
+
+def _whose(request: Request, view: View) -> Iterator[tuple[str, str]]:
+    started = request.at if isinstance(request, RequestEvent) else request.started
+    when = f"{timestamp(started)}, {age(view.picture.wall - started)} ago" if started > 0 else UNKNOWN
+    yield "ended" if isinstance(request, RequestEvent) and request.duration_s is None else "arrived", when
+    yield "request", clean(request.request_id, 300) or UNKNOWN
+    yield "session", clean(request.session, 300) or UNKNOWN
+    how = [clean(request.path, 200)] if request.path else []
+    if request.stream is not None:
+        how.append("streamed" if request.stream else "in one piece")
+    if request.strict:
+        how.append("checked whole before it is sent")
+    yield "endpoint", ", ".join(how) or UNKNOWN
+    yield "model", clean(request.model, 200) or UNKNOWN
+
+
+def _running(request: ActiveView, view: View) -> Iterator[tuple[str, str]]:
+    yield "phase", f"{phase_text(request)}, for {seconds(view.picture.wall - request.started)} so far"
+    yield "first content", f"after {seconds(request.ttft_s)}" if request.ttft_s is not None else "none yet"
+    done = prefill_progress(request)
+    processed = f"{percent(done)} processed, at {rate(request.prefill_rate)} tok/s"
+    yield "prompt", f"{_tokens(request.prompt_tokens)}, {_cached(request)}; {processed}"
+    yield "answer", f"{_tokens(request.completion_tokens)} so far, at {rate(request.decode_rate)} tok/s"
+    yield "speculation", _speculation(request)
+    yield "tools", f"{request.tools} offered"
+    yield "attempt", f"{request.attempt}" if request.attempt == 1 else f"{request.attempt}: it was sent again"
+
+
+def _ended(request: RequestEvent) -> Iterator[tuple[str, str]]:
+    status = f", HTTP {request.status}" if request.status is not None else ""
+    yield "error" if is_error(request) else "end", f"{clean(ended_how(request), 200)}{status}"
+    held = f"held {seconds(request.held_s)}, " if request.held_s else ""
+    parts = f"{held}prefill {seconds(request.prefill_s)}, decode {seconds(request.decode_s)}"
+    yield "time", f"{seconds(request.duration_s)} in all: {parts}"
+    yield "first content", f"after {seconds(request.ttft_s)}" if request.ttft_s is not None else UNKNOWN
+    yield (
+        "prompt",
+        f"{_tokens(request.prompt_tokens)}, {_cached(request)}; prefill at {rate(request.prefill_rate)} tok/s",
+    )
+    yield "answer", f"{_tokens(request.completion_tokens)}, at {rate(request.decode_rate)} tok/s"
+    yield "speculation", _speculation(request)
+    yield "context", _context(request)
+    yield "messages", f"{number(request.messages)} messages, {number(request.tools)} tools offered"
+    called = request.tool_calls
+    yield "tools called", UNKNOWN if called is None else ", ".join(clean(name, 60) for name in called) or "none"
+    yield "retries", plain(request.retries)
+
+
+def _guardrail_lines(request: Request, view: View, width: int) -> Iterator[Line]:
+    told = marks(request.guardrails or ())
+    nothing = UNKNOWN if request.guardrails is None else "none"
+    for index, part in enumerate(wrap(told or nothing, max(width - _LABEL, 20), 4)):
+        yield ((("" if index else "guardrails").ljust(_LABEL), "dim"), (part, "warn bold" if told else "dim"))
+    for action in view.picture.proxy.actions:
+        if action.request_id != request.request_id or not request.request_id:
+            continue
+        facts = ", ".join(f"{clean(name, 30)} {clean(str(value), 60)}" for name, value in action.facts.items())
+        when = clock(action.at) if action.at > 0 else UNKNOWN
+        words = f"{when} {guardrail_words(action.guardrail)} {action.action}{f': {facts}' if facts else ''}"
+        for part in wrap(words, max(width - _LABEL, 20), 3):
+            yield ((" " * _LABEL, "dim"), (part, "warn"))
+
+
+def _tokens(tokens: int | None) -> str:
+    return f"{number(tokens)} tokens"
+
+
+def _cached(request: Request) -> str:
+    return f"{number(request.cached_tokens)} of them from the cache ({percent(cache_share(request))})"
+
+
+def _speculation(request: Request) -> str:
+    if request.draft_tokens is None:
+        return UNKNOWN
+    if not request.draft_tokens:
+        return "nothing was drafted"
+    accepted = f"{number(request.accepted_tokens)} of {number(request.draft_tokens)} drafted tokens accepted"
+    return f"{accepted} ({percent(acceptance(request))})"
+
+
+def _context(request: RequestEvent) -> str:
+    # Counts are summed over retries, and so is more than one try had in the window.
+    if request.prompt_tokens is None or request.context_window is None or request.retries:
+        return UNKNOWN
+    used = request.prompt_tokens + (request.completion_tokens or 0)
+    return f"{number(used)} of {number(request.context_window)} tokens ({percent(share(used, request.context_window))})"
+
 
 _SIDE_BY_SIDE = 110
-_UNCONFIGURED: Line = (("not configured", "dim"),)
+_NONE_WATCHED: Line = (("none is watched", "warn bold"),)
+_UNSEEN = (
+    ("do", NAME_PROXY, "text bold"),
+    ("none yet", "`specdash proxy run` starts one: Claude Code and other Anthropic clients talk to it", "text"),
+    ("shows", "which session is stuck, what runs now, how full each context is, what the guardrails did", "dim"),
+)
+"""What the screen says while no proxy is watched: what to do, and what there would be to see."""
+_NAME = 11
 _LEAST_UPPER = 7
 _MOST_UPPER = 40
 _PROBLEMS = 2
 SUMMARY, SESSIONS, GUARDRAILS, REQUESTS = "proxy-summary", "proxy-sessions", "proxy-guardrails", "proxy-requests"
 
 
-def arrange(width: int, height: int, summary: int, rows: int, zoomed: str | None = None) -> dict[str, Rect]:
-    """Where the parts go on `width` x `height` cells: the summary's lines, and `rows` of sessions or guardrails.
+def arrange(width: int, height: int, summary: int, rows: int | None, zoomed: str | None = None) -> dict[str, Rect]:
+    """Where the parts go on `width` x `height` cells: the summary's lines, and `rows` of sessions or guardrails;
+    None for no proxy, of which the summary says all there is to say.
 
     Where there is room the guardrails stand beside the sessions, else below everything. A zoomed part has the screen to
     itself, but for the summary.
     """
+    if rows is None:
+        return {SUMMARY: Rect(0, 0, width, height)}
     rest = max(height - summary, 0)
     places = {SUMMARY: Rect(0, 0, width, summary)}
     if zoomed is not None:
@@ -68,29 +233,34 @@ def summary_lines(view: View, width: int) -> list[Line]:
     """Two lines, and one for each of the first problems."""
     proxy, glyphs = view.picture.proxy, view.glyphs
     live = proxy.live
-    title: Line = (
-        ("Proxy ", "accent bold"),
-        *(state_spans(proxy, view.picture.wall, glyphs) if proxy.configured else _UNCONFIGURED),
-    )
+    title: Line = (("Proxy ", "accent bold"),)
+    if not proxy.configured:
+        lines: list[Line] = [(*title, *_NONE_WATCHED), BLANK]
+        for label, sentence, role in _UNSEEN:
+            parts = wrap(sentence, width - _NAME, 2)
+            lines += [((fit(label if not i else "", _NAME), "accent"), (part, role)) for i, part in enumerate(parts)]
+        return lines
+    title = (*title, *state_spans(proxy, view.picture.wall, glyphs))
     figures = proxy.window
     known: list[Line] = [
         ((f"last {window(view.picture.window_s)}  ", "dim"),),
-        _pair("requests", count(figures.requests)),
+        _pair("requests", number(figures.requests)),
         _pair("errors", percent(figures.error_rate, 1), "bad bold" if figures.errors else "text bold"),
         _pair("ttft", seconds(figures.ttft_p50_s)),
         _pair("decode", f"{rate(figures.decode_p50)} tok/s"),
         _pair("accepted", percent(figures.acceptance)),
         _pair("cached", percent(figures.cache_share)),
-        _pair("clients left", count(figures.clients_left)),
+        _pair("clients left", number(figures.clients_left)),
     ]
     lines = [spread(title, _what_runs(view, wide=width >= 100), width), joined(known, width)]
     for problem in (live.problems if live is not None else ())[:_PROBLEMS]:
-        lines += [((f"{glyphs.alert} {text}", "warn"),) for text in wrap(clean(problem, 400), width - 2, 1)]
+        texts = wrap(clean(problem, 400), width - 2, 2)
+        lines += [((f"{' ' if i else glyphs.alert} {text}", "warn"),) for i, text in enumerate(texts)]
     return lines
 
 
 def _pair(label: str, value: str, role: str = "text bold") -> Line:
-    return (f"{label} ", "dim"), (f"{value}  ", "dim" if value.startswith("--") else role)
+    return (f"{label} ", "dim"), (f"{value}  ", "dim" if value.startswith(UNKNOWN) else role)
 
 
 def _what_runs(view: View, *, wide: bool) -> Line:
@@ -102,8 +272,8 @@ def _what_runs(view: View, *, wide: bool) -> Line:
         parts.append(f"v{version}" if version[:1].isdigit() else f"{version} proxy" if version else "")
         if wide and live.context_window:
             parts.append(f"ctx {context(live.context_window)}")
-        if wide and live.started is not None and proxy.status is Status.KNOWN:
-            parts.append(f"up {duration(view.picture.wall - live.started)}")
+        if wide and live.started is not None and proxy.status is ReadingStatus.KNOWN:
+            parts.append(f"up {duration(view.picture.wall - live.started, short=True)}")
     return (("  ".join(part for part in parts if part) + " ", "dim"),)
 
 
@@ -113,15 +283,15 @@ class ProxyBoard(PlacedBoard):
     def __init__(self) -> None:
         super().__init__()
         self.summary = Summary(id=SUMMARY)
-        self.sessions = SessionsTable()
-        self.requests = RequestsTable()
+        self.sessions = ProxySessionsTable()
+        self.requests = ProxyRequestsTable()
         self.guardrails = GuardrailsTable()
-        self.wants = (2, 0)
+        self.wants: tuple[int, int | None] = (2, 0)
         """Lines of the summary, and rows of the longer of the tables above the requests."""
         self.zoomed: str | None = None
 
     @property
-    def tables(self) -> tuple[SessionsTable, RequestsTable, GuardrailsTable]:
+    def tables(self) -> tuple[ProxySessionsTable, ProxyRequestsTable, GuardrailsTable]:
         """In the order of the focus."""
         return self.sessions, self.requests, self.guardrails
 
@@ -139,7 +309,8 @@ class ProxyBoard(PlacedBoard):
         self.summary.show(view)
         proxy = view.picture.proxy
         sessions = len(proxy.live.sessions) if proxy.live is not None else 0
-        wants = len(self.summary.lines), min(max(sessions, len(proxy.guardrails)), _MOST_UPPER)
+        rows = min(max(sessions, len(proxy.guardrails)), _MOST_UPPER) if proxy.configured else None
+        wants = len(self.summary.lines), rows
         if wants != self.wants:
             self.wants = wants
             self.place_again()
@@ -150,16 +321,19 @@ class ProxyBoard(PlacedBoard):
     def zoom(self, table: TitledPanel | None) -> None:
         """Give one table the room of all, or with None all their places."""
         self.zoomed = table.id if table is not None else None
-        for one in self.tables:
-            one.display = table is None or one is table
+        for proxy_sessions_table in self.tables:
+            proxy_sessions_table.display = table is None or proxy_sessions_table is table
         self.place_again()
 
 
 class ProxyScreen(BoardScreen[ProxyBoard]):
     """Above the overview while it is open."""
 
-    def __init__(self) -> None:
-        super().__init__(ProxyBoard(), Place.PROXY)
+    place = FooterScreen.PROXY
+    BINDINGS: ClassVar[list[BindingType]] = bindings(place)
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, ProxyBoard())
 
     def on_mount(self) -> None:
         """The requests are what most want to look at."""
@@ -171,6 +345,14 @@ class ProxyScreen(BoardScreen[ProxyBoard]):
         focused = self.focused
         table: RowsPanel[object] = focused if isinstance(focused, RowsPanel) else self.board.requests  # type: ignore[assignment]
         return table
+
+    @property
+    def copied(self) -> str:
+        """The id of the selected session or request, or the name of the guardrail."""
+        row = self.table.selected
+        if self.table is self.board.requests:
+            return getattr(row, "request_id", None) or ""
+        return self.table.key(row) if row is not None else ""
 
     @property
     def moving(self) -> RowsPanel[object]:
@@ -191,14 +373,19 @@ class ProxyScreen(BoardScreen[ProxyBoard]):
             return False
         return True
 
-    def open_selected(self) -> ActiveView | RequestEvent | None:
-        """The request to show in detail; a session instead becomes, or ceases to be, the filter."""
-        if self.table is self.board.sessions:
-            session = self.board.sessions.selected
-            if session is not None:
-                self.only(None if session.id == self.board.requests.only else session.id)
-            return None
-        return self.board.requests.selected if self.table is self.board.requests else None
+    def show(self, view: View, situation: HeaderSituation) -> None:
+        """Draw this view, also in the page of one request above it."""
+        super().show(view, situation)
+        if isinstance(detail := self.app.screen, RequestScreen):
+            detail.show(view)
+
+    async def action_open(self) -> None:
+        """Show the selected request in detail; a selected session becomes, or ceases to be, the filter."""
+        board = self.board
+        if self.table is board.sessions and (session := board.sessions.selected) is not None:
+            self.only(None if session.id == board.requests.only else session.id)
+        elif self.table is board.requests and self.view is not None and (request := board.requests.selected):
+            self.app.push_screen(RequestScreen(self.dashboard, self.view, request))
 
     def only(self, session: str | None) -> None:
         """Show the requests of one session, or of all."""

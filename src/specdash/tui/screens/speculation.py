@@ -3,27 +3,35 @@ first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from specdash.core.speculation import Rollback
-from specdash.tui.actions import Place
+from specdash.system.data import dataclass
+from specdash.system.text import clean
+from specdash.tui.action_table import DEFAULT_KEYS, FooterScreen, bindings
+from specdash.tui.arming import in_background
 from specdash.tui.layout import Rect
-from specdash.tui.screens.board import FoldingScreen
-from specdash.tui.widgets.checkpoints import CheckpointsPanel
-from specdash.tui.widgets.drafter import DrafterPanel
-from specdash.tui.widgets.drafting import DraftingBar
-from specdash.tui.widgets.panel import LinesWidget, TitledPanel
-from specdash.tui.widgets.part import TextPart
-from specdash.tui.widgets.placed import FoldingBoard
-from specdash.tui.widgets.prefix_cache import PrefixCachePanel, RequestsTable, SessionsTable, SlotsTable
-from specdash.tui.widgets.router import RouterTable
+from specdash.tui.screens.base import FoldingScreen
+from specdash.tui.widgets.panel import FoldingBoard, LinesWidget, TextPart, TitledPanel
+from specdash.tui.widgets.speculation.drafting import CheckpointsPanel, DrafterPanel, DraftingBar
+from specdash.tui.widgets.speculation.prefix_cache import (
+    CachedRequestsTable,
+    CachedSessionsTable,
+    PrefixCachePanel,
+    RouterTable,
+    SlotsTable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.drafter_picture import PrefixSlot
+    from textual.binding import BindingType
+
+    from specdash.control.slots import SlotChange, SlotPlan
+    from specdash.insight.picture import PrefixSlot
+    from specdash.tui.app import Dashboard
     from specdash.tui.spans import Line
     from specdash.tui.view import View
     from specdash.tui.widgets.panel import Movable
@@ -36,11 +44,17 @@ _NARROW_MOST = 2
 DRAFTING, DRAFTER, CHECKPOINTS, ROUTER = "drafting", "drafter", "checkpoints", "router"
 PREFIX, SLOTS, SESSIONS, REQUESTS = "prefix", "prefix-slots", "prefix-sessions", "prefix-requests"
 MORE = "more"
+_WORKER = "slots"
+_MEANS = {
+    "save": "What the slot holds stays as it is.",
+    "restore": "What the slot holds now is lost; the next prompt that begins like the saved one is not read again.",
+    "erase": "The next request of its session reads its whole prompt again.",
+}
 _ABOUT_DRAFTS = frozenset((DRAFTER, CHECKPOINTS, ROUTER))
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class PanelDemand:
     """What one panel asks for: the lines below which it is not worth showing, and those that show everything."""
 
     id: str
@@ -52,7 +66,7 @@ def arrange(
     width: int,
     height: int,
     drafting: int,
-    wants: Sequence[Want],
+    wants: Sequence[PanelDemand],
     first: str | None = None,
     zoomed: str | None = None,
     left: frozenset[str] = frozenset(),
@@ -75,13 +89,13 @@ def arrange(
     return bar | places
 
 
-def _panels(wants: Sequence[Want], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
+def _panels(wants: Sequence[PanelDemand], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
     if room.width < _SIDE_BY_SIDE:
         return _stacked(wants, room, first, most=_NARROW_MOST)
     return _side_by_side(wants, room, first, left)
 
 
-def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
+def _side_by_side(wants: Sequence[PanelDemand], room: Rect, first: str | None, left: frozenset[str]) -> dict[str, Rect]:
     """Two columns; below them in full width those of one line, and the requests."""
     quiet = [want for want in wants if want.most == 1]
     lower = [want for want in wants if want.id == REQUESTS and want.most > 1]
@@ -102,13 +116,13 @@ def _side_by_side(wants: Sequence[Want], room: Rect, first: str | None, left: fr
     return places | {want.id: Rect(room.x, y, room.width, room.y + room.height - y) for want in lower}
 
 
-def _columns(wants: Sequence[Want], height: int, left: frozenset[str]) -> list[list[Want]]:
+def _columns(wants: Sequence[PanelDemand], height: int, left: frozenset[str]) -> list[list[PanelDemand]]:
     """One column of one, else two in which the least is cut off: as they stood before, else drafts beside prompts, else
     as alike as can be."""
     if len(wants) == 1:
         return [list(wants)]
 
-    def cost(chosen: tuple[Want, ...]) -> tuple[int, bool, bool, int]:
+    def cost(chosen: tuple[PanelDemand, ...]) -> tuple[int, bool, bool, int]:
         ids = frozenset(want.id for want in chosen)
         totals = _total(chosen), _total(wants) - _total(chosen)
         lost = sum(max(total - height, 0) for total in totals)
@@ -120,16 +134,18 @@ def _columns(wants: Sequence[Want], height: int, left: frozenset[str]) -> list[l
     return [list(best), [want for want in wants if want not in best]]
 
 
-def _total(wants: Sequence[Want]) -> int:
+def _total(wants: Sequence[PanelDemand]) -> int:
     return sum(want.most for want in wants)
 
 
-def _stacked(wants: Sequence[Want], room: Rect, first: str | None, *, most: int | None = None) -> dict[str, Rect]:
+def _stacked(
+    wants: Sequence[PanelDemand], room: Rect, first: str | None, *, most: int | None = None
+) -> dict[str, Rect]:
     """One below the other: the most important that fit, `first` among them; at most `most` of more than one line."""
     kept: set[str] = set()
     left = room.height
-    for want in sorted(wants, key=lambda one: one.id != first):
-        large = sum(one.id in kept and one.most > 1 for one in wants)
+    for want in sorted(wants, key=lambda panel_demand: panel_demand.id != first):
+        large = sum(want.id in kept and want.most > 1 for want in wants)
         least = min(want.least, want.most)
         if (least <= left and (want.most == 1 or most is None or large < most)) or not kept:
             kept.add(want.id)
@@ -151,9 +167,17 @@ def _stacked(wants: Sequence[Want], room: Rect, first: str | None, *, most: int 
 class MoreLine(LinesWidget):
     """The panels that have no place now."""
 
-    def name_them(self, hidden: Sequence[TitledPanel]) -> None:
+    async def on_click(self) -> None:
+        """As its key: the next panel."""
+        await self.screen.run_action("next_panel(1)")
+
+    def name_them(self, hidden: Sequence[TitledPanel], key: str) -> None:
         """Draw their titles, and the key that brings them."""
-        line: Line = ((" more: ", "dim"), ("  ".join(one.panel_title for one in hidden), "text"), ("  tab", "accent"))
+        line: Line = (
+            (" more: ", "dim"),
+            ("  ".join(titled_panel.panel_title for titled_panel in hidden), "text"),
+            (f"  {key}", "accent"),
+        )
         self.set_lines([line])
 
 
@@ -170,8 +194,8 @@ class SpeculationBoard(FoldingBoard):
             | PrefixCachePanel
             | RouterTable
             | SlotsTable
-            | SessionsTable
-            | RequestsTable,
+            | CachedSessionsTable
+            | CachedRequestsTable,
             ...,
         ] = (
             DrafterPanel(),
@@ -179,8 +203,8 @@ class SpeculationBoard(FoldingBoard):
             PrefixCachePanel(),
             RouterTable(),
             self.slots,
-            SessionsTable(),
-            RequestsTable(),
+            CachedSessionsTable(),
+            CachedRequestsTable(),
         )
         self.more = MoreLine(id=MORE)
         self.first: str | None = None
@@ -197,7 +221,10 @@ class SpeculationBoard(FoldingBoard):
             return list(self.panels[:1])
         wanted = {want.id for want in self._wants(self._view, self.size.width)}
         order = _importance(self._view)
-        return sorted((one for one in self.panels if one.id in wanted), key=lambda one: order.index(one.id or ""))
+        return sorted(
+            (panel for panel in self.panels if panel.id in wanted),
+            key=lambda titled_panel: order.index(titled_panel.id or ""),
+        )
 
     def places(self, width: int, height: int) -> dict[str, Rect]:
         """Where the parts go now."""
@@ -212,14 +239,14 @@ class SpeculationBoard(FoldingBoard):
         columns = {name: place for name, place in self._shown.items() if place.width < self.size.width}
         return frozenset(name for name, place in columns.items() if place.x == 0)
 
-    def _wants(self, view: View, width: int) -> list[Want]:
+    def _wants(self, view: View, width: int) -> list[PanelDemand]:
         half = (width - _GAP) // 2 if width >= _SIDE_BY_SIDE else width
-        by_id = {one.id: one for one in self.panels}
-        wants: list[Want] = []
+        by_id = {panel.id: panel for panel in self.panels}
+        wants: list[PanelDemand] = []
         for name in _importance(view):
             panel = by_id[name]
             if most := panel.wanted(view, half if name != REQUESTS else width):
-                wants.append(Want(name, panel.least(view), most))
+                wants.append(PanelDemand(name, panel.least(view), most))
         return wants
 
     def show(self, view: View) -> None:
@@ -236,7 +263,8 @@ class SpeculationBoard(FoldingBoard):
         """See `FoldingBoard`; the panels without a place are named."""
         places = self.places(*self.size)
         self.more.glyphs = self.drafting.glyphs
-        self.more.name_them([one for one in self.present() if one.id not in places])
+        hidden = [titled_panel for titled_panel in self.present() if titled_panel.id not in places]
+        self.more.name_them(hidden, (self._view.keys if self._view is not None else DEFAULT_KEYS)["focus.next"])
         super().sync()
 
     def bring(self, panel: TitledPanel) -> None:
@@ -256,10 +284,14 @@ def _importance(view: View) -> tuple[str, ...]:
 
 
 class SpeculationScreen(FoldingScreen[SpeculationBoard]):
-    """Above the overview, or the proxy screen, while it is open."""
+    """Shows how it speculates, and, when armed, saves, restores and erases a slot. Slots are looked at and changed in a
+    thread."""
 
-    def __init__(self) -> None:
-        super().__init__(SpeculationBoard(), Place.SPECULATION)
+    place = FooterScreen.SPECULATION
+    BINDINGS: ClassVar[list[BindingType]] = bindings(place)
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, SpeculationBoard())
 
     def on_mount(self) -> None:
         """The drafter is always there."""
@@ -277,23 +309,73 @@ class SpeculationScreen(FoldingScreen[SpeculationBoard]):
         focused = self.focused
         return (
             focused
-            if isinstance(focused, TextPart | RouterTable | SlotsTable | SessionsTable | RequestsTable)
+            if isinstance(focused, TextPart | RouterTable | SlotsTable | CachedSessionsTable | CachedRequestsTable)
             else self.board.slots
         )
 
-    @property
-    def slot(self) -> PrefixSlot | None:
-        """The selected slot."""
-        return self.board.slots.selected
+    async def action_slot_save(self) -> None:
+        """Ask for a file, then save what the selected slot holds to it."""
+        slot = self._slot_to_change()
+        if slot is not None:
+            await self._ask_file("save", slot, f"slot-{slot.id}.bin")
 
-    @property
-    def knows_slots(self) -> bool:
-        """Whether there are slots to choose from."""
-        return self.board.slots in self.board.present()
+    def action_slot_restore(self) -> None:
+        """Ask for a file, the newest by default, then let the selected slot hold what it holds."""
+        slot, console = self._slot_to_change(), self.dashboard.slot_console
+        if slot is None or console is None:
+            return
 
-    def bring_slots(self) -> bool:
-        """Show the slots where they are not seen; whether that was needed."""
-        if self.board.seen(self.board.slots):
-            return False
-        self.board.bring(self.board.slots)
-        return True
+        def ask(files: tuple[str, ...]) -> None:
+            newest = files[0] if files else f"slot-{slot.id}.bin"
+            self.app.call_later(self._ask_file, "restore", slot, newest)
+
+        in_background(self.dashboard, _WORKER, console.files, ask)
+
+    def action_slot_erase(self) -> None:
+        """Let the selected slot forget what it holds."""
+        slot = self._slot_to_change()
+        if slot is not None:
+            self._plan("erase", slot, None)
+
+    async def _ask_file(self, action: str, slot: PrefixSlot, name: str) -> None:
+        def answer(text: str | None) -> None:
+            if text and text.strip():
+                self._plan(action, slot, text.strip())
+
+        if self.is_current:
+            await self.ask(f"{action} slot {slot.id}: name of the file", name, answer)
+
+    def _slot_to_change(self) -> PrefixSlot | None:
+        """The selected slot; None, having said why, when it may not be changed now."""
+        slots = self.board.slots
+        if self.dashboard.slot_console is None:
+            self.notify("this dashboard cannot change slots; use `specdash slots`", severity="warning")
+        elif not self.dashboard.access.may_change():
+            pass
+        elif slots not in self.board.present():
+            self.notify("no slots are known yet", severity="warning")
+        elif not self.board.seen(slots):
+            self.board.bring(slots)
+            self.notify(f"choose the slot with {self.dashboard.keys.arrows}, then press the key again", timeout=4)
+        else:
+            return slots.selected
+        return None
+
+    def _plan(self, action: str, slot: PrefixSlot, filename: str | None) -> None:
+        console = self.dashboard.slot_console
+        if console is None:
+            return
+
+        def confirm(plan: SlotPlan) -> None:
+            self.confirm(plan.question, (_MEANS[plan.action], *plan.warnings), lambda: carry_out(plan))
+
+        def carry_out(plan: SlotPlan) -> None:
+            in_background(self.dashboard, _WORKER, partial(console.carry_out, plan), self._changed)
+
+        in_background(self.dashboard, _WORKER, partial(console.plan, action, slot.id, filename), confirm)
+
+    def _changed(self, change: SlotChange) -> None:
+        self.notify(clean(change.sentence, 400), timeout=10, markup=False)
+        for warning in change.warnings:
+            self.notify(clean(warning, 400), severity="warning", timeout=10, markup=False)
+        self.dashboard.show_now()

@@ -6,27 +6,27 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.core.timeline import EventKind
+from specdash.core.records import AlertSeverity, EventKind
 from specdash.insight.charts import CHARTS, Metric
-from specdash.insight.rules.runbook import runbook
-from specdash.insight.timeline import of_alert
-from specdash.tui.formatting import age, clean, clock, count, duration, fit
+from specdash.insight.derive import of_alert
+from specdash.insight.rules.catalogue import runbook
+from specdash.system.text import age, clean, clock, counted, duration, moment, number, scale_time, window
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import BLANK, Line, Span, line_width, spread, wrap
-from specdash.tui.widgets.banner import ROLES, glyph, worst
+from specdash.tui.plot import APPLIED, CRITICAL, FAILED, RESTARTED, UNDONE, WARNED, MarkStyle, look_of, look_of_event
+from specdash.tui.spans import BLANK, Line, Span, fit, line_width, spread, wrap
 from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
-from specdash.tui.widgets.panel import TitledPanel
-from specdash.tui.widgets.rows import RowsPanel
-from specdash.tui.widgets.table import Column
+from specdash.tui.widgets.header import ROLES, glyph, worst
+from specdash.tui.widgets.panel import Column, LinesWidget, RowsPanel, TitledPanel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from textual import events
-
-    from specdash.core.alerts import Alert
+    from specdash.core.records import Alert, TimelineEvent
+    from specdash.insight.picture import ApplyMark, Picture
     from specdash.insight.rules.catalogue import RuleSpec
+    from specdash.tui.spans import Glyphs
     from specdash.tui.view import View
+
 
 NOTHING_WRONG = "nothing is wrong"
 ALERTS, DETAIL = "incidents-alerts", "incidents-detail"
@@ -39,19 +39,19 @@ _SERIES = {
 _SPANS_S = (120.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0)
 _DAY_S = 86_400.0
 _LABEL = 11
+_TITLE = 48
+"""Cells of a rule's title among others side by side."""
 _MOST_LINES = 20
 _CHART_BESIDE = 96
 _CHART_LEAST, _CHART_MOST = 6, 24
+_CHART_TALL = 10
+"""Lines for which another chart is worth having below."""
+_BESIDE = (Metric.DECODE, Metric.ACCEPTANCE, Metric.CPU)
 
 
 def lasted(alert: Alert, wall: float) -> float:
     """Seconds from its first sign to its end, or until now."""
     return max((alert.ended if alert.ended is not None else wall) - alert.since, 0.0)
-
-
-def moment(at: float, wall: float) -> str:
-    """`02:13:45`; of another day `11-20 02:13`."""
-    return clock(at) if wall - at < _DAY_S / 2 else time.strftime("%m-%d %H:%M", time.localtime(at))
 
 
 def subject_words(alert: Alert) -> str:
@@ -65,8 +65,6 @@ class AlertsTable(RowsPanel["Alert"]):
 
     def __init__(self) -> None:
         super().__init__("Alerts", id=ALERTS)
-        self.follower: AlertDetail | None = None
-        """What shows the selected alert."""
 
     def show(self, view: View) -> None:
         """Draw this view; also while it is hidden, it knows which alert is selected."""
@@ -78,22 +76,10 @@ class AlertsTable(RowsPanel["Alert"]):
         alert = self.selected
         self.chosen = self.key(alert) if alert is not None else None
 
-    def move(self, lines: int) -> None:
-        """Select another alert; the detail follows."""
-        super().move(lines)
-        if self.follower is not None:
-            self.follower.redraw()
-
-    def on_click(self, event: events.Click) -> None:
-        """Select the alert; the detail follows."""
-        super().on_click(event)
-        if self.follower is not None:
-            self.follower.redraw()
-
     def rows(self, view: View) -> Sequence[Alert]:
         """All of them; first the one that explains the others."""
         alerts = view.picture.alerts
-        active = sorted(alerts.active, key=lambda one: one.key != alerts.cause_key)
+        active = sorted(alerts.active, key=lambda alert: alert.key != alerts.cause_key)
         return (*active, *alerts.past)
 
     def key(self, row: Alert) -> str:
@@ -105,21 +91,20 @@ class AlertsTable(RowsPanel["Alert"]):
         active = view.picture.alerts.active
         if not active:
             known = bool(view.picture.alerts.judged)
-            return ((NOTHING_WRONG, "good bold"),) if known else (("nothing is judged", "warn bold"),)
+            return ((NOTHING_WRONG, "good bold"),) if known else (("not checked yet", "warn bold"),)
         return ((f"{len(active)} active", f"{ROLES[worst(active)]} bold"),)
 
     def aside(self, view: View) -> Line:
         """How many are over, and how many rules are not judged."""
         alerts = view.picture.alerts
-        parts = [f"{count(len(alerts.past))} over"] if alerts.past else []
+        parts = [f"{number(len(alerts.past))} over"] if alerts.past else []
         if alerts.unjudged:
             many = len(alerts.unjudged)
-            parts.append(f"{many} rule{'s' * (many > 1)} not judged now")
+            parts.append(f"{counted(many, 'check')} without data")
         return (("  ".join(parts), "dim"),) if parts else ()
 
     def nothing(self, view: View) -> str:
         """The detail says it."""
-        del view
         return "no alerts"
 
     def columns(self, view: View) -> Sequence[Column[Alert]]:
@@ -143,14 +128,17 @@ class AlertsTable(RowsPanel["Alert"]):
         return (
             Column("severity", 10, severity, 0, right=False),
             Column("alert", 24, what, 0, right=False, stretch=True),
-            Column("since", 11 if _is_old(view) else 8, lambda one: (moment(one.since, wall), "text"), 1),
-            Column("lasted", 7, lambda one: (duration(lasted(one, wall)), "text"), 2),
+            Column(
+                "since", 11 if _is_old(view) else 8, lambda alert: (moment(alert.since, wall, seconds=False), "text"), 1
+            ),
+            Column("lasted", 7, lambda alert: (duration(lasted(alert, wall), short=True), "text"), 2),
             Column("state", 9, state, 1, right=False),
         )
 
 
 def _is_old(view: View) -> bool:
-    return any(view.picture.wall - one.since >= _DAY_S / 2 for one in view.picture.alerts.past)
+    wall = view.picture.wall
+    return any(moment(alert.since, wall, seconds=False) != clock(alert.since) for alert in view.picture.alerts.past)
 
 
 class AlertDetail(TitledPanel):
@@ -159,7 +147,7 @@ class AlertDetail(TitledPanel):
     def __init__(self, table: AlertsTable) -> None:
         super().__init__("Detail", id=DETAIL)
         self.table = table
-        table.follower = self
+        table.follow = self.redraw
         self.top = 0
         self._of: str | None = None
         self._length = 0
@@ -175,6 +163,13 @@ class AlertDetail(TitledPanel):
             self._specs = {rule.spec.id: rule.spec for rule in shipped()}
         return self._specs
 
+    @property
+    def remedy(self) -> str:
+        """What the runbook says to do about the alert, "" without one."""
+        alert = self.table.selected
+        spec = self.specs.get(alert.rule) if alert is not None else None
+        return runbook(spec, alert).remedy if spec is not None else ""
+
     def on_focus(self) -> None:
         """Who reads on shall not be shown another alert."""
         self.table.keep_selection()
@@ -186,12 +181,11 @@ class AlertDetail(TitledPanel):
         key = self.table.key(alert) if alert is not None else None
         if key != self._of:
             self._of, self.top = key, 0
-        self.panel_title = subject_words(alert) if alert is not None else "What is judged"
+        self.panel_title = subject_words(alert) if alert is not None else "Checks"
         super().redraw()
 
     def key_figure(self, view: View) -> Line:
         """The severity."""
-        del view
         alert = self.table.selected
         if alert is None:
             return ()
@@ -200,55 +194,55 @@ class AlertDetail(TitledPanel):
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The text, scrolled; the chart beside it, or where there is no room below it."""
         alert = self.table.selected
-        if alert is None:
-            return self._scrolled(judged_lines(view, self.specs, width), width, height)
-        spec = self.specs.get(alert.rule)
-        if width >= _CHART_BESIDE and alert.chart is not None:
-            room = width * 2 // 5
-            chart = self._chart(alert, view, room, min(height, _CHART_MOST))
-            text = self._scrolled(detail_lines(alert, spec, view, width - room - 2), width - room - 2, height)
+        spec = self.specs.get(alert.rule) if alert is not None else None
+        own = Metric(alert.chart) if alert is not None and alert.chart in tuple(Metric) else None
+        charted = alert is None or own is not None
+        room = width * 2 // 5 if width >= _CHART_BESIDE and charted else 0
+        left = width - room - 2 if room else width
+        lines = judged_lines(view, self.specs, left) if alert is None else detail_lines(alert, spec, view, left)
+        if room:
+            metrics = list(dict.fromkeys([*filter(None, [own]), *_BESIDE]))[: max(height // _CHART_TALL, 1)]
+            tall = min(height // len(metrics), _CHART_MOST)
+            charts = [line for metric in metrics for line in self._chart(metric, alert, view, room, tall)]
+            text = [*self._scrolled(lines, view, left, height), *[BLANK] * height]
             return [
-                (
-                    *_padded(text[y] if y < len(text) else BLANK, width - room),
-                    *(chart[y] if y < len(chart) else BLANK),
-                )
-                for y in range(height)
+                (*_padded(line, width - room), *chart)
+                for line, chart in zip(text[:height], [*charts, *[BLANK] * height], strict=False)
             ]
-        lines = detail_lines(alert, spec, view, width)
-        if alert.chart is not None:
-            spare = height - len(lines) - 1
-            lines += [BLANK, *self._chart(alert, view, width, min(max(spare, _CHART_LEAST), _CHART_MOST))]
-        return self._scrolled(lines, width, height)
+        if own is not None:
+            spare = min(max(height - len(lines) - 1, _CHART_LEAST), _CHART_MOST)
+            lines += [BLANK, *self._chart(own, alert, view, width, spare)]
+        return self._scrolled(lines, view, width, height)
 
-    def _scrolled(self, lines: list[Line], width: int, height: int) -> list[Line]:
+    def _scrolled(self, lines: list[Line], view: View, width: int, height: int) -> list[Line]:
         self._length = len(lines)
         self.top = max(min(self.top, len(lines) - height), 0)
         seen = lines[self.top : self.top + height]
         below = len(lines) - self.top - height
         if below > 0 and seen:
-            how = "↓" if self.has_focus else "z shows all"
+            how = view.keys.arrows[1:] if self.has_focus else f"{view.keys['zoom']} shows all"
             seen[-1] = ((fit(f"  {below + 1} more lines: {how}", width), "accent"),)
         return seen
 
-    def _chart(self, alert: Alert, view: View, width: int, height: int) -> list[Line]:
-        metric = Metric(alert.chart) if alert.chart in tuple(Metric) else None
-        if metric is None or height < _CHART_LEAST - 1:
+    def _chart(self, metric: Metric, alert: Alert | None, view: View, width: int, height: int) -> list[Line]:
+        """A chart around the alert's time, or without one up to now."""
+        if height < _CHART_LEAST - 1:
             return []
         chart = self._charts.setdefault(metric, Chart(metric, _SERIES.get(metric, PanelId.MACHINE).value))
-        end, span = chart_span(alert, view.picture.wall)
-        lines = list(chart.lines(_at(view, alert, end, span), width, height - 2))
+        end, span = chart_span(alert, view.picture.wall) if alert is not None else (view.picture.wall, view.span_s)
+        below = [_span_line(alert, end, span, width)] if alert is not None else []
+        at = _at(view, alert, end, span) if alert is not None else view
+        lines = list(chart.lines(at, width, height - 1 - len(below)))
         if not lines:
             return []
         if chart.empty:
-            told = "nothing is kept of this time here; enter goes there"
+            opens = f"nothing recorded here for that time; {view.keys['open']} opens it"
+            told = opens if alert is not None else "nothing yet"
             lines[len(lines) // 2] = ((fit(" " * SCALE_WIDTH + told, width), "dim"),)
         spec = CHARTS[metric]
         title: Line = ((f"{spec.title} ", "text"), (spec.unit, "dim"))
-        return [
-            spread(title, ((f"{_length(span)} around it ", "dim"),), width),
-            *lines,
-            _span_line(alert, end, span, width),
-        ]
+        when = f"{duration(span)} around it " if alert is not None else f"last {window(span)} "
+        return [spread(title, ((when, "dim"),), width), *lines, *below]
 
     def move(self, lines: int) -> None:
         """Scroll."""
@@ -271,9 +265,10 @@ class AlertDetail(TitledPanel):
 def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) -> list[Line]:
     """What it says first, then what to do, then what it rests on and means."""
     wall = view.picture.wall
-    ends = "still active" if alert.ended is None else f"over since {moment(alert.ended, wall)}"
+    ends = "still active" if alert.ended is None else f"over since {moment(alert.ended, wall, seconds=False)}"
     lines: list[Line] = [((text, "text bold"),) for text in wrap(clean(alert.summary, 600), width, 4)]
-    lines.append(((f"since {moment(alert.since, wall)}, {duration(lasted(alert, wall))}, {ends}", "dim"),))
+    since, lasting = moment(alert.since, wall, seconds=False), duration(lasted(alert, wall), short=True)
+    lines.append(((f"since {since}, {lasting}, {ends}", "dim"),))
     for index, (key, value) in enumerate(alert.fix):
         wanted = f"= {clean(value, 60)}" if value is not None else "removed"
         hint = "   f: to the tune screen" if index == 0 else ""
@@ -303,23 +298,30 @@ def judged_lines(view: View, specs: Mapping[str, RuleSpec], width: int) -> list[
     """That nothing is wrong, what is judged, and what is not and why."""
     unjudged, judged = view.picture.alerts.unjudged, view.picture.alerts.judged
     if not judged and not unjudged:
-        return [(("Nothing was judged yet.", "text"),)]
-    told = f"{len(judged)} of {len(judged) + len(unjudged)} rules are judged at every look at the server; none holds."
+        return [(("No check has run yet: they begin when the server answers.", "text"),)]
+    passed = f"All {len(judged)} checks passed."
+    if unjudged:
+        passed = f"{len(judged)} of {len(judged) + len(unjudged)} checks passed; the others have no data yet."
     lines: list[Line] = [
-        ((f"{NOTHING_WRONG.capitalize()}.", "good bold"),) if judged else (("Nothing can be judged.", "warn bold"),),
-        *(((text, "text"),) for text in wrap(told, width, 2)),
+        ((f"{NOTHING_WRONG.capitalize()}.", "good bold"),)
+        if judged
+        else (("No check has the data it needs.", "warn bold"),),
+        *(((text, "text"),) for text in wrap(passed, width, 2)),
         BLANK,
     ]
     by_why: dict[str, list[str]] = {}
     for rule, why in unjudged:
         by_why.setdefault(why, []).append(specs[rule].title if rule in specs else rule)
     for why, titles in by_why.items():
-        lines.append((("not judged  ", "warn"), (fit(clean(why, 200), max(width - 12, 1)).rstrip(), "text")))
+        lines.append((("not checked  ", "warn"), (fit(clean(why, 200), max(width - 13, 1)).rstrip(), "text")))
         lines += [((f"  {text}", "dim"),) for text in wrap(", ".join(titles), width - 2, 6)]
     watched = [specs[rule].title if rule in specs else rule for rule in judged]
     if watched:
-        lines.append((("judged", "good"),))
-        lines += [((f"  {text}", "dim"),) for text in wrap(", ".join(watched), width - 2, 12)]
+        lines.append((("checked", "good"),))
+        many = -(-len(watched) // (width // _TITLE or 1))
+        texts = ["".join(fit(title, _TITLE) for title in watched[row::many]).rstrip() for row in range(many)]
+        texts = texts if width >= 2 * _TITLE else wrap(", ".join(watched), width - 2, 12)
+        lines += [((f"  {text}", "dim"),) for text in texts]
     return lines
 
 
@@ -327,7 +329,7 @@ def chart_span(alert: Alert, wall: float) -> tuple[float, float]:
     """The Unix time where a chart around an alert ends, and how many seconds it shows: half again as much as the alert
     lasted, most of it before."""
     long = lasted(alert, wall)
-    span = next((one for one in _SPANS_S if one >= long * 1.5 + 30.0), _SPANS_S[-1])
+    span = next((value for value in _SPANS_S if value >= long * 1.5 + 30.0), _SPANS_S[-1])
     if alert.ended is None:
         return wall, span
     return min(wall, alert.ended + (span - long) / 3), span
@@ -337,16 +339,18 @@ def _at(view: View, alert: Alert, end: float, span: float) -> View:
     """The view of a chart that ends at `end`, with the marks of this alert, of applies and of restarts."""
     picture = view.picture
     back = picture.wall - end
-    applies = tuple(replace(one, age_s=one.age_s - back) for one in picture.applies)
-    others = [one for one in picture.timeline if one.kind is not EventKind.ALERT]
-    events = tuple(sorted((*others, replace(of_alert(alert), ended=alert.since)), key=lambda one: one.at))
+    applies = tuple(replace(apply, age_s=apply.age_s - back) for apply in picture.applies)
+    others = [timeline_event for timeline_event in picture.timeline if timeline_event.kind is not EventKind.ALERT]
+    events = tuple(
+        sorted((*others, replace(of_alert(alert), ended=alert.since)), key=lambda timeline_event: timeline_event.at)
+    )
     moved = replace(picture, at=picture.at - back, wall=end, window_s=span, applies=applies, timeline=events)
-    return replace(view, picture=moved)
+    return replace(view, picture=moved, chart_s=span)
 
 
 def _span_line(alert: Alert, end: float, span: float, width: int) -> Line:
     """Below a chart: a bar while the alert lasted, between the times of the chart's ends."""
-    first, last = moment(end - span, end), moment(end, end)
+    first, last = moment(end - span, end, seconds=False), moment(end, end)
     room = max(width - SCALE_WIDTH, 1)
     begin = min(max(round((alert.since - end + span) / span * room), 0), room - 1)
     stop = min(max(round(((alert.ended or end) - end + span) / span * room), begin + 1), room)
@@ -358,14 +362,166 @@ def _span_line(alert: Alert, end: float, span: float, width: int) -> Line:
     return ((" " * SCALE_WIDTH, "dim"), *cells)
 
 
-def _length(seconds: float) -> str:
-    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"
-
-
 def _labelled(label: str, text: str, width: int, label_role: str = "dim", role: str = "dim") -> list[Line]:
     texts = wrap(text, max(width - _LABEL, 10), _MOST_LINES)
-    return [((fit(label if not i else "", _LABEL), label_role), (one, role)) for i, one in enumerate(texts)]
+    return [((fit(label if not i else "", _LABEL), label_role), (text, role)) for i, text in enumerate(texts)]
 
 
 def _padded(line: Line, width: int) -> Line:
     return (*line, (" " * max(width - line_width(line), 0), "text"))
+
+
+# The timeline: one strip on which alerts are bars, and applies, restarts and other events are marks.
+
+STRIP = "incidents-timeline"
+STRIP_LINES = 3
+SPANS_S = {
+    "5m": 300.0, "15m": 900.0, "1h": 3_600.0, "3h": 10_800.0, "6h": 21_600.0, "12h": 43_200.0, "1d": 86_400.0,
+    "3d": 259_200.0, "7d": 604_800.0,
+}  # fmt: skip
+NOTED = MarkStyle("", "·", "", ".", "dim", "other event")
+_KEY = (CRITICAL, WARNED, RESTARTED, APPLIED, UNDONE, FAILED)
+_ORDER = (NOTED, WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
+_LABEL_EVERY = 14
+"""Cells from one label to the next, at least."""
+_LABEL_STEPS_S = (
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    900.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    10_800.0,
+    21_600.0,
+    43_200.0,
+    _DAY_S,
+    2 * _DAY_S,
+)
+"""Whole minutes, so that no label is there twice and none is left out."""
+
+
+class TimelineStrip(LinesWidget):
+    """Title, strip, scale. It spans at least the window, and as much more as it takes to show all events."""
+
+    def __init__(self) -> None:
+        super().__init__(id=STRIP)
+        self._key: object = None
+        self.problem = ""
+        """Why nothing is recorded: what is seen here will be forgotten."""
+
+    def show(self, view: View) -> None:
+        """Draw this view, if it would look different."""
+        self.glyphs = view.glyphs
+        width = self.size.width
+        if width < 1:
+            return
+        picture = view.picture
+        name, span = span_of(picture)
+        step = span / width
+        key = (width, name, int(picture.wall / step), picture.timeline, len(picture.applies), view.glyphs, self.problem)
+        if key != self._key:
+            self._key = key
+            self.set_lines(strip_lines(picture, width, view.glyphs, self.problem))
+
+    def redraw(self) -> None:
+        """The next view is drawn whatever it holds."""
+        self._key = None
+
+
+def span_of(picture: Picture) -> tuple[str, float]:
+    """The name and seconds of the strip: the least that holds the window and all events, seven days at most."""
+    begins = [event.ended or picture.wall for event in picture.timeline[:1]]
+    begins += [event.at for event in picture.timeline[:1]] + [apply.wall for apply in picture.applies[:1]]
+    needed = max([picture.window_s, *(picture.wall - begin for begin in begins)])
+    return next(((name, span) for name, span in SPANS_S.items() if span >= needed), tuple(SPANS_S.items())[-1])
+
+
+def strip_lines(picture: Picture, width: int, glyphs: Glyphs, problem: str = "") -> list[Line]:
+    """Three lines; `problem` says why nothing is recorded."""
+    name, span = span_of(picture)
+    begin = picture.wall - span
+    lane = _bars(picture.timeline, begin, span, width, glyphs)
+    marks: list[tuple[int, MarkStyle]] = []
+    for at, look in (
+        *_looks(picture.timeline),
+        *((apply_mark.wall, look_of(apply_mark)) for apply_mark in _touching(picture.applies)),
+    ):
+        cell = int((at - begin) / span * width)
+        if 0 <= at - begin <= span:
+            marks.append((min(cell, width - 1), look))
+    for cell, look in sorted(marks, key=lambda pair: _ORDER.index(pair[1])):
+        lane[cell] = (look.ascii_head if glyphs.ascii_only else look.head, f"{look.role} bold")
+    return [_title(name, width, glyphs, problem), tuple(_joined(lane)), _scale(begin, span, width)]
+
+
+def _looks(events: Sequence[TimelineEvent]) -> Iterable[tuple[float, MarkStyle]]:
+    for event in events:
+        look = look_of_event(event)
+        if look is not None:
+            yield event.at, look
+        elif event.kind is not EventKind.APPLY:
+            yield event.at, NOTED
+
+
+def _touching(applies: Iterable[ApplyMark]) -> Iterable[ApplyMark]:
+    from specdash.core.changes import ApplyOutcome
+
+    return (apply for apply in applies if apply.record.outcome is not ApplyOutcome.REFUSED)
+
+
+def _bars(events: Sequence[TimelineEvent], begin: float, span: float, width: int, glyphs: Glyphs) -> list[Span]:
+    """A bar for as long as each alert lasts; the gravest is seen."""
+    cells: list[Span] = [("." if glyphs.ascii_only else "─", "faint")] * width
+    alerts = [event for event in events if event.kind is EventKind.ALERT and event.severity is not None]
+    for event in sorted(alerts, key=lambda timeline_event: (timeline_event.severity or AlertSeverity.NOTICE).rank):
+        end = event.ended if event.ended is not None else begin + span
+        first, last = (int((at - begin) / span * width) for at in (event.at, end))
+        if last < 0 or first >= width:
+            continue
+        role = ROLES[event.severity or AlertSeverity.NOTICE]
+        for cell in range(max(first, 0), min(max(last, first), width - 1) + 1):
+            cells[cell] = ("=" if glyphs.ascii_only else "━", role)
+    return cells
+
+
+def _joined(cells: Sequence[Span]) -> list[Span]:
+    spans: list[Span] = []
+    for text, role in cells:
+        if spans and spans[-1][1] == role:
+            spans[-1] = (spans[-1][0] + text, role)
+        else:
+            spans.append((text, role))
+    return spans
+
+
+def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
+    """`Timeline  last 3h ──── ◆ critical alert  ▲ warning …`, as much of the key as fits."""
+    left: list[Span] = [("Timeline", "text"), (f"  last {name}", "dim")]
+    if problem:
+        told = f"  {clean(problem, 200)}"
+        return (*left, (fit(told, max(width - line_width(left), 0)), "warn"))
+    key: list[Span] = []
+    for look in _KEY:
+        head = look.ascii_head if glyphs.ascii_only else look.head
+        more: list[Span] = [(f"  {head}", look.role), (f" {look.about}", "dim")]
+        if line_width([*left, *key, *more]) + 4 > width:
+            break
+        key += more
+    rule = width - line_width(left) - line_width(key) - 2
+    return (*left, (" " + glyphs.rule * max(rule, 0) + " ", "faint"), *key)
+
+
+def _scale(begin: float, span: float, width: int) -> Line:
+    """Times of day under the strip, each where it begins; `now` at its end."""
+    cells = [" "] * width
+    step = next((value for value in _LABEL_STEPS_S if value * width >= span * _LABEL_EVERY), _LABEL_STEPS_S[-1])
+    offset = time.localtime(begin).tm_gmtoff
+    at = begin + -(begin + offset) % step
+    while (cell := int((at - begin) / span * width)) < width - 12:
+        text = scale_time(at, span)
+        cells[cell : cell + len(text)] = text
+        at += step
+    cells[width - 3 :] = "now"
+    return ((fit("".join(cells), width), "dim"),)

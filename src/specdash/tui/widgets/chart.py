@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import Source
+from specdash.core.readings import ReadingStatus, Source
 from specdash.insight.charts import CHARTS, Metric
-from specdash.tui import marks, plot
-from specdash.tui.formatting import compact, decimal, fit, rate
+from specdash.system.text import compact, number, percent, rate, window
+from specdash.tui import plot
+from specdash.tui import plot as marks
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import Line, figure
+from specdash.tui.spans import Line, figure, fit
 from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.insight.picture import Measured
+    from specdash.insight.picture import MeasuredFigure
     from specdash.tui.view import View
 
 SCALE_WIDTH = 5
@@ -25,8 +26,10 @@ SCALE_WIDTH = 5
 class Chart:
     """One chart's lines, remembered by what they were drawn from."""
 
-    def __init__(self, metric: Metric, role: str) -> None:
+    def __init__(self, metric: Metric, role: str, *, late: int = 1) -> None:
+        """`late` as in `plot.plot`."""
         self.spec = CHARTS[metric]
+        self._late = late
         self.role = role
         self.empty = True
         self.highest: float | None = None
@@ -41,7 +44,9 @@ class Chart:
         plot_width = width - SCALE_WIDTH
         if plot_width < 8 or height < 2:
             return []
-        columns = view.columns(self.spec.metric, plot.column_count(plot_width, view.picture.window_s))
+        columns = view.columns(self.spec.metric, plot.column_count(plot_width, view.span_s))
+        ahead = plot.columns_ahead(len(columns), view.span_s, view.picture.at)
+        columns = (*columns[ahead:], *[None] * ahead)
         if columns != self._columns:
             self._columns = columns
             known = [value for value in columns if value is not None]
@@ -50,13 +55,13 @@ class Chart:
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
         levels = plot.levels(columns, height, low, high)
-        found = marks.marks_of(view.picture, len(columns))
+        found = marks.marks_of(view.picture, len(columns), view.span_s, ahead)
         (line,) = plot.levels((guide,), height, low, high)
         ascii_only = view.glyphs.ascii_only
         key = (levels, width, high, height, ascii_only, plot.loaded(), found, line, guide_text)
         if key == self._key:
             return self._lines
-        body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only)
+        body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only, late=self._late)
         if line is not None:
             body = list(marks.guide(body, line, guide_text, self.role, ascii_only=ascii_only))
         drawn = marks.overlay(body, found, len(columns), self.role, ascii_only=ascii_only)
@@ -76,9 +81,9 @@ class Chart:
 
     def _label(self, value: float) -> str:
         if self.spec.unit == "%":
-            text = f"{value * 100:.0f}%"
+            text = percent(value, unit="%")
         elif value < 10 and value != int(value):
-            text = decimal(value, 1)
+            text = number(value, 1)
         else:
             text = _round_number(value)
         return fit(text, SCALE_WIDTH - 1, right=True) + " "
@@ -87,15 +92,19 @@ class Chart:
 def _round_number(value: float) -> str:
     """`1.5k` for 1500 and `5k` for 5000: a scale needs no trailing zeros."""
     text = compact(value)
-    number, suffix = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
-    return (number.rstrip("0").rstrip(".") if "." in number else number) + suffix
+    digits, suffix = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
+    return (digits.rstrip("0").rstrip(".") if "." in digits else digits) + suffix
 
 
 class ChartPanel(Panel):
     """A panel that is one chart: prefill, decode, or tokens per decode."""
 
     def __init__(
-        self, panel: PanelId, metric: Metric, measured: Callable[[View], Measured], shown: Callable[[float | None], str]
+        self,
+        panel: PanelId,
+        metric: Metric,
+        measured: Callable[[View], MeasuredFigure],
+        shown: Callable[[float | None], str],
     ) -> None:
         super().__init__(panel)
         self.chart = Chart(metric, panel.value)
@@ -107,7 +116,7 @@ class ChartPanel(Panel):
         lines = self.chart.lines(view, width, height)
         if lines and self.chart.empty:
             lines = list(lines)
-            reason = view.why(Source.METRICS, "nothing measured in this window")
+            reason = view.why(Source.METRICS, "no activity in this window")
             lines[height // 2] = (lines[height // 2][0], (reason, "dim"))
         return lines
 
@@ -117,9 +126,12 @@ class ChartPanel(Panel):
         return figure(measured, self.shown(measured.value), self.chart.spec.unit, self.panel.value)
 
     def aside(self, view: View) -> Line:
-        """The highest value in sight."""
-        del view
-        return (("max ", "dim"), (self.shown(self.chart.highest), "dim")) if self.chart.highest is not None else ()
+        """How far back the chart goes, and the highest value in sight."""
+        if self.chart.highest is None:
+            return ()
+        span, most = f"{window(view.span_s)} ", f" max {self.shown(self.chart.highest)}"
+        # Beside a figure that is held and dated there is no room for both.
+        return ((span + (most if self.measured(view).status is ReadingStatus.KNOWN else ""), "dim"),)
 
 
 def prefill_panel() -> ChartPanel:
@@ -138,5 +150,5 @@ def gain_panel() -> ChartPanel:
         PanelId.GAIN,
         Metric.TOKENS_PER_DECODE,
         lambda view: view.picture.backend.speculation.tokens_per_decode,
-        decimal,
+        lambda value: number(value, 2),
     )

@@ -3,37 +3,217 @@ the cause and the next step in one loud sentence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from specdash.core.readings import Source
+from specdash.core.records import AlertSeverity, EventKind
 from specdash.insight.picture import BackendState
-from specdash.insight.speedup_picture import Paying
-from specdash.tui.formatting import (
+from specdash.system.data import dataclass
+from specdash.system.text import (
+    UNKNOWN,
     age,
     clean,
     clock,
+    compact,
     context,
-    count,
-    decimal,
     duration,
-    fit,
-    interval,
+    moment,
+    number,
     percent,
     rate,
+    scale_time,
     window,
 )
-from specdash.tui.spans import Glyphs, Line, Span, line_width, spread, wrap
-from specdash.tui.widgets.banner import banner_line
-from specdash.tui.widgets.drafting import failure_words
+from specdash.tui.action_table import DEFAULT_KEYS, Action, FooterScreen, KeyTable
+from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
+from specdash.tui.plot import APPLIED, MarkStyle, look_of_event
+from specdash.tui.spans import Glyphs, Line, Span, figure, fit, line_width, spread, wrap
+from specdash.tui.tuner_model import AWAY, is_tried, trial_line
+from specdash.tui.widgets.board import SEVERITY_ROLES, alarming, all_warnings
 from specdash.tui.widgets.panel import LinesWidget
-from specdash.tui.widgets.travel import Travelling, travel_badge, travel_line
-from specdash.tui.widgets.trial import AWAY, is_tried, trial_line
-from specdash.tui.widgets.warnings import SEVERITY_ROLES, alarming
+from specdash.tui.widgets.speculation.drafting import failure_words
+from specdash.tui.widgets.speculation.verdict import badge, verdict_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from textual import events
+
+    from specdash.core.records import Alert, TimelineEvent
+    from specdash.history.player import Player
     from specdash.insight.picture import BackendPicture
+    from specdash.tui.spans import Glyphs, Line
     from specdash.tui.view import View
+
+
+# The banner below the header: the likely cause of what is wrong, in one line on every screen.
+
+ROLES = {AlertSeverity.CRITICAL: "bad", AlertSeverity.WARNING: "warn", AlertSeverity.NOTICE: "accent"}
+_WORDY = 100
+
+
+def glyph(severity: AlertSeverity, glyphs: Glyphs) -> str:
+    """A shape per severity, so that colour is never the only difference."""
+    shapes = {AlertSeverity.CRITICAL: glyphs.down, AlertSeverity.WARNING: glyphs.alert}
+    return shapes.get(severity, glyphs.note)
+
+
+def lead(view: View) -> Alert | None:
+    """The alert that names the likely cause; None when nothing is wrong."""
+    alerts = view.picture.alerts
+    found = (alert for alert in alerts.active if alert.key == alerts.cause_key)
+    return next(found, alerts.active[0] if alerts.active else None)
+
+
+def worst(alerts: Iterable[Alert]) -> AlertSeverity:
+    """The gravest severity among these; there must be one."""
+    return max((alert.severity for alert in alerts), key=lambda alert_severity: alert_severity.rank)
+
+
+def banner_lines(view: View, width: int, *, on_incidents: bool = False) -> list[Line]:
+    """The likely cause, in the colour of the gravest alert; since when, how many more alerts there are, and the key to
+    press; nothing when nothing is wrong. A sentence that one line cannot hold has two, on the incidents screen, which
+    says it below: there the title is enough."""
+    alert = lead(view)
+    if alert is None:
+        return []
+    alerts = view.picture.alerts
+    severity = worst(alerts.active)
+    role = ROLES[severity]
+    style = f"banner.{role}" if severity is not AlertSeverity.NOTICE else f"{role} bold track"
+    word = f"{severity.upper()}  " if width >= _WORDY else ""
+    more = f"  +{len(alerts.active) - 1} more" if len(alerts.active) > 1 else ""
+    since = f"  {age(view.picture.wall - alert.since)}" if width >= _WORDY else ""
+    hint = (
+        ""
+        if on_incidents
+        else f"  {view.keys['incidents']}: what to do"
+        if width >= _WORDY
+        else f"  press {view.keys['incidents']}"
+    )
+    right = f"{since}{more}{hint} "
+    left = f" {glyph(severity, view.glyphs)} {word}"
+    room = width - len(left) - len(right)
+    sentence = " ".join(clean(alerts.cause or f"{alert.title}: {alert.summary}", 400).split())
+    if on_incidents and cell_len(sentence) > room:
+        sentence = clean(alert.title, 80)
+    first = next(iter(wrap(sentence, room, 2)), "")
+    lines: list[Line] = [((left + fit(first, max(room, 0)) + right, style),)]
+    if rest := sentence.removeprefix(first).strip():
+        lines.append(((fit(" " * len(left) + rest, width), style),))
+    return lines
+
+
+# Where in time the screen is: the words in the header, and the strip under them.
+
+SPAN_WINDOWS = 12
+"""The strip is so many windows wide, or as wide as the record."""
+LEAST_SPAN_S = 900.0
+_DAY_S = 86_400.0
+_NOTED = MarkStyle("", "·", "", ".", "dim", "other event")
+_LEAST_STRIP = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayHeader:
+    """A replay as the header shows it. Moments are Unix times; `now` is the real one."""
+
+    position: float
+    now: float
+    first: float
+    last: float
+    playing: bool = False
+    speed: float = 1.0
+    loading: bool = False
+    """The moment is not shown yet, or not all that is counted by then."""
+    problem: str = ""
+    can_return: bool = True
+    """There is a live server to go back to."""
+    events: Sequence[TimelineEvent] = ()
+
+
+def travelling(player: Player, now: float, *, can_return: bool) -> ReplayHeader:
+    """What there is to show of a player."""
+    session = player.session
+    return ReplayHeader(
+        position=session.position,
+        now=now,
+        first=session.first,
+        last=session.last,
+        playing=player.playing,
+        speed=player.speed,
+        loading=player.seeking or not session.is_deep,
+        problem=player.problem,
+        can_return=can_return,
+        events=session.events,
+    )
+
+
+def travel_badge(travel: ReplayHeader, glyphs: Glyphs) -> str:
+    """` REPLAY 02:13:45 (-3h12m) ▶ 5x `, or LOADING RECORD for as long as not all is shown."""
+    ago = duration(max(0.0, travel.now - travel.position), short=True)
+    play = (">" if glyphs.ascii_only else "▶") if travel.playing else ("=" if glyphs.ascii_only else "⏸")
+    pace = f" {travel.speed:g}x" if travel.playing or travel.speed > 1 else ""
+    word = f"{glyphs.loading} LOADING RECORD" if travel.loading else "REPLAY"
+    return f" {word} {moment(travel.position, travel.now)} (-{ago}) {play}{pace} "
+
+
+def travel_line(
+    travel: ReplayHeader, window_s: float, width: int, glyphs: Glyphs, keys: KeyTable = DEFAULT_KEYS
+) -> Line:
+    """The strip: the record around the moment, what happened in it, and what the keys do."""
+    if travel.problem:
+        return ((" " + fit(f"cannot read the record: {clean(travel.problem, 200)}", width - 1), "bad"),)
+    begin, end = _stretch(travel, window_s)
+    left = f" {scale_time(begin, end - begin)} "
+    right = " now" if travel.can_return and end >= travel.last else f" {scale_time(end, end - begin)}"
+    hint = f"  {keys['travel.live']} live" if travel.can_return else ""
+    step, event = (
+        f"{keys[f'travel.{a}']} {keys[f'travel.{b}']}" for a, b in (("back", "on"), ("event_before", "event_next"))
+    )
+    hint = f"  {keys['pause']} plays  {step} step  {event} events{hint}" if width >= 2 * len(left) + 90 else hint
+    room = width - len(left) - len(right) - len(hint) - 1
+    if room < _LEAST_STRIP:
+        hint, room = "", width - len(left) - len(right) - 1
+    strip = _strip(travel, begin, end, max(room, 1), glyphs)
+    spans: list[Span] = [(left, "dim"), *strip, (right, "dim"), (hint, "dim")]
+    blank = width - line_width(spans)
+    return (*spans, (" " * max(blank, 0), "text"))
+
+
+def _stretch(travel: ReplayHeader, window_s: float) -> tuple[float, float]:
+    """The part of the record that the strip shows: around the moment, within the record."""
+    length = min(max(window_s * SPAN_WINDOWS, LEAST_SPAN_S), max(travel.last - travel.first, 1.0))
+    begin = min(max(travel.position - length / 2, travel.first), travel.last - length)
+    return begin, begin + length
+
+
+def _strip(travel: ReplayHeader, begin: float, end: float, width: int, glyphs: Glyphs) -> list[Span]:
+    line = "-" if glyphs.ascii_only else "─"
+    cells: list[Span] = [(line, "faint")] * width
+    ranked: list[tuple[int, MarkStyle]] = []
+    for event in travel.events:
+        if begin <= event.at <= end:
+            look = look_of_event(event) or (APPLIED if event.kind is EventKind.APPLY else _NOTED)
+            ranked.append((_cell(event.at, begin, end, width), look))
+    for cell, look in sorted(ranked, key=lambda pair: pair[1] is not _NOTED):
+        cells[cell] = (look.ascii_head if glyphs.ascii_only else look.head, look.role)
+    here = _cell(travel.position, begin, end, width)
+    cells[here] = ("#" if glyphs.ascii_only else "█", "accent bold")
+    joined: list[Span] = []
+    for text, role in cells:
+        if joined and joined[-1][1] == role:
+            joined[-1] = (joined[-1][0] + text, role)
+        else:
+            joined.append((text, role))
+    return joined
+
+
+def _cell(at: float, begin: float, end: float, width: int) -> int:
+    return min(max(int((at - begin) / (end - begin) * width), 0), width - 1)
+
 
 STATE_ROLES = {
     BackendState.LIVE: "good",
@@ -47,6 +227,8 @@ STATE_ROLES = {
 }
 _BANNER_LINES = 3
 _QUIET_LINES = 2
+_USUAL_LINES = 3
+"""Of the header, one of them the banner; with more, a small terminal has none to spare for why the verdict is so."""
 _WIDE = 100
 _LEAST_ENGINE = 12
 _TROUBLE = 60
@@ -56,7 +238,7 @@ _LAST_WORDS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class HeaderSituation:
     """What the header says that no picture knows: the time of day, for how long the display has been frozen, whether
     this is the demo, for how long it stays armed, and whether it can never be."""
 
@@ -73,28 +255,41 @@ class Situation:
     """The incidents screen is what is looked at: its key needs no hint."""
     on_speculation: bool = False
     """The speculation screen is what is looked at: it says itself whether the server speculates."""
-    travel: Travelling | None = None
+    travel: ReplayHeader | None = None
     """Where in time the screen is, None when it is live."""
     opening: str | None = None
     """The moment of the record that is being opened, in words, empty for its end; None when none is."""
     tuning: bool = False
     """The tuner's screen is what is looked at, and a run goes on: it says itself what is on trial, and that the server
     is away is its doing."""
+    on_overview: bool = False
+    """The overview is what is looked at: the verdict stands below the header."""
 
 
-class Header(LinesWidget):
-    """Two lines, one for the likely cause while an alert is active, and up to three for what else is to be said."""
+class DashboardHeader(LinesWidget):
+    """Two lines, one for the likely cause while an alert is active, up to three for what else is to be said, and on the
+    overview the verdict."""
 
-    def show(self, view: View, situation: Situation) -> None:
+    _verdict: tuple[View, tuple[int, int, bool], list[Line]] | None = None
+    """What was drawn of it last, and of what."""
+
+    def show(self, view: View, situation: HeaderSituation) -> None:
         """Draw this view; the height follows the content."""
         self.glyphs = view.glyphs
-        lines = header_lines(view, situation, self.size.width or self.app.size.width)
+        width = self.size.width or self.app.size.width
+        lines = header_lines(view, situation, width)
+        if situation.on_overview:
+            drawn = (view, width, self.app.size.height)
+            brief = len(lines) > _USUAL_LINES
+            if self._verdict is None or self._verdict[0] is not view or self._verdict[1] != (*drawn[1:], brief):
+                self._verdict = view, (*drawn[1:], brief), verdict_lines(*drawn, brief=brief)
+            lines += self._verdict[2]
         if self.styles.height is None or self.styles.height.value != len(lines):
             self.styles.height = len(lines)
         self.set_lines(lines)
 
 
-def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
+def header_lines(view: View, situation: HeaderSituation, width: int) -> list[Line]:
     """The whole header."""
     backend = view.picture.backend
     tags, how = _tags(view, situation, width), _how(view, situation)
@@ -104,17 +299,16 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     ]
     travel = situation.travel
     if travel is not None:
-        lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs))
+        lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs, view.keys))
     trial = view.picture.trial
     if trial is not None and not (situation.tuning and trial.alive):
-        lines.append(trial_line(trial, situation.wall, width, view.glyphs))
+        lines.append(trial_line(trial, situation.wall, width, view))
     if situation.tuning and trial is None and backend.state in AWAY:
         return lines
-    banner = banner_line(view, width, on_incidents=situation.on_incidents)
-    if banner is not None:
-        lines.append(banner)
+    banner = banner_lines(view, width, on_incidents=situation.on_incidents)
+    lines += banner
     loud = trouble(view, on_speculation=situation.on_speculation)
-    if loud is not None and banner is not None:
+    if loud is not None and banner:
         # The banner has the cause; the state's own words stand below it in a quiet voice, where they say more.
         if backend.state is not BackendState.LIVE:
             lines += [((" " + fit(part, width - 1), loud[1]),) for part in wrap(loud[0], width - 2, _QUIET_LINES)]
@@ -124,7 +318,7 @@ def header_lines(view: View, situation: Situation, width: int) -> list[Line]:
     return lines
 
 
-def state_line(view: View, situation: Situation) -> list[Span]:
+def state_line(view: View, situation: HeaderSituation) -> list[Span]:
     """The one state: the server's, while what is shown is now; else that it is not, and in plain words how the server
     was."""
     backend, glyphs, travel = view.picture.backend, view.glyphs, situation.travel
@@ -189,7 +383,7 @@ def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | No
     warning = alarming(view.picture.log.warnings)
     if warning is None:
         return None
-    text = f"{warning.title}: {count(warning.total)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
+    text = f"{warning.title}: {number(warning.total)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
     role = SEVERITY_ROLES.get(warning.severity, "warn")
     return clean(text), "warn" if role == "dim" else role
 
@@ -203,11 +397,11 @@ def _last_words(view: View) -> str:
     return f"Last error in the log, {age(last.last_age_s)} ago: {last.sample or last.title}" if last else ""
 
 
-def _what_runs(view: View, situation: Situation, width: int) -> list[Span]:
+def _what_runs(view: View, situation: HeaderSituation, width: int) -> list[Span]:
     """State, model and speculation, as much as fits; what the tags on the right need has been taken off `width`."""
     backend = view.picture.backend
     spans = state_line(view, situation)
-    model = clean(backend.model or "--", 60)
+    model = clean(backend.model or UNKNOWN, 60)
     spans.append((fit(model, min(len(model), max(width - line_width(spans), 8))), "text bold"))
     speculation = backend.speculation
     for text, tone in _speculation(view):
@@ -235,7 +429,7 @@ def _short(key: str) -> str:
     return clean(key, 40).removeprefix("spec-").removeprefix("draft-")
 
 
-def _tags(view: View, situation: Situation, width: int) -> list[Span]:
+def _tags(view: View, situation: HeaderSituation, width: int) -> list[Span]:
     spans: list[Span] = []
     if situation.cut_short:
         spans += [(" APPLY CUT SHORT: e ", "banner.bad"), ("  ", "text")]
@@ -246,12 +440,11 @@ def _tags(view: View, situation: Situation, width: int) -> list[Span]:
     if situation.recording_trouble:
         what, _, why = clean(situation.recording_trouble, _TROUBLE).partition(": ")
         spans.append((f"{what}: {why}  " if why and width >= _WIDE else f"{what}  ", "warn"))
-    speedup = view.picture.speedup
-    if speedup.verdict is Paying.HURTING and not is_tried(view):
-        spans += [(f" HURTING x{decimal(speedup.value)} ", "banner.bad"), ("  ", "text")]
+    if not (situation.on_overview or situation.on_speculation) and (words := badge(view)):
+        spans += [(words, "banner.bad"), ("  ", "text")]
     uptime = view.picture.backend.uptime_s
     if uptime is not None:
-        spans += [("up ", "dim"), (duration(uptime), "text"), (" ", "text")]
+        spans += [("up ", "dim"), (duration(uptime, short=True), "text"), (" ", "text")]
     return spans
 
 
@@ -269,13 +462,110 @@ def _where(backend: BackendPicture, width: int, *, wide: bool) -> list[Span]:
     return spans
 
 
-def _how(view: View, situation: Situation) -> list[Span]:
+def _how(view: View, situation: HeaderSituation) -> list[Span]:
     """Whether it may change anything; window, refresh interval, time of day."""
     word = "locked read-only  " if situation.locked else "read-only  "
     return [
         (word, "dim") if situation.armed_left_s is None else ("armed  ", "bad bold"),
         (window(view.picture.window_s), "text"),
         (" window  ", "dim"),
-        (interval(view.interval_s), "text"),
+        (window(view.interval_s), "text"),
         (f"  {clock(situation.wall)} ", "dim"),
     ]
+
+
+# What a terminal below 80x24 gets: the state, the cause, the key figures, and the size that is needed.
+
+
+class SmallNotice(LinesWidget):
+    """The whole screen of a small terminal."""
+
+    def show(self, view: View, situation: HeaderSituation) -> None:
+        """Draw this view."""
+        self.glyphs = view.glyphs
+        self.set_lines(small_lines(view, situation, self.app.size.width, self.app.size.height))
+
+
+def small_lines(view: View, situation: HeaderSituation, width: int, height: int) -> list[Line]:
+    """State, cause, figures, and what to do."""
+    backend = view.picture.backend
+    acceptance = backend.speculation.acceptance.window
+    lines: list[Line] = [tuple(state_line(view, situation))]
+    trial = view.picture.trial
+    if trial is not None:
+        tone = "accent" if trial.alive else "warn bold"
+        lines += [((text, tone),) for text in wrap(clean(trial.words, 200), width, 2)]
+    loud = trouble(view)
+    if active := view.picture.alerts.active:
+        loud = clean(view.picture.alerts.cause, 400), ROLES[worst(active)]
+    if loud is not None:
+        lines += [((text, f"{loud[1]} bold"),) for text in wrap(loud[0], width, 3)]
+    lines += [
+        (("acceptance ", "dim"), *figure(acceptance, percent(acceptance.value, 1), "", "acceptance")),
+        (("prefill    ", "dim"), *figure(backend.prefill, rate(backend.prefill.value), "tok/s", "prefill")),
+        (("decode     ", "dim"), *figure(backend.decode, rate(backend.decode.value), "tok/s", "decode")),
+        (("warnings   ", "dim"), (compact(all_warnings(view.picture.log)), "text")),
+    ]
+    needs = f"needs {MINIMUM_WIDTH}x{MINIMUM_HEIGHT}, this terminal is {width}x{height}"
+    return [*lines[: max(height - 1, 1)], ((fit(needs, width), "warn"),)]
+
+
+# The footer: the keys worth knowing, from the registry.
+
+_FIRST = {
+    FooterScreen.OVERVIEW: "panels",
+    FooterScreen.PROXY: "row",
+    FooterScreen.TUNE: "setting",
+    FooterScreen.INCIDENTS: "alert",
+    FooterScreen.SPECULATION: "row",
+    FooterScreen.TUNER: "boot",
+}
+
+
+class Footer(LinesWidget):
+    """One line of keys of one screen; those that do not fit are left out from the end."""
+
+    def __init__(self, *, id: str, place: FooterScreen = FooterScreen.OVERVIEW) -> None:  # noqa: A002 the name is Textual's
+        super().__init__(id=id)
+        self._place = place
+        self.keys = DEFAULT_KEYS
+
+    def redraw(self) -> None:
+        """Lay the keys out for the present width."""
+        self.set_lines([footer_line(self.size.width, self._place, self.keys)])
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the key under the mouse does."""
+        shown, end = _fitting(self.size.width, self._place, self.keys), 0
+        for at, span in enumerate(self.lines[0]):
+            end += line_width((span,))
+            if event.x < end:
+                # A key and its word are two spans; the first two stand for the keys of movement.
+                if at > 1:
+                    await self.app.run_action(shown[at // 2 - 1][0].handler)
+                return
+
+
+def footer_line(width: int, place: FooterScreen = FooterScreen.OVERVIEW, keys: KeyTable = DEFAULT_KEYS) -> Line:
+    """`1-9 panels  ? help  …`."""
+    return _line(_fitting(width, place, keys), place, keys)
+
+
+def _fitting(width: int, place: FooterScreen, keys: KeyTable) -> list[tuple[Action, str]]:
+    """The actions for which the footer has room, with their words."""
+    shown = [(action, label) for action in keys.actions if (label := action.label(place)) is not None]
+    while True:
+        fitting = [(action, label.text) for action, label in shown]
+        if line_width(_line(fitting, place, keys)) <= width or not shown:
+            return fitting
+        least = max(range(len(shown)), key=lambda i: (shown[i][1].rank, i))
+        del shown[least]
+
+
+def _line(actions: list[tuple[Action, str]], place: FooterScreen, keys: KeyTable) -> Line:
+    first = f"{keys['panel.acceptance']}-{keys['panel.gain']}" if place is FooterScreen.OVERVIEW else keys.arrows
+    spans: list[Span] = [(f" {first}", "accent"), (f" {_FIRST[place]}", "dim")]
+    for action, text in actions:
+        shown = keys[action.id] + (f"/{keys['slower']}" if action.id == "faster" else "")
+        spans += [("  " + shown, "accent"), (" " + text, "dim")]
+    return tuple(spans)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from specdash.tui.formatting import clean, count, fit
+from specdash.system.text import clean, number
 from specdash.tui.layout import PanelId
+from specdash.tui.spans import fit
 from specdash.tui.widgets.panel import Panel, message
 
 if TYPE_CHECKING:
@@ -14,35 +15,53 @@ if TYPE_CHECKING:
 
     from textual import events
 
+    from specdash.core.log_facts import LogLine
     from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
 
 CAPACITY = 2000
 _KEPT_CHARACTERS = 4000
 _MARKER = "\x00"
+FOLD = "log.unfilter"
+"""The key that shows the detail, too."""
 _BAD = re.compile(r"\berror\b|\bfail(?:ed|ure)?\b|\bfatal\b|\babort|(?:^|\s)E\s", re.IGNORECASE)
 _WARN = re.compile(r"\bwarn|find_slot|(?:^|\s)W\s", re.IGNORECASE)
 
 
 class LogBuffer:
-    """The last lines of a log, and those of them that pass the filter. No drawing, no I/O."""
+    """The last lines of a log, the last of them that are no detail, and those that are shown. No drawing, no I/O.
+
+    Without a filter and a needle detail is left out while it is `folded`: what is looked for is looked for everywhere.
+    """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.lines: list[str] = []
+        self._told: list[str] = []
+        self.folded = True
+        self.has_detail = False
+        """Whether any line was detail."""
         self.shown: list[str] = []
         self.needle = ""
         self.filter = ""
         self.filter_on = False
         self.inverted = False
 
-    def extend(self, lines: Sequence[str], skipped: int = 0) -> int:
+    @property
+    def leaves_out(self) -> bool:
+        """Whether detail is not shown now."""
+        return self.folded and not self.filter and not self.needle
+
+    def extend(self, lines: Sequence[LogLine], skipped: int = 0) -> int:
         """Take in new lines, `skipped` of which were never seen; returns how many of the shown lines are new."""
-        fresh = [line[:_KEPT_CHARACTERS] for line in lines]
+        fresh = [text[:_KEPT_CHARACTERS] for text, _ in lines]
+        told = [text for text, (_, is_detail) in zip(fresh, lines, strict=True) if not is_detail]
+        self.has_detail |= len(told) < len(fresh)
         if skipped > 0:
-            fresh.insert(0, f"{_MARKER}{count(skipped)} lines came faster than they can be shown")
-        passing = self._passing(fresh)
+            fresh.insert(0, f"{_MARKER}{number(skipped)} lines came faster than they can be shown")
+        passing = told if self.leaves_out else self._passing(fresh)
         self.lines = (self.lines + fresh)[-self.capacity :]
+        self._told = (self._told + told)[-self.capacity :]
         self.shown = (self.shown + passing)[-self.capacity :]
         return len(passing)
 
@@ -51,9 +70,14 @@ class LogBuffer:
         self.filter, self.filter_on = text, bool(text)
         self.refilter()
 
+    def clear(self) -> None:
+        """Forget all lines."""
+        self.lines, self._told, self.shown = [], [], []
+        self.has_detail = False
+
     def refilter(self) -> None:
         """Judge all kept lines again."""
-        self.shown = self._passing(self.lines)
+        self.shown = list(self._told) if self.leaves_out else self._passing(self.lines)
 
     def _passing(self, lines: list[str]) -> list[str]:
         if not (self.filter_on and self.filter):
@@ -86,6 +110,8 @@ class LogPanel(Panel):
         self.match: int | None = None
         self.shift = 0
         self._newest = 0
+        self._unseen = 0
+        """Lines of those shown that came since it was drawn."""
 
     def take_new_lines(self, view: View) -> None:
         """Fetch what the log gained since the last call; also when the panel is hidden, so that nothing is lost."""
@@ -98,25 +124,36 @@ class LogPanel(Panel):
         gained = self.buffer.extend(lines, skipped)
         dropped = before + gained - len(self.buffer.shown)
         self._newest = newest
+        self._unseen += gained
         if self.bottom is not None:
             self.bottom = max(self.bottom - dropped, 0)
         if self.match is not None:
             self.match = self.match - dropped if self.match >= dropped else None
 
+    def outruns(self, view: View) -> bool:
+        """Whether the end is followed, no line that is drawn is shown any more, and no new one is an error (warnings
+        have a panel of their own)."""
+        room = max(self.size.height - 1, 1)
+        if self.bottom is not None or self._unseen < room:
+            return False
+        return not _BAD.search("\n".join(self.buffer.shown[-room:]))
+
     def forget(self) -> None:
         """Another past is looked at: begin anew with its lines."""
-        self.buffer.lines.clear()
-        self.buffer.shown.clear()
+        self.buffer.clear()
         self.bottom = self.match = None
         self._newest = 0
 
     def key_figure(self, view: View) -> Line:
-        """Whether the end is followed, and the filter and find that are on."""
-        del view
+        """Whether the end is followed, what is left out, and the filter and find that are on."""
         buffer = self.buffer
         spans: list[Span] = []
         if self.bottom is not None:
             spans.append((f"{len(buffer.shown) - self.bottom} lines below ", "warn"))
+        if buffer.leaves_out and buffer.has_detail:
+            spans.append((f"detail left out, {view.keys[FOLD]} shows it ", "dim"))
+        elif buffer.has_detail and not buffer.filter and not buffer.needle:
+            spans.append((f"with detail, {view.keys[FOLD]} leaves it out ", "dim"))
         if buffer.filter:
             word = "hiding" if buffer.inverted else "only"
             role = "accent" if buffer.filter_on else "dim"
@@ -130,15 +167,18 @@ class LogPanel(Panel):
     def aside(self, view: View) -> Line:
         """Lines read in all."""
         log = view.picture.log
-        return ((f"{count(log.lines)} lines", "dim"),) if log.lines != 0 else ()
+        return ((f"{number(log.lines)} lines", "dim"),) if log.lines != 0 else ()
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The visible lines."""
+        self._unseen = 0
         shown = self.buffer.shown
         if not shown:
+            if self.buffer.leaves_out and self.buffer.lines:
+                return message(f"nothing but detail so far; {view.keys[FOLD]} shows it", width, height)
             if self.buffer.lines:
-                return message("no line passes the filter", height)
-            return message(view.picture.log.reason or "no log lines yet", height)
+                return message("no line matches the filter", width, height)
+            return message(view.picture.log.reason or "no log lines yet", width, height)
         end = len(shown) if self.bottom is None else min(max(self.bottom, min(height, len(shown))), len(shown))
         start = max(end - height, 0)
         return [self._line(shown[i], width, at_match=i == self.match) for i in range(start, end)]
@@ -154,22 +194,29 @@ class LogPanel(Panel):
             return ((text, role),)
         return tuple(_highlighted(text, needle, role, "accent bold reverse" if at_match else "accent bold underline"))
 
-    def scroll_lines(self, lines: int) -> None:
+    @property
+    def line(self) -> str:
+        """The line that was found, else the lowest one shown; "" without any."""
+        shown = self.buffer.shown
+        at = self.match if self.match is not None else (self.bottom or len(shown)) - 1
+        return shown[at] if 0 <= at < len(shown) and not is_marker(shown[at]) else ""
+
+    def move(self, lines: int) -> None:
         """Move by lines; reaching the end follows it again."""
         shown, height = len(self.buffer.shown), max(self.size.height - 1, 1)
         bottom = (shown if self.bottom is None else self.bottom) + lines
         self.bottom = None if bottom >= shown else max(bottom, min(height, shown))
         self.redraw()
 
-    def scroll_page(self, pages: int) -> None:
+    def page(self, pages: int) -> None:
         """Move by what the panel shows."""
-        self.scroll_lines(pages * max(self.size.height - 2, 1))
+        self.move(pages * max(self.size.height - 2, 1))
 
-    def to_top(self) -> None:
+    def to_start(self) -> None:
         """Show the oldest line kept."""
-        self.scroll_lines(-len(self.buffer.shown))
+        self.move(-len(self.buffer.shown))
 
-    def follow(self) -> None:
+    def to_end(self) -> None:
         """Show the end, and stay there."""
         self.bottom = None
         self.redraw()
@@ -181,7 +228,11 @@ class LogPanel(Panel):
 
     def find(self, text: str) -> None:
         """Mark lines with this text and go to the newest; empty ends the search."""
+        was_left_out = self.buffer.leaves_out
         self.buffer.needle, self.match = text, None
+        if self.buffer.leaves_out != was_left_out:
+            self.buffer.refilter()
+            self.bottom = None
         matches = self.buffer.matches()
         if matches:
             self._show_match(matches[-1])
@@ -213,8 +264,11 @@ class LogPanel(Panel):
         self._selection_changed()
 
     def toggle_filter(self) -> None:
-        """Switch the filter off or on again."""
-        self.buffer.filter_on = not self.buffer.filter_on and bool(self.buffer.filter)
+        """Switch the filter off or on again; without one, show detail or leave it out."""
+        if self.buffer.filter:
+            self.buffer.filter_on = not self.buffer.filter_on
+        else:
+            self.buffer.folded = not self.buffer.folded
         self.buffer.refilter()
         self._selection_changed()
 
@@ -231,12 +285,12 @@ class LogPanel(Panel):
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Wheel up goes back in time."""
         event.stop()
-        self.scroll_lines(-3)
+        self.move(-3)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Wheel down goes towards the end."""
         event.stop()
-        self.scroll_lines(3)
+        self.move(3)
 
 
 def _highlighted(text: str, needle: str, role: str, mark: str) -> list[Span]:

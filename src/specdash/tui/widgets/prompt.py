@@ -1,37 +1,54 @@
-"""One line of input at the bottom of the screen. Imported on first use: Textual's Input is not cheap to load."""
+"""A line of input, at the bottom or in a row. Imported on first use: Textual's Input is not cheap."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.binding import Binding
 from textual.widgets import Input
 
+from specdash.tui.action_table import page_bindings
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from textual.binding import BindingType
 
 
-class Prompt(Input):
-    """Enter answers with the text, escape with None."""
+class TextPrompt(Input):
+    """Enter answers with the text, escape with None. `keys` are done in place of what they mean in a text."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False)]
-    DEFAULT_CSS = "Prompt { dock: bottom; height: 1; border: none; padding: 0 1; }"
+    BINDINGS: ClassVar[list[BindingType]] = page_bindings({"back": "cancel"})
+    DEFAULT_CSS = """
+    TextPrompt { height: 1; border: none; padding: 0 1; }
+    Screen > TextPrompt { dock: bottom; }
+    """
 
-    def __init__(self, label: str, text: str, done: Callable[[str | None], None], *, secret: bool = False) -> None:
+    def __init__(
+        self,
+        label: str,
+        text: str,
+        done: Callable[[str | None], None],
+        *,
+        secret: bool = False,
+        keys: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
         super().__init__(
             value=text, placeholder=label, compact=True, select_on_focus=True, password=secret, id="prompt"
         )
         self.cursor_blink = False
         self._done = done
+        self._keys = keys or {}
         self.last_key: events.Key | None = None
 
     async def on_key(self, event: events.Key) -> None:
         """Do what a bound key does at once: Textual would pass it on to the app first, and run it only after the
         letters that were read together with it."""
         self.last_key = event
+        if event.key in self._keys:
+            event.stop()
+            event.prevent_default()
+            self._keys[event.key]()
         bound = [] if event.is_printable else self._bindings.key_to_bindings.get(event.key, [])
         for binding in bound[:1]:
             event.stop()
@@ -42,7 +59,7 @@ class Prompt(Input):
         """Take a key that was typed before this had the focus; whether it was one."""
         if self.last_key is event:
             return False
-        if event.is_printable or event.key in self._bindings.key_to_bindings:
+        if event.is_printable or event.key in self._keys or event.key in self._bindings.key_to_bindings:
             self.post_message(events.Key(event.key, event.character))
         return True
 

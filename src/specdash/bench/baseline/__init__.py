@@ -1,0 +1,1 @@
+"""Decode without speculation, measured and kept, so that what speculation gains can be told."""

@@ -1,0 +1,248 @@
+"""An engine without speculation to measure on: one of its own beside the service, or the service itself for a while."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.core.errors import RefusedError, SpecdashError
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from specdash.backend.launch import LaunchPlan
+    from specdash.backend.session import Child
+    from specdash.backend.settings import BackendSettings
+    from specdash.bench.compare.beds import Guard
+    from specdash.control.apply.apply import ApplyOptions, ApplyPlan
+    from specdash.control.services.services import Deployment
+    from specdash.core.changes import ApplyProgress, ApplyRecord
+
+SPEC_TYPE = "LLAMA_SPEC_TYPE"
+OFF = "none"
+START_S = 600.0
+_STOP_S = 5.0
+_ENDING_S = 1.0
+_POLL_S = 0.05
+_ABOUT_DRAFTS = ("spec-", "lookup-cache-")
+_NATIVE = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_LOOKUP_")
+_KEYS = ("LLAMA_DRAFT_", "LLAMA_SPEC_", *_NATIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineServer:
+    """Where a server without speculation answers. `key` is its API key, the secret itself."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    engine: str | None = None
+    """The engine in words, where it is known."""
+
+
+def plan_beside(
+    values: Mapping[str, str],
+    env_file: str,
+    log: Path,
+    who: str,
+    *,
+    engine: str | None = None,
+    speculates: bool = True,
+    env: Mapping[str, str] = os.environ,
+    **parameters: bool | float | str,
+) -> LaunchPlan:
+    """A server of an env's values on a free port of this machine, for the command `who` alone, with some `parameters`
+    set otherwise, and without speculation where that is not wanted.
+
+    Raises `SpecdashError` for what the backend itself would refuse.
+    """
+    from specdash.backend.launch import make_plan
+    from specdash.backend.settings import MACHINE_KEYS
+
+    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and key not in values}
+    plan = make_plan({**values, **machine, "LLAMA_PORT": "0"}, engine=engine, base=env)
+    settings = plan.settings if speculates else without_speculation(plan.settings)
+    for name, value in {"host": "127.0.0.1", "slots": True, **parameters}.items():
+        settings = settings.with_value(name.replace("_", "-"), value, who)
+    lacks = plan.lacks if speculates else ()
+    return on_free_port(replace(plan, settings=settings, log=str(log), env_file=env_file, lacks=lacks), who)
+
+
+def on_free_port(plan: LaunchPlan, who: str) -> LaunchPlan:
+    """The plan on a port that nobody has now."""
+    from specdash.backend.launch import free_port
+
+    return replace(plan, settings=plan.settings.with_value("port", free_port("127.0.0.1"), who, ", a free port"))
+
+
+def without_speculation(settings: BackendSettings) -> BackendSettings:
+    """The settings without anything about drafts: a draft model alone would be loaded, and might be used."""
+    parameters = {
+        name: parameter for name, parameter in settings.parameters.items() if not name.startswith(_ABOUT_DRAFTS)
+    }
+    native = {name: value for name, value in settings.native.items() if not name.startswith(_NATIVE)}
+    return settings.model_copy(
+        update={"parameters": parameters, "native": native, "spec_types": (), "spec_source": "baseline"}
+    )
+
+
+def check_memory(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:
+    """Raise `RefusedError` when a second server does not fit into memory beside what runs now."""
+    wanted = {key: value for key, value in values.items() if not key.startswith(_KEYS)} | {SPEC_TYPE: OFF}
+    problem = memory_problem(plan, wanted, env)
+    if problem is not None:
+        raise RefusedError(
+            f"no second server fits beside the one that runs: {problem}; use --in-place, which switches "
+            "speculation of the service off for that long, or --force"
+        )
+
+
+def memory_problem(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> str | None:
+    """Why a server of these settings does not fit into memory beside what runs now; None when it does."""
+    from specdash.control.preflight import PreflightContext, check, memory
+    from specdash.core.changes import Role
+    from specdash.core.errors import Severity
+
+    context = PreflightContext(Path(plan.env_file or "env"), frozenset({SPEC_TYPE}), base=env)
+    for finding in check(Role.BACKEND, values, context):
+        if finding.rule in memory.RULES and finding.severity is not Severity.INFO:
+            return finding.message
+    return None
+
+
+@contextmanager
+def own_engine(
+    plan: LaunchPlan, *, start_s: float = START_S, name: str = "the server without speculation"
+) -> Iterator[BaselineServer]:
+    """Run the planned server; it is gone afterwards, also when we are killed. Raises `SpecdashError` if it fails.
+
+    When it ends by itself meanwhile, an error that comes of it says so, with the last of its log.
+    """
+    from specdash.backend.launch import check_port
+    from specdash.backend.session import Child
+
+    check_port(plan.settings)
+    key = plan.settings.secrets.get("api-key")
+    with open(plan.log, "wb") as log:  # noqa: PTH123
+        child = Child.start(plan.argv, plan.environment(), output=log)
+        try:
+            _wait_healthy(child, plan, start_s, name)
+            # Of several keys, any is good.
+            secret = key.get_secret_value().split(",")[0] if key is not None else None
+            try:
+                yield BaselineServer(plan.settings.url, secret)
+            except SpecdashError as error:
+                if not child.exited(_ENDING_S):
+                    raise
+                raise SpecdashError(f"{error}; {_ended(child, name, plan)}") from None
+        finally:
+            child.stop(_STOP_S)
+
+
+def private_log() -> tempfile.TemporaryDirectory[str]:
+    """A directory for the engine's log, gone afterwards."""
+    return tempfile.TemporaryDirectory(prefix="specdash-baseline-")
+
+
+def _ended(child: Child, name: str, plan: LaunchPlan) -> str:
+    from specdash.backend.session import describe_exit
+
+    code = child.finish()
+    return f"{name} ended with {describe_exit(code)}: {last_words(plan.log, code)}"
+
+
+def _wait_healthy(child: Child, plan: LaunchPlan, start_s: float, name: str) -> None:
+    from specdash.control.apply.steps import healthy
+
+    deadline = time.monotonic() + start_s
+    while not healthy(plan.settings.url):
+        if child.exited():
+            raise SpecdashError(_ended(child, name, plan))
+        if time.monotonic() > deadline:
+            raise SpecdashError(f"{name} was not ready within {start_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def last_words(log: str, exit_code: int | None = None) -> str:
+    """Why an engine ended, or runs without speculation, from its log: the known cause, else what it said last."""
+    from specdash.llama.start_failures import explain
+
+    lines = [line for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    cause = explain(lines, exit_code)
+    if cause is not None:
+        return f"{cause.because}; {cause.fix}"
+    errors = [line for line in lines if " E " in line or "error" in line.lower()]
+    return "; ".join((errors or lines)[-2:]) or "it printed nothing"
+
+
+class InPlace:
+    """Switches speculation of the backend's service off, by an apply, and back on, by a rollback of that apply."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        options: ApplyOptions,
+        on_progress: Callable[[ApplyProgress], None],
+        env: Mapping[str, str] = os.environ,
+        *,
+        guard: Guard = lambda _: nullcontext(),
+    ) -> None:
+        """`guard` is around the apply that switches it off: signals that cancel it."""
+        self._deployment = deployment
+        # What is measured without speculation goes back at once: it need not have stood first.
+        self._options = replace(options, settle_s=0)
+        self._on_progress = on_progress
+        self._env = env
+        self._guard = guard
+        self.applied: ApplyRecord | None = None
+
+    def plan(self) -> ApplyPlan:
+        """What would be done. Raises `ServiceError` without a service, `InputError` for an env file that cannot be
+        read."""
+        from specdash.control.apply.apply import plan_apply
+        from specdash.core.changes import Role
+
+        return plan_apply(self._deployment, {Role.BACKEND: {SPEC_TYPE: OFF}}, env=self._env)
+
+    def switch_off(self, plan: ApplyPlan) -> BaselineServer:
+        """Apply the plan, unless it changes nothing. Raises `SpecdashError` when it fails: all is as before then."""
+        from specdash.control.apply.apply import Apply
+        from specdash.core.changes import ApplyOutcome
+
+        if not plan.empty:
+            apply = Apply(plan, self._options, self._on_progress, self._env)
+            with self._guard(apply):
+                record = apply.run()
+                self.applied = record if record.outcome is ApplyOutcome.APPLIED else None
+            if self.applied is None:
+                raise apply.error or SpecdashError(f"speculation could not be switched off: {record.reason}")
+            if apply.cancelled:
+                raise KeyboardInterrupt
+        return self._place()
+
+    def switch_back(self) -> ApplyRecord | None:
+        """Undo what was applied; None when there is nothing to undo. The record tells how that ended."""
+        from specdash.control.apply.apply import Apply, plan_rollback
+
+        if self.applied is None:
+            return None
+        plan = plan_rollback(self._deployment, self.applied.number, env=self._env)
+        record = Apply(plan, self._options, self._on_progress, self._env).run()
+        self.applied = None
+        return record
+
+    def _place(self) -> BaselineServer:
+        from specdash.backend.settings import settings_from_env
+        from specdash.control.apply.plan import service_of
+        from specdash.control.env_store import read_env
+        from specdash.core.changes import Role
+
+        service = service_of(self._deployment, Role.BACKEND)
+        settings = settings_from_env(read_env(service.env_file).values)
+        key = settings.secrets.get("api-key")
+        return BaselineServer(settings.url, key.get_secret_value().split(",")[0] if key is not None else None)

@@ -1,0 +1,1 @@
+"""Configurations against each other, boot by boot: A/B, sweep, matrix."""

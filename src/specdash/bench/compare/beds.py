@@ -1,0 +1,297 @@
+"""Where configurations are tried: the service itself, through applies, or an engine beside it. See `samples.Bed`.
+
+Whatever becomes of a trial, the service ends as it was before the first: `ServiceBed` notes it on the disk before it
+touches anything (`control.trial`), and a process that is killed leaves that note to `specdash recover`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.bench.load.samples import BootFailedError, EngineAddress
+from specdash.control.apply import trial
+from specdash.control.apply.apply import Apply, ApplyOptions, NotRestoredError, restored
+from specdash.control.apply.engine import recorded_engine, service_promise
+from specdash.control.apply.plan import service_of
+from specdash.control.env_store import read_env
+from specdash.core.changes import ApplyOutcome, ApplyStep, Role
+from specdash.core.errors import ConflictError, ServiceError, SpecdashError, errors
+from specdash.llama.start_failures import out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from specdash.backend.launch import LaunchPlan
+    from specdash.backend.start_check import ServerPromise
+    from specdash.control.apply.plan import ApplyPlan
+    from specdash.control.services.services import Deployment
+    from specdash.core.changes import ApplyProgress, ApplyRecord
+
+    Guard = Callable[[Apply], AbstractContextManager[object]]
+    """What is around an apply of a trial: signals that cancel it, and end nothing once it undoes."""
+
+_OWN_FAULT = (
+    ApplyStep.PREFLIGHT,
+    ApplyStep.RESTART,
+    ApplyStep.HEALTH,
+    ApplyStep.SPECULATION,
+    ApplyStep.PROBE,
+    ApplyStep.REQUEST,
+    ApplyStep.SETTLE,
+)
+"""The steps at which an apply fails because of what it applies."""
+_START_S = 600.0
+_NOTICED_S = 0.5
+"""From the note of a trial to its first restart: dashboards look for it more often than that, and know whose it is."""
+
+
+class ServiceBed:
+    """Configurations on the real service, one apply each; clients that come through the proxy wait meanwhile.
+
+    Every boot is a restart, also of what runs already. Not for several threads.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        options: ApplyOptions | None = None,
+        on_progress: Callable[[ApplyProgress], None] = lambda _: None,
+        env: Mapping[str, str] = os.environ,
+        *,
+        what: str = "bench",
+        guard: Guard = lambda _: nullcontext(),
+        restore_guard: Guard = lambda _: nullcontext(),
+    ) -> None:
+        """`what` is the command, for whoever finds the service on trial. Nothing is touched before the first boot."""
+        self._deployment = deployment
+        self._options = options or ApplyOptions()
+        self._on_progress = on_progress
+        self._env = env
+        self._what = what
+        self._guard = guard
+        self._restore_guard = restore_guard
+        self._trial: trial.Trial | None = None
+        self._begins = False
+        self._step: tuple[int | None, int | None] = (None, None)
+        self.records: list[ApplyRecord] = []
+        """The applies so far, those that failed and the one that restored too."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The settings over which configurations are laid: the service's own. Holds secrets."""
+        if self._trial is not None:
+            return self._trial.values
+        return read_env(service_of(self._deployment, Role.BACKEND).env_file).values
+
+    @property
+    def file(self) -> str:
+        return str(service_of(self._deployment, Role.BACKEND).env_file)
+
+    @property
+    def words(self) -> str:
+        service = service_of(self._deployment, Role.BACKEND)
+        return f"the service {service.name}"
+
+    def check(self) -> None:
+        """Raise `SpecdashError` where no trial can be made: no service, not running, another apply or trial."""
+        service = service_of(self._deployment, Role.BACKEND)
+        if not service.status().alive:
+            raise ServiceError(
+                f"{service.name} does not run, so it could not be put back as it is; start it with `specdash services "
+                "start backend`, or leave --service out"
+            )
+        if self._trial is not None:
+            return
+        trial.refuse_during_trial(self._env)
+        engine = recorded_engine(service, self._env)
+        if engine is not None and engine.digest not in (None, read_env(service.env_file).digest):
+            raise ConflictError(
+                f"{service.env_file} was edited since {service.name} was started, so what runs now could not be put "
+                f"back; bring the edits into force first, with `specdash services restart backend`"
+            )
+
+    @contextmanager
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
+        """See `samples.Bed`. What was booted goes on serving until the next boot, or until `restore`."""
+        if self._trial is None:
+            self.check()
+            self._begins = True
+            self._trial = trial.begin(service_of(self._deployment, Role.BACKEND), self._what, self._env)
+            time.sleep(_NOTICED_S)
+        try:
+            number, planned = self._step
+            self._trial, plan = trial.plan_trial(
+                self._trial, self._deployment, configuration, self._env, boot=number, planned=planned
+            )
+        except ConflictError:
+            self._give_up()
+            raise
+        if plan.refused:
+            from specdash.control.preflight.memory import RULES as MEMORY_RULES
+
+            refusals = errors(plan.findings)
+            short = any(refusal.rule in MEMORY_RULES for refusal in refusals)
+            raise BootFailedError("; ".join(refusal.line for refusal in refusals), out_of_memory=short)
+        self._judge(*self._run(plan, self._guard))
+        yield self._place()
+
+    def announce(self, number: int | None, planned: int | None = None) -> None:
+        """See `samples.Bed`. Dashboards on the service show it."""
+        self._step = number, planned
+
+    def restore(self) -> None:
+        """Put the original back, and verify it. Raises `NotRestoredError` when it does not come back, `ConflictError`
+        when somebody else changed the env file, which is left as it is then."""
+        if self._trial is None and self._begins:
+            # A Ctrl-C just after the note was made has kept us from remembering it.
+            noted = trial.read_trial(self._env)
+            self._trial = noted if noted is not None and noted.ours else None
+        if self._trial is None:
+            return
+        try:
+            restored(self._trial, self._deployment, lambda plan: self._run(plan, self._restore_guard)[0], self._env)
+        except ConflictError:
+            self._trial = None
+            raise
+        self._trial = None
+
+    def _run(self, plan: ApplyPlan, guard: Guard) -> tuple[ApplyRecord, Apply]:
+        apply = Apply(plan, self._options, self._on_progress, self._env)
+        with guard(apply):
+            record = apply.run()
+            self.records.append(record)
+        return record, apply
+
+    def _judge(self, record: ApplyRecord, apply: Apply) -> None:
+        """Raise what an apply that did not go well means, or that somebody asked for the end meanwhile."""
+        if record.outcome is ApplyOutcome.ROLLBACK_FAILED:
+            raise NotRestoredError(record.reason)
+        if apply.cancelled:
+            # Also where it came too late for this apply: the trial goes on with nothing.
+            raise KeyboardInterrupt
+        if record.outcome is ApplyOutcome.APPLIED:
+            return
+        error = apply.error
+        if record.failed_step in _OWN_FAULT and not isinstance(error, ConflictError):
+            lines = f" ({'; '.join(record.log_lines[-2:])})" if record.log_lines else ""
+            raise BootFailedError(f"{record.reason}{lines}", out_of_memory=out_of_memory(record.log_lines))
+        raise error or SpecdashError(record.reason)
+
+    def _give_up(self) -> None:
+        """Somebody else's version is in the file: it stays, and nothing is to be put back."""
+        trial.end(self._env)
+        self._trial = None
+
+    def _place(self) -> EngineAddress:
+        service = service_of(self._deployment, Role.BACKEND)
+        promised = service_promise(service, read_env(service.env_file).values, self._env)
+        engine = recorded_engine(service, self._env)
+        url = engine.url if engine is not None else promised.url
+        return EngineAddress(url, promised.key, log=engine.log if engine is not None else promised.log)
+
+
+class OwnBed:
+    """Engines of our own, one at a time, from the settings of an env file; nothing of them is left afterwards."""
+
+    def __init__(
+        self,
+        env_file: str,
+        directory: Path,
+        *,
+        engine: str | None = None,
+        force: bool = False,
+        start_s: float = _START_S,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Logs go into `directory`. `force` leaves out the question whether memory suffices. Raises `InputError` for
+        an env file that cannot be read."""
+        from specdash.backend.launch import read_env_file
+
+        self.values: dict[str, str] = read_env_file(env_file)
+        """The settings over which configurations are laid. Holds secrets."""
+        self.file = env_file
+        self._directory = directory
+        self._engine = engine
+        self._force = force
+        self._start_s = start_s
+        self._env = env
+        self._boots = 0
+
+    @property
+    def words(self) -> str:
+        return f"engines of our own from {self.file}"
+
+    @contextmanager
+    def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
+        """See `samples.Bed`. The engine ends with the context; one that crashes meanwhile is a `BootFailedError`."""
+        from specdash.bench.baseline.baseline_engine import last_words, own_engine
+        from specdash.control.apply.steps import StepFailedError, check_speculation
+
+        self._boots += 1
+        plan = self._planned(configuration)
+        log = Path(plan.log)
+        is_up = False
+        try:
+            with own_engine(plan, start_s=self._start_s, name="the engine") as place:
+                try:
+                    check_speculation(place.url, self._promise(plan))
+                except StepFailedError as error:
+                    raise SpecdashError(f"{error}: {last_words(plan.log)}") from None
+                is_up = True
+                try:
+                    yield EngineAddress(place.url, place.key, log=plan.log)
+                except SpecdashError as error:
+                    raise _FromInsideError(error) from error
+        except _FromInsideError as inside:
+            raise inside.error from None
+        except SpecdashError as error:
+            # `own_engine` says so of an engine that ended by itself.
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ()
+            raise BootFailedError(str(error), out_of_memory=out_of_memory(lines)) from None
+        finally:
+            if is_up:
+                log.unlink(missing_ok=True)
+
+    def announce(self, number: int | None, planned: int | None = None) -> None:
+        """Nobody watches an engine of our own."""
+
+    def restore(self) -> None:
+        """Nothing was changed."""
+
+    def _planned(self, configuration: Mapping[str, str]) -> LaunchPlan:
+        from specdash.bench.baseline.baseline_engine import memory_problem, plan_beside
+
+        values = laid_over(self.values, configuration)
+        log = self._directory / f"engine-{self._boots}.log"
+        try:
+            plan = plan_beside(values, self.file, log, "bench", engine=self._engine, env=self._env, metrics=True)
+        except SpecdashError as error:
+            raise BootFailedError(str(error)) from None
+        problem = None if self._force else memory_problem(plan, values, self._env)
+        if problem is not None:
+            words = f"it does not fit beside what runs now: {problem}; --force tries it all the same"
+            raise BootFailedError(words, out_of_memory=True)
+        return plan
+
+    def _promise(self, plan: LaunchPlan) -> ServerPromise:
+        from specdash.backend.start_check import promise_of
+
+        return promise_of(plan.settings, self._env)
+
+
+class _FromInsideError(SpecdashError):
+    """Carries an error of whoever uses the place past `own_engine`."""
+
+    def __init__(self, error: SpecdashError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def laid_over(values: Mapping[str, str], configuration: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the configuration over them; an empty value unsets a key."""
+    return {key: value for key, value in {**values, **configuration}.items() if value != "" or key not in configuration}

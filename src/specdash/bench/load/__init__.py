@@ -1,0 +1,1 @@
+"""Asking a server and timing what comes back: prompts, schedules, clients, and the figures of what was measured."""

@@ -1,0 +1,230 @@
+"""One streamed turn of the Anthropic Messages API, as a client of a running proxy sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.llama.chat import ChatClient
+from specdash.llama.server_answers import error_message, mapping
+from specdash.system import http
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSeen:
+    """What came of one turn. `error` is one line, or None; `calls` are names with inputs, None where not whole JSON.
+
+    Durations are seconds; `ttft_s` runs to the first content.
+    """
+
+    duration_s: float
+    ttft_s: float | None = None
+    text: str = ""
+    calls: tuple[tuple[str, Any], ...] = ()
+    stop_reason: str | None = None
+    output_tokens: int | None = None
+    error: str | None = None
+
+
+def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: float) -> TurnSeen:
+    """Stream one turn to its end; `silence_s` bounds each wait for data. Whatever goes wrong is told in `error`."""
+    started = time.perf_counter()
+    try:
+        with http.opened(
+            url, "/v1/messages", body={**body, "stream": True}, headers=headers, timeout=silence_s
+        ) as answer:
+            if answer.status != 200:
+                return TurnSeen(time.perf_counter() - started, error=_refusal(answer.status, http.whole(answer)))
+            return _read(http.events(http.blocks(answer)), started)
+    except OSError as problem:
+        return TurnSeen(time.perf_counter() - started, error=f"{type(problem).__name__}: {http.words(problem)}")
+
+
+def _refusal(status: int, body: bytes) -> str:
+    return f"HTTP {status}: {error_message(body) or body[:200].decode('utf-8', 'replace')}"
+
+
+def _read(told: Iterable[bytes], started: float) -> TurnSeen:
+    text: list[str] = []
+    calls: list[list[str]] = []
+    ttft: float | None = None
+    stop_reason: str | None = None
+    output_tokens: int | None = None
+    error: str | None = "the stream ended without message_stop"
+    for event in map(json.loads, told):
+        kind = event["type"]
+        if kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            calls.append([event["content_block"]["name"], ""])
+        elif kind == "content_block_delta":
+            ttft = ttft if ttft is not None else time.perf_counter() - started
+            text.append(event["delta"].get("text", ""))
+            if calls:
+                calls[-1][1] += event["delta"].get("partial_json", "")
+        elif kind == "message_delta":
+            stop_reason = event["delta"]["stop_reason"]
+            output_tokens = event["usage"]["output_tokens"]
+        elif kind == "message_stop":
+            error = None
+        elif kind == "error":
+            error = f"{event['error']['type']}: {event['error']['message']}"
+    made = tuple((name, _json(arguments or "{}")) for name, arguments in calls)
+    return TurnSeen(time.perf_counter() - started, ttft, "".join(text), made, stop_reason, output_tokens, error)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+# Clients that keep a proxy busy without pause, and remember every request that did not end as it should.
+
+
+WAYS = ("messages, streamed", "messages, whole", "chat, streamed", "chat, whole")
+_MODEL = "claude-specdash-storm"
+_TIMEOUT_S = 600.0
+_PROMPT = "Write a function that adds two numbers, then a test of it."
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSeen:
+    """One request as its client saw it. `at` is Unix time of its start, durations are seconds; `error` is one line."""
+
+    way: str
+    at: float
+    duration_s: float
+    error: str | None
+
+
+class Clients:
+    """`count` threads that ask one request after the other, in all the ways there are. Use as a context manager."""
+
+    def __init__(self, url: str, count: int, *, max_tokens: int = 32) -> None:
+        self._url = url
+        self._max_tokens = max_tokens
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._live, args=(number,), name=f"client {number}") for number in range(count)
+        ]
+        self.seen: list[RequestSeen] = []
+        """Every request that ended; appended to by the clients."""
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let running requests end, then stop."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def errors(self) -> list[RequestSeen]:
+        return [request_seen for request_seen in self.seen if request_seen.error is not None]
+
+    def _live(self, number: int) -> None:
+        turn = number
+        while not self._ended.is_set():
+            way = WAYS[turn % len(WAYS)]
+            turn += 1
+            at, started = time.time(), time.perf_counter()
+            error = self._ask(way, number)
+            self.seen.append(RequestSeen(way, at, time.perf_counter() - started, error))
+
+    def _ask(self, way: str, number: int) -> str | None:
+        body: dict[str, Any] = {
+            "model": _MODEL,
+            "max_tokens": self._max_tokens,
+            "messages": [{"role": "user", "content": f"{_PROMPT} ({number})"}],
+        }
+        if way == WAYS[0]:
+            return ask(self._url, body, {}, _TIMEOUT_S).error
+        if way == WAYS[1]:
+            return self._fault("/v1/messages", body, "stop_reason")
+        if way == WAYS[3]:
+            return self._fault("/v1/chat/completions", body, "choices")
+        answer = ChatClient(self._url, silence_s=_TIMEOUT_S).ask({**body, "stream": True})
+        whole = answer.ended and answer.finish is not None
+        return answer.error or (None if whole else "the stream ended before its end was said")
+
+    def _fault(self, path: str, body: dict[str, Any], wanted: str) -> str | None:
+        try:
+            answer = http.ask(self._url, path, body=body, timeout=_TIMEOUT_S)
+        except OSError as problem:
+            return f"{type(problem).__name__}: {http.words(problem)}"
+        if answer.status == 200 and mapping(answer.json).get(wanted):
+            return None
+        return f"HTTP {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+
+
+# Judges a tool turn by what the client sees: is the text free of broken tool syntax, and is every call usable?
+#
+# Independent of the proxy's own detection, so that one can be held against the other. Structure decides, not words:
+# text in code spans and fences, and prose that names a tag inside a line, is what a model may well write.
+
+_FENCE = re.compile(r"^(`{3,}|~{3,}).*?(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
+_OPENING = re.compile(
+    r"^[ \t]*(?:<tool_call>|<function_calls?>|<function=\w|<invoke name=|<parameter(?:=\w| name=)|<\|tool_call|"
+    r"\[TOOL_CALLS?\])",
+    re.MULTILINE,
+)
+_CLOSING = r"</(?:tool_call|function_calls?|function|invoke|parameter|think|agentic-protocol)>"
+_ORPHAN = re.compile(rf"^[ \t]*{_CLOSING}|{_CLOSING}[ \t]*$", re.MULTILINE)
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+
+
+def visible_fault(text: str, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """What is wrong with visible text: the tool syntax that leaked into it, or None."""
+    prose = _SPAN.sub("", _FENCE.sub("", text))
+    for pattern in (_OPENING, _ORPHAN):
+        if (found := pattern.search(prose)) is not None:
+            return f"tool syntax in the text: {found.group().strip()}"
+    if _is_bare_call(text.strip(), {str(tool["name"]) for tool in tools}):
+        return "a tool call written as JSON text"
+    return None
+
+
+def call_fault(name: str, arguments: Any, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    """What makes a call unusable: an unknown tool, a missing or mistyped argument; None for a good one."""
+    schema = next((tool["input_schema"] for tool in tools if tool["name"] == name), None)
+    if schema is None:
+        return f"unknown tool {name!r}"
+    if not isinstance(arguments, dict):
+        return f"{name}: its input is no object"
+    for field in schema.get("required", ()):
+        if field not in arguments:
+            return f"{name}: {field} is missing"
+    for field, value in arguments.items():
+        kind = _KINDS.get(schema.get("properties", {}).get(field, {}).get("type", ""))
+        mistyped = kind is not None and not isinstance(value, kind)
+        if mistyped or (isinstance(value, bool) and kind not in (None, bool)):
+            return f"{name}: {field} is of the wrong type"
+    return None
+
+
+def _is_bare_call(text: str, names: set[str]) -> bool:
+    if not text.startswith("{"):
+        return False
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return False
+    return bool(value.get("name") in names and ("arguments" in value or "parameters" in value))

@@ -1,0 +1,1 @@
+"""A recorded session of an agent, asked again call by call."""

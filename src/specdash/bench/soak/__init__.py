@@ -1,0 +1,1 @@
+"""Hours of turns through the proxy, and what grows meanwhile."""

@@ -1,0 +1,1 @@
+"""Applies in a row, good and bad, while clients never stop asking."""

@@ -1,0 +1,1 @@
+"""Outputs with and without speculation, compared token by token."""

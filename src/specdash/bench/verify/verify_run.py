@@ -1,0 +1,614 @@
+"""Runs a verification: the baseline's answers, the candidate's, and the baseline again where they differ."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.bench.baseline.baseline_engine import (
+    last_words,
+    memory_problem,
+    on_free_port,
+    own_engine,
+    plan_beside,
+    without_speculation,
+)
+from specdash.bench.verify.verify import (
+    EPSILON,
+    LEAST_TOKENS,
+    Agreement,
+    GreedyAnswer,
+    SendMode,
+    VerifiedAnswer,
+    VerifyReport,
+    VerifySide,
+    Weights,
+    against_itself,
+    first_difference,
+    judge,
+)
+from specdash.core.errors import InputError, RefusedError, SpecdashError
+from specdash.llama.blocking import BlockingClient
+from specdash.llama.server_answers import integer, mapping, natural
+from specdash.system.data import dataclass
+from specdash.system.http import Cancel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from specdash.backend.launch import LaunchPlan
+    from specdash.bench.verify.verify import VerifyPrompt
+    from specdash.core.readings import Slots
+
+    Opening = Callable[[], AbstractContextManager["VerifyServer"]]
+    """Brings a server up, or connects to one; it is gone, or left alone, afterwards."""
+
+
+# A llama-server as `specdash verify` uses it: greedy answers as token ids, and what it thinks of a place in a text.
+
+SILENCE_S = 600.0
+"""An answer may take so long: it comes whole."""
+LIKELY = 128
+"""How many of the likely tokens are looked at for the two in question."""
+SEED = 1
+GREEDY: Mapping[str, Any] = {
+    "temperature": 0.0, "top_k": 1, "seed": SEED, "ignore_eos": True, "stream": False, "return_tokens": True,
+    "samplers": ["top_k", "temperature"],
+}  # fmt: skip
+"""The same for everybody; without the end of text, so that all answers are as long as was asked."""
+
+
+@dataclass(slots=True)
+class VerifyServer:
+    """One running server. Use as a context manager; `close` makes a waiting request fail."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    name: str = "the server"
+    limit_s: float = SILENCE_S
+    slots: Slots = field(init=False)
+    model: str = field(init=False)
+    build: str = field(init=False)
+    _client: BlockingClient = field(init=False, repr=False)
+    _cancel: Cancel = field(init=False, repr=False, default_factory=Cancel)
+
+    def __post_init__(self) -> None:
+        """Raises `UnreachableError` when nobody answers, `SpecdashError` when it is no llama-server of today."""
+        self._client = BlockingClient(self.url, self.key, cancel=self._cancel)
+        props = self._client.props()
+        if props.role == "router":
+            raise RefusedError(f"{self.url} is a router; name one of its models' own servers")
+        self.slots = self._client.slots()
+        self.model = props.model_path or props.model_alias or ""
+        self.build = props.build_info or ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; the server stops what it was asked for."""
+        self._cancel()
+
+    @property
+    def speculates(self) -> bool | None:
+        """Whether its slots draft; None where it does not tell."""
+        told = self.slots.drafting
+        return all(told) if told is not None else None
+
+    @property
+    def slot_context(self) -> int | None:
+        """Tokens that fit into one slot, where it tells."""
+        return self.slots.least_context
+
+    def tokenised(self, text: str) -> tuple[int, ...]:
+        """The text as this server's tokens, with what stands at the beginning of any text."""
+        with self._answering():
+            found = self._client.tokens(text)
+        if not found:
+            raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
+        return tuple(found)
+
+    def templated(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The prompt that the model's chat template makes of messages and tools."""
+        with self._answering():
+            found = self._client.prompt(messages, tools)
+        if found is None:
+            raise SpecdashError(f"{self.url}/apply-template gave no prompt")
+        return found
+
+    def text(self, tokens: Sequence[int]) -> str:
+        told = self._client.look("/detokenize", {"tokens": list(tokens)}).json
+        found = mapping(told).get("content")
+        return found if isinstance(found, str) else ""
+
+    def answer(self, prompt: Sequence[int], tokens: int, *, cached: bool = False) -> GreedyAnswer:
+        """The greedy answer of just so many tokens. Raises `SpecdashError` saying what went wrong."""
+        told = self._complete(prompt, tokens, cached=cached)
+        found = told.get("tokens")
+        if not isinstance(found, list) or not all(isinstance(entry, int) for entry in found):
+            raise SpecdashError(f"{self.url}: its answers have no token ids; a newer llama.cpp gives them")
+        timings = mapping(told.get("timings"))
+        return GreedyAnswer(
+            tuple(found),
+            natural(timings.get("draft_n")) or 0,
+            natural(timings.get("draft_n_accepted")) or 0,
+            natural(timings.get("cache_n")) or 0,
+        )
+
+    def weights(self, text: Sequence[int], expected: int, got: int) -> Weights:
+        """What it thinks of two tokens after the text, which it reads anew as one prompt. Draftless by nature."""
+        told = self._complete(text, 1, n_probs=LIKELY)
+        places = told.get("completion_probabilities")
+        place = mapping(places[0]) if isinstance(places, list) and places else {}
+        likely = place.get("top_logprobs")
+        if not isinstance(likely, list):
+            raise SpecdashError(f"{self.url}: its answers have no probabilities; a newer llama.cpp gives them")
+        found = {integer(mapping(entry).get("id")): _logprob(mapping(entry).get("logprob")) for entry in likely}
+        return Weights(found.get(expected), found.get(got), integer(place.get("id")))
+
+    def _complete(self, prompt: Sequence[int], tokens: int, *, cached: bool = False, **more: Any) -> dict[str, Any]:
+        body = {**GREEDY, "prompt": list(prompt), "n_predict": tokens, "cache_prompt": cached, **more}
+        return self._client.complete(body, self.limit_s, self.name)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._client.unreachable(error) from None
+
+
+def _logprob(value: object) -> float | None:
+    """None also for what cannot be a log probability, such as that of a NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 0.01:
+        return None
+    return float(value)
+
+
+def together(server: VerifyServer, prompts: Sequence[Sequence[int]], tokens: int, at_once: int) -> list[GreedyAnswer]:
+    """The answers to all prompts, `at_once` of them at a time. Ctrl-C ends it: the server's connections are closed.
+
+    Threads of the daemon kind: nobody waits for an answer that nobody wants any more.
+    """
+    results: list[GreedyAnswer | BaseException | None] = [None] * len(prompts)
+    waiting = list(range(len(prompts)))[::-1]
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                number = waiting.pop()
+            try:
+                results[number] = server.answer(prompts[number], tokens)
+            except BaseException as error:  # noqa: BLE001 - told to whoever waits
+                results[number] = error
+                return
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(at_once, len(prompts)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)
+    except BaseException:
+        server.close()
+        raise
+    failed = [result for result in results if isinstance(result, BaseException)]
+    if failed:
+        raise failed[0]
+    return [result for result in results if isinstance(result, GreedyAnswer)]
+
+
+# The two servers of a verification: engines of our own from an env file, or servers that run already.
+
+
+_OUR_OWN = ("host", "port", "slots", "metrics", "parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """A server that runs already, and is left as it is. `key` is its API key, the secret itself."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    name: str = "the server"
+
+    @property
+    def words(self) -> str:
+        return self.url
+
+    @property
+    def steady(self) -> frozenset[str]:
+        """Nothing is known of its settings."""
+        return frozenset()
+
+    @contextmanager
+    def open(self, limit_s: float) -> Iterator[VerifyServer]:
+        with VerifyServer(self.url, self.key, self.name, limit_s) as server:
+            yield server
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedEngine:
+    """An engine that is started for the verification alone. `values` are the env that it comes of, secrets included."""
+
+    plan: LaunchPlan
+    values: Mapping[str, str] = field(repr=False)
+    name: str = "the server"
+
+    @property
+    def words(self) -> str:
+        """For people: the engine, and how it speculates."""
+        told = " ".join(f"{name}={value}" for name, value in self.plan.speculation if name != "spec-draft-model")
+        draft = self.plan.settings.draft_model
+        return f"{self.plan.engine.words}, {told or 'no speculation'}{f' with {Path(draft).name}' if draft else ''}"
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether acceptance is drawn, and not found out."""
+        return any(name.startswith("spec-synth-") for name in self.plan.settings.parameters)
+
+    @property
+    def steady(self) -> frozenset[str]:
+        """What of the settings makes answers reproducible: see `verify.advice`."""
+        settings = self.plan.settings
+        apart = "kv-unified" in settings.parameters and settings.value("kv-unified") is False
+        plain = settings.value("flash-attn") in ("off", False)
+        return frozenset(name for name, holds in (("kv-unified", apart), ("flash-attn", plain)) if holds)
+
+    def check_memory(self) -> None:
+        """Raise `RefusedError` when it does not fit into memory beside what runs now."""
+        problem = memory_problem(self.plan, self.values)
+        if problem is not None:
+            raise RefusedError(
+                f"{self.name} does not fit beside what runs now: {problem}; stop the service meanwhile, or say --force"
+            )
+
+    @contextmanager
+    def open(self, limit_s: float) -> Iterator[VerifyServer]:
+        """Start it, and stop it afterwards."""
+        plan = on_free_port(self.plan, "verify")
+        with (
+            own_engine(plan, name=self.name) as place,
+            VerifyServer(place.url, place.key, self.name, limit_s) as server,
+        ):
+            if server.speculates is False and plan.settings.spec_types:
+                raise SpecdashError(
+                    f"{self.name} runs without speculation although {','.join(plan.settings.spec_types)} was asked "
+                    f"for, so there is nothing to compare: {last_words(plan.log)}"
+                )
+            yield server
+
+
+def own_candidate(
+    values: Mapping[str, str], env_file: str, *, engine: str | None, parallel: int | None, log: Path
+) -> OwnedEngine:
+    """An engine of the env's settings. Raises `SpecdashError` for what the backend itself would refuse."""
+    plan = plan_beside(values, env_file, log, "verify", engine=engine, **_slots(parallel))
+    return OwnedEngine(plan, values, "the candidate")
+
+
+def own_baseline(
+    values: Mapping[str, str], env_file: str, *, engine: str | None, parallel: int | None, log: Path
+) -> OwnedEngine:
+    """An engine of the env's settings but for speculation."""
+    plan = plan_beside(values, env_file, log, "verify", engine=engine, speculates=False, **_slots(parallel))
+    return OwnedEngine(plan, {**values, "LLAMA_SPEC_TYPE": "none"}, "the baseline")
+
+
+def _slots(parallel: int | None) -> dict[str, Any]:
+    return {} if parallel is None else {"parallel": parallel}
+
+
+def unlike(baseline: OwnedEngine, candidate: OwnedEngine) -> list[str]:
+    """In what the two differ beside speculation: one line a parameter."""
+    plain = without_speculation(candidate.plan.settings)
+    before, after = baseline.plan.settings, plain
+    names = [name for name in {**before.parameters, **after.parameters} if name not in _OUR_OWN]
+    return [
+        f"{name} is {before.value(name)} in the baseline and {after.value(name)} in the candidate"
+        for name in names
+        if before.value(name) != after.value(name)
+    ]
+
+
+TOKENS = 256
+SPARE_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyEffort:
+    """How much to compare. `parallel` None: as many requests at once as both servers have slots."""
+
+    tokens: int = TOKENS
+    parallel: int | None = None
+    runs: int = 1
+    epsilon: float = EPSILON
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyStep:
+    """One report of progress: what is done now, the share that is done, seconds left where they can be told."""
+
+    words: str
+    share: float
+    left_s: float | None = None
+
+
+@dataclass(slots=True)
+class ServerFacts:
+    """What is known of one server once it answered."""
+
+    url: str = ""
+    model: str = ""
+    build: str = ""
+    slots: int = 0
+    speculates: bool | None = None
+
+
+@dataclass(slots=True)
+class Verification:
+    """One verification. `report` fills as it goes; the tokens stay here, for showing what is around a difference."""
+
+    prompts: tuple[VerifyPrompt, ...]
+    effort: VerifyEffort
+    on_step: Callable[[VerifyStep], None]
+    done: frozenset[str] = frozenset()
+    """What makes answers reproducible and is set on both sides already: see `verify.advice`."""
+    report: VerifyReport = field(default_factory=VerifyReport)
+    facts: dict[VerifySide, ServerFacts] = field(default_factory=dict)
+    tokens: list[tuple[int, ...]] = field(default_factory=list)
+    """The prompts as token ids."""
+    texts: dict[tuple[int, ...], str] = field(default_factory=dict)
+    """What short runs of tokens around differences say."""
+    _answers: list[tuple[VerifySide, SendMode, int, int, GreedyAnswer]] = field(default_factory=list)
+    _opinions: dict[tuple[int, tuple[int, ...]], Weights] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+    _done: float = 0.0
+    _work: float = 1.0
+    at_once: int = 1
+
+    def run(self, baseline: Opening, candidate: Opening) -> None:
+        """Do it all. Raises `SpecdashError`; after that, as after Ctrl-C, `report` has what was found by then."""
+        self._plan(self.effort.parallel or 2)
+        try:
+            self._told("starting the baseline")
+            with baseline() as server:
+                self._know(VerifySide.BASELINE, server)
+                self._tokenise(server)
+                self._ask_all(VerifySide.BASELINE, server)
+            self._told("starting the candidate")
+            with candidate() as server:
+                self._know(VerifySide.CANDIDATE, server)
+                self._ask_all(VerifySide.CANDIDATE, server)
+                self._ask_opinions(server)
+            if self._differing():
+                self._told("starting the baseline again, to weigh the differences")
+                with baseline() as server:
+                    self._settle(server)
+            else:
+                self._settle(None)
+            if self._unasked():
+                self._told("starting the candidate again, to ask about a difference")
+                with candidate() as server:
+                    self._ask_late(server)
+        except BaseException:
+            self.report.stopped = True
+            self._settle_cheaply()
+            raise
+
+    def _plan(self, at_once: int) -> None:
+        ways = [SendMode.SEQUENTIAL, SendMode.SEQUENTIAL, SendMode.CACHED, SendMode.PARALLEL]
+        each = [1.0, 1.0, 1.0, 1.0 / at_once**0.5]
+        runs = self.effort.runs
+        self._work = len(self.prompts) * (sum(each[:2]) + sum(each[2:]) + runs * sum(each[1:])) * 1.02
+        self.report.planned = len(self.prompts) * runs * (len(ways) - 1)
+
+    def _know(self, side: VerifySide, server: VerifyServer) -> None:
+        self.facts[side] = ServerFacts(
+            server.url, server.model, server.build, len(server.slots.slots), server.speculates
+        )
+        if side is VerifySide.BASELINE and server.speculates:
+            raise InputError(f"{server.name} speculates, so it is no baseline; start it with LLAMA_SPEC_TYPE=none")
+        if side is VerifySide.CANDIDATE and server.speculates is False:
+            self.report.notes.append("the candidate does not speculate: this compares the engine with itself")
+        if server.speculates is None:
+            self.report.notes.append(f"{server.name} does not tell whether it speculates; a newer llama.cpp does")
+        self.at_once = self.effort.parallel or min(facts.slots for facts in self.facts.values())
+        most = min(facts.slots for facts in self.facts.values())
+        if self.at_once > most:
+            self.report.notes.append(f"{server.name} has {most} slots: {most} requests at once, not {self.at_once}")
+            self.at_once = most
+        room = server.slot_context
+        for prompt, tokens in zip(self.prompts, self.tokens, strict=False):
+            _check_room(prompt, tokens, self.effort.tokens, room, server.name)
+
+    def _tokenise(self, server: VerifyServer) -> None:
+        for prompt in self.prompts:
+            text = server.templated(prompt.messages) if prompt.messages else prompt.text
+            tokens = server.tokenised(text)
+            _check_room(prompt, tokens, self.effort.tokens, server.slot_context, server.name)
+            self.tokens.append(tokens)
+        short = [
+            prompt.name for prompt, tokens in zip(self.prompts, self.tokens, strict=True) if len(tokens) < LEAST_TOKENS
+        ]
+        if short:
+            self.report.notes.append(
+                f"shorter than {LEAST_TOKENS} tokens, where some backends switch kernels: {', '.join(short)}"
+            )
+
+    def _ask_all(self, side: VerifySide, server: VerifyServer) -> None:
+        twice = side is VerifySide.BASELINE
+        for number in range(1, (max(2, self.effort.runs) if twice else self.effort.runs) + 1):
+            self._in_turn(side, SendMode.SEQUENTIAL, number, server)
+        for number in range(1, (1 if twice else self.effort.runs) + 1):
+            self._in_turn(side, SendMode.CACHED, number, server)
+            self._at_once(side, number, server)
+
+    def _in_turn(self, side: VerifySide, way: SendMode, number: int, server: VerifyServer) -> None:
+        for index, tokens in enumerate(self.tokens):
+            self._told(f"{side} {way}, {self.prompts[index].name}")
+            cached = way is SendMode.CACHED
+            if cached:
+                # So that the prompt is in the slot's cache, whichever slot and prompt came last.
+                server.answer(tokens, 1, cached=True)
+            self._keep(side, way, number, index, server.answer(tokens, self.effort.tokens, cached=cached), 1.0)
+
+    def _at_once(self, side: VerifySide, number: int, server: VerifyServer) -> None:
+        if self.at_once < 2:
+            return
+        indices = list(range(len(self.tokens)))
+        while len(indices) < self.at_once:
+            indices += indices[: self.at_once - len(indices)]
+        self._told(f"{side} {SendMode.PARALLEL}, {self.at_once} at once")
+        found = together(server, [self.tokens[index] for index in indices], self.effort.tokens, self.at_once)
+        for index, answer in zip(indices, found, strict=True):
+            self._keep(side, SendMode.PARALLEL, number, index, answer, self.at_once**-0.5)
+
+    def _keep(
+        self, side: VerifySide, way: SendMode, number: int, index: int, answer: GreedyAnswer, work: float
+    ) -> None:
+        if len(answer.tokens) != self.effort.tokens:
+            self.report.notes.append(
+                f"{side} {way}, {self.prompts[index].name}: {len(answer.tokens)} tokens, not {self.effort.tokens}"
+            )
+        self._answers.append((side, way, number, index, answer))
+        self._done += work
+
+    def _reference(self, index: int) -> GreedyAnswer:
+        return next(answer for side, _, _, at, answer in self._answers if side is VerifySide.BASELINE and at == index)
+
+    def _differing(self) -> bool:
+        return any(answer[4].tokens != self._reference(answer[3]).tokens for answer in self._answers)
+
+    def _ask_opinions(self, server: VerifyServer) -> None:
+        for side, _, _, index, answer in self._answers:
+            expected = self._reference(index).tokens
+            at = first_difference(expected, answer.tokens)
+            if side is VerifySide.BASELINE or at is None or at >= min(len(expected), len(answer.tokens)):
+                continue
+            key = (index, answer.tokens[: at + 1])
+            if key not in self._opinions:
+                self._told("asking the candidate about the differences")
+                text = (*self.tokens[index], *answer.tokens[:at])
+                self._opinions[key] = server.weights(text, expected[at], answer.tokens[at])
+
+    def _unasked(self) -> list[int]:
+        """Where in the report a real difference lies behind near ties, so that the candidate was not asked about it."""
+        return [
+            number
+            for number, run in enumerate(self.report.runs)
+            if run.side is VerifySide.CANDIDATE and run.verdict is Agreement.DAMAGED and len(run.differences) > 1
+        ]
+
+    def _ask_late(self, server: VerifyServer) -> None:
+        for number in self._unasked():
+            run = self.report.runs[number]
+            difference = run.differences[-1]
+            if difference.expected is None or difference.got is None:
+                continue
+            text = (*self.tokens[run.prompt], *run.answer.tokens[: difference.at])
+            told = server.weights(text, difference.expected, difference.got)
+            late = replace(difference, candidate_gap=told.gap, candidate_first=told.first)
+            self.report.runs[number] = replace(run, differences=(*run.differences[:-1], late))
+            self._note_texts(self.report.runs[number], server)
+
+    def _settle(self, server: VerifyServer | None) -> None:
+        """Judge everything; without a server where nothing differs."""
+        for side in VerifySide:
+            for one_side, way, number, index, answer in self._answers:
+                if one_side is not side or answer is self._reference(index):
+                    continue
+                run = self._judged(_unjudged(side, way, number, index, answer, self._reference(index)), server)
+                if side is VerifySide.CANDIDATE:
+                    run = against_itself(run, self.report.of(VerifySide.BASELINE))
+                self.report.runs.append(run)
+                self._note_texts(run, server)
+
+    def _judged(self, run: VerifiedAnswer, server: VerifyServer | None) -> VerifiedAnswer:
+        reference = self._reference(run.prompt)
+        at = first_difference(reference.tokens, run.answer.tokens)
+        if at is None or server is None:
+            return replace(run, verdict=Agreement.IDENTICAL, checked=run.length)
+        asked = server
+        prompt = self.tokens[run.prompt]
+
+        def weigh(prefix: tuple[int, ...], expected: int, got: int) -> Weights:
+            self._told(f"weighing {self.prompts[run.prompt].name} at token {len(prefix) + 1}")
+            return asked.weights((*prompt, *prefix), expected, got)
+
+        def resume(prefix: tuple[int, ...], left: int) -> tuple[int, ...]:
+            return asked.answer((*prompt, *prefix), left).tokens
+
+        own = (
+            self._opinions.get((run.prompt, run.answer.tokens[: at + 1])) if run.side is VerifySide.CANDIDATE else None
+        )
+        return judge(run, reference, weigh=weigh, resume=resume, candidate=own, epsilon=self.effort.epsilon)
+
+    def _note_texts(self, run: VerifiedAnswer, server: VerifyServer | None) -> None:
+        if server is None:
+            return
+        for difference in run.differences:
+            single = [
+                (token,)
+                for token in (difference.expected, difference.got, difference.candidate_first)
+                if token is not None
+            ]
+            for tokens in (context(run.answer.tokens[: difference.at]), *single):
+                if tokens and tokens not in self.texts:
+                    self.texts[tokens] = server.text(tokens)
+
+    def _settle_cheaply(self) -> None:
+        """Cut short: what is the same can be said, and so can where the rest differs, unweighed."""
+        if self.report.runs:
+            return
+        for side, way, number, index, answer in self._answers:
+            reference = self._reference(index)
+            if answer is not reference and answer.tokens == reference.tokens:
+                run = _unjudged(side, way, number, index, answer, reference)
+                self.report.runs.append(replace(run, verdict=Agreement.IDENTICAL, checked=run.length))
+            elif answer is not reference:
+                at = first_difference(reference.tokens, answer.tokens)
+                self.report.notes.append(
+                    f"{side} {way}, {self.prompts[index].name}: differs at token {(at or 0) + 1}, not weighed yet"
+                )
+
+    def _told(self, words: str) -> None:
+        passed, share = time.monotonic() - self._began, min(0.99, self._done / self._work)
+        left = passed / share * (1 - share) if share > 0.02 and passed > 1 else None
+        self.on_step(VerifyStep(words, share, left))
+
+
+CONTEXT_TOKENS = 12
+
+
+def context(before: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens before a difference that are shown."""
+    return before[-CONTEXT_TOKENS:]
+
+
+def _unjudged(
+    side: VerifySide, way: SendMode, number: int, index: int, answer: GreedyAnswer, reference: GreedyAnswer
+) -> VerifiedAnswer:
+    return VerifiedAnswer(side, way, number, index, answer, Agreement.UNDECIDED, len(reference.tokens))
+
+
+def _check_room(prompt: VerifyPrompt, tokens: tuple[int, ...], wanted: int, room: int | None, name: str) -> None:
+    if room is not None and len(tokens) + wanted + SPARE_TOKENS > room:
+        raise InputError(
+            f"{prompt.name}: {len(tokens)} tokens and {wanted} more do not fit into a slot of {name} ({room} tokens); "
+            "lower --tokens, or raise LLAMA_CTX_SIZE"
+        )

@@ -1,0 +1,1 @@
+"""`specdash bench` and its actions."""

@@ -1,0 +1,1 @@
+"""Changing settings: preflight, profile, apply, applies, rollback, recover."""

@@ -1,0 +1,85 @@
+"""`specdash apply`: change settings, restart what must be, verify it; everything back when that fails."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from specdash.core.changes import Role, parse_assignments
+from specdash.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.core.changes import WantedValues
+
+_REMOVAL = re.compile(r"-[A-Z][A-Z0-9_]*\Z")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    from specdash.cli.changes.apply_run import add_options
+
+    parser.add_argument(
+        "assignments", nargs="*", metavar="KEY=VALUE", help="what to set; -KEY, !KEY or --unset KEY removes a key"
+    )
+    parser.add_argument("--unset", action="append", default=[], metavar="KEY", help="remove a key; may be repeated")
+    parser.add_argument("--profile", metavar="NAME", help="the changes of a profile; KEY=VALUE wins over it")
+    parser.add_argument(
+        "--from-stdin",
+        action="store_true",
+        help='read a line of settings, {"backend": {"KEY": "VALUE", "KEY": null}}: no secret among the arguments',
+    )
+    parser.add_argument("--service", choices=[str(role) for role in Role], help="change this service only")
+    add_options(parser)
+    # argparse takes a word like -KEY for an option, unless it looks like what it holds to be a negative number.
+    parser._negative_number_matcher = _REMOVAL  # noqa: SLF001
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, show, ask, apply; see `configure` and docs/apply.md for the exit codes."""
+    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of, settle_unfinished
+    from specdash.cli.changes.over_ssh import carry_over, far_machine
+    from specdash.control.apply.apply import plan_apply
+
+    if (host := far_machine(args)) is not None:
+        return carry_over(host, args)
+    role = Role(args.service) if args.service is not None else None
+    wanted = wanted_values([*args.assignments, *(f"-{key}" for key in args.unset)], role, args.profile)
+    if args.from_stdin:
+        given = _read_settings()
+        wanted = {key: {**wanted.get(key, {}), **given.get(key, {})} for key in Role}
+    if not any(wanted.values()):
+        raise UsageError("nothing to apply; write KEY=VALUE, --unset KEY or --profile NAME")
+    deployment, options = deployment_of(args)
+    printer = StepPrinter()
+    if not args.dry_run:
+        settle_unfinished(deployment, allowed=args.yes, printer=printer)
+    plan = plan_apply(deployment, wanted, profile=args.profile, env=os.environ)
+    return carry_out(args, plan, options, printer)
+
+
+def _read_settings() -> WantedValues:
+    import json
+    import sys
+
+    from specdash.control.far_plan import wanted_values as wanted_of
+
+    try:
+        return wanted_of(json.loads(sys.stdin.readline()))
+    except ValueError:
+        # What was read may be a secret.
+        raise UsageError('--from-stdin: wants a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None
+
+
+def wanted_values(words: list[str], role: Role | None, profile: str | None) -> WantedValues:
+    """What the words ask for, over what the profile does; of the service of `role` alone where one is named. Raises
+    `UsageError` naming the word."""
+    given = parse_assignments(words, role)
+    if profile is None:
+        return given
+    from specdash.control.profiles import find_profile
+
+    named = find_profile(profile, os.environ).values
+    return {key: {**named.get(key, {}), **given.get(key, {})} for key in (Role if role is None else (role,))}

@@ -1,0 +1,286 @@
+"""What apply and rollback do alike: an unfinished one first, then plan, show, ask, run, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any
+
+from specdash.cli.changes.over_ssh import add_far_options
+from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.signals import cancelled_by_signals, undisturbed
+from specdash.control.apply.apply import Apply, ApplyOptions, restore_abandoned
+from specdash.control.apply.journal import describe
+from specdash.control.apply.plan import preview
+from specdash.control.apply.trial import abandoned
+from specdash.control.apply.undo import recover, unfinished
+from specdash.control.detached import EventStream
+from specdash.control.env_store import read_env
+from specdash.control.services.deployment import find_deployment
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, Role, StepState
+from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
+from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UnfinishedApplyError, UsageError
+from specdash.system.text import percent
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from specdash.control.apply.apply import ApplyPlan
+    from specdash.control.services.services import Deployment
+    from specdash.core.changes import ApplyRecord
+
+
+# What apply, rollback and recover print: the plan, the steps as they come, and the end.
+
+_MARKS = {StepState.DONE: "ok", StepState.FAILED: "FAILED", StepState.SKIPPED: "--", StepState.RUNNING: "..."}
+_NOTHING_CHANGED = (ExitCode.CONFLICT, ExitCode.SERVICE, ExitCode.NOT_WRITTEN)
+
+
+def plan_lines(plan: ApplyPlan, env: Mapping[str, str]) -> list[str]:
+    """The plan as text."""
+    lines: list[str] = []
+    for edit_preview in preview(plan, env):
+        lines += [f"{edit_preview.role}: {edit_preview.action}", *(f"  {line}" for line in edit_preview.diff)]
+        if edit_preview.arguments:
+            lines += ["  engine arguments", *(f"    {line}" for line in edit_preview.arguments)]
+        lines += [f"  {key}: {words}" for key, words in edit_preview.readers]
+        lines.append("")
+    for finding in plan.findings:
+        lines.append(f"{finding.severity}: {finding.line}")
+    if any(finding.severity is Severity.ERROR for finding in plan.findings):
+        lines.append("refused: nothing will be touched until the errors are fixed")
+    return lines
+
+
+def plan_json(plan: ApplyPlan, env: Mapping[str, str]) -> dict[str, Any]:
+    """The plan for `--dry-run --json`."""
+    return {
+        "refused": plan.refused,
+        "changes": [asdict(change.masked) for change in plan.changes],
+        "edits": [edit_preview.as_json() for edit_preview in preview(plan, env)],
+        "findings": [finding.as_json() for finding in plan.findings],
+    }
+
+
+def confirm(question: str, yes: bool, what: str) -> bool:
+    """Whether to go on: by `--yes`, or asked on the terminal. Raises `UsageError` where nobody can be asked."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{what} needs --yes where there is no terminal to ask on; --dry-run only shows the plan")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class StepPrinter:
+    """Writes one line per step to stderr; on a terminal the running one is kept up to date in place."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._open = False
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: ApplyProgress) -> None:
+        """Take one report."""
+        if isinstance(self._stream, EventStream):
+            self._stream.take_progress(progress)
+            return
+        if progress.state is StepState.RUNNING and not self._live:
+            return
+        text = _step_line(progress)
+        with self._lock:
+            if self._live:
+                width = shutil.get_terminal_size().columns
+                print(f"\r\x1b[K{text[: max(1, width - 1)]}", end="", file=self._stream)
+                self._open = progress.state is StepState.RUNNING
+                if not self._open:
+                    print(file=self._stream)
+            else:
+                print(text, file=self._stream)
+            self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """A line between steps."""
+        self.write(f"{text}\n")
+
+    def write(self, text: str) -> None:
+        """Text between steps."""
+        with self._lock:
+            print(("\r\x1b[K" if self._live and self._open else "") + text, end="", file=self._stream, flush=True)
+            self._open = False
+
+
+def _step_line(progress: ApplyProgress) -> str:
+    share = f" {percent(progress.fraction)}" if progress.fraction is not None else ""
+    took = f"{progress.seconds:7.2f} s" if progress.state is not StepState.SKIPPED else " " * 9
+    return f"  {progress.step:<12} {_MARKS[progress.state]:<6} {took}  {progress.detail}{share}".rstrip()
+
+
+def report(record: ApplyRecord, *, as_json: bool) -> None:
+    """The end of it: the record on stdout as JSON, or a few lines of text."""
+    if as_json:
+        print(json.dumps(asdict(record), sort_keys=True))
+        return
+    for warning in record.warnings:
+        print(f"specdash: warning: {warning}", file=sys.stderr)
+    if record.outcome is ApplyOutcome.APPLIED:
+        down = "" if record.downtime_s is None else f", the backend was away for {record.downtime_s:.2f} s"
+        print(f"applied: {describe(record.changes)} ({record.kind} {record.number}{down})")
+        return
+    for line in record.log_lines:
+        print(f"  | {line}", file=sys.stderr)
+    print(f"specdash: {ending(record)}", file=sys.stderr)
+
+
+def ending(record: ApplyRecord) -> str:
+    """How an apply ended that did not go well, in a line."""
+    where = f" at {record.failed_step}" if record.failed_step is not None else ""
+    what = f"{record.kind} {record.number}"
+    if record.outcome is ApplyOutcome.REFUSED:
+        return f"{what} refused{where}, nothing was touched: {record.reason}"
+    if record.outcome is ApplyOutcome.ROLLED_BACK:
+        return f"{what} failed{where} and was rolled back, everything is as it was before: {record.reason}"
+    return f"{what} FAILED{where}, and so did undoing it: {record.reason}"
+
+
+def exit_code(record: ApplyRecord, error: SpecdashError | None, *, changed: bool) -> ExitCode:
+    """The exit code of an apply or a rollback."""
+    if record.outcome is ApplyOutcome.APPLIED:
+        return ExitCode.OK
+    if record.outcome is ApplyOutcome.ROLLBACK_FAILED:
+        return ExitCode.ROLLBACK_FAILED
+    if record.outcome is ApplyOutcome.REFUSED:
+        return error.exit_code if error is not None else ExitCode.REFUSED
+    if error is not None and not changed and error.exit_code in _NOTHING_CHANGED:
+        return error.exit_code
+    return ExitCode.ROLLED_BACK
+
+
+def recovered_code(record: ApplyRecord, *, finish: bool) -> ExitCode:
+    """The exit code of a recovery: 0 when it ended as asked."""
+    if record.outcome is ApplyOutcome.ROLLBACK_FAILED:
+        return ExitCode.ROLLBACK_FAILED
+    if record.outcome is ApplyOutcome.ROLLED_BACK and finish and record.kind is ApplyKind.RECOVER:
+        return ExitCode.ROLLED_BACK
+    return ExitCode.OK
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that apply and rollback share."""
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and end; exit 7 when it is refused")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    parser.add_argument("--force", action="store_true", help="cut requests off that do not end in the drain's time")
+    parser.add_argument("--json", action="store_true", help="print the record of it as one JSON object")
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="SERVICE=SHA256",
+        help="change the env file of backend or proxy only if it is this version (`env history`); may be repeated",
+    )
+    add_far_options(parser)
+    add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
+
+
+def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
+    """The services that the settings name or that are found, and how patient to be with them."""
+    settings = resolved_settings(args)
+    options = ApplyOptions(
+        drain_timeout_s=settings["drain_timeout"].value,
+        health_timeout_s=settings["health_timeout"].value,
+        settle_s=settings["settle_time"].value,
+        force=bool(getattr(args, "force", False)),
+    )
+    return find_deployment(settings), options
+
+
+def settle_unfinished(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
+    """Roll an apply back that was cut short, and put back what was left on trial, saying so; None when there is none.
+
+    Raises `UnfinishedApplyError` where that is not `allowed`, and when it cannot be undone. Signals do not cut it
+    short: KeyboardInterrupt comes afterwards.
+    """
+    with undisturbed() as asked:
+        record = _settled(deployment, allowed=allowed, printer=printer)
+    if asked.is_set():
+        raise KeyboardInterrupt
+    return record
+
+
+def bring_up(deployment: Deployment) -> None:
+    """Make sure that whoever runs the services can be asked, before something is done with them."""
+    for service in (deployment.backend, deployment.proxy):
+        if service is not None:
+            service.manager.bring_up()
+
+
+def _settled(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
+    bring_up(deployment)
+    record = _settle_apply(deployment, allowed=allowed, printer=printer)
+    trial = abandoned(os.environ)
+    if trial is None:
+        return record
+    if not allowed:
+        raise UnfinishedApplyError(f"{trial.words}; `specdash recover` puts its settings from before back")
+    printer.say(f"specdash: {trial.words}: putting its settings from before back first")
+    return restore_abandoned(trial, deployment, ApplyOptions(), printer, os.environ) or record
+
+
+def _settle_apply(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
+    journal = unfinished(os.environ)
+    if journal is None:
+        return None
+    if not allowed:
+        raise UnfinishedApplyError(
+            f"{journal.words}; `specdash recover` rolls it back, `specdash recover --finish` completes it"
+        )
+    printer.say(f"specdash: {journal.words}: rolling it back first")
+    record = recover(deployment, journal, finish=False, on_progress=printer, env=os.environ)
+    if recovered_code(record, finish=False) is not ExitCode.OK:
+        raise UnfinishedApplyError(f"it could not be rolled back: {record.reason}")
+    return record
+
+
+def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, printer: StepPrinter) -> int:
+    """Show the plan, ask, do it, and say how it ended; the exit code. Raises `ConflictError` for an env file that is
+    not the version that was expected."""
+    for role, digest in (word.partition("=")[::2] for word in args.expect):
+        _check_version(plan, role, digest)
+    if plan.empty:
+        print(
+            json.dumps({"outcome": "unchanged"}) if args.json else "nothing to change: everything is as wanted already"
+        )
+        return ExitCode.OK
+    _show(plan, args)
+    if args.dry_run:
+        return ExitCode.REFUSED if plan.refused else ExitCode.OK
+    if not plan.refused and not confirm("Apply this?", args.yes, "apply"):
+        printer.say("nothing was changed")
+        return ExitCode.OK
+    apply = Apply(plan, options, printer, os.environ)
+    with cancelled_by_signals(apply):
+        record = apply.run()
+        report(record, as_json=args.json)
+    return exit_code(record, apply.error, changed=apply.changed)
+
+
+def _check_version(plan: ApplyPlan, role: str, digest: str) -> None:
+    service = plan.deployment.service(Role(role)) if role in set(Role) else None
+    if service is None:
+        raise UsageError(f"--expect {role}: wants backend=SHA256 or proxy=SHA256, of a service that is there")
+    if read_env(service.env_file).digest != digest:
+        raise ConflictError(f"{service.env_file} was changed since it was read; run the command again")
+
+
+def _show(plan: ApplyPlan, args: argparse.Namespace) -> None:
+    """Print the plan: on stdout, or on stderr where stdout is for the record."""
+    if args.json and args.dry_run:
+        print(json.dumps(plan_json(plan, os.environ), indent=1))
+    else:
+        print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr if args.json else sys.stdout, flush=True)

@@ -1,0 +1,1 @@
+"""`specdash env`: the env files, their changes and versions."""

@@ -1,0 +1,1 @@
+"""`specdash incident`: a bundle of what happened."""

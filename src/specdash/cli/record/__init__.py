@@ -1,0 +1,1 @@
+"""The record: `specdash record`, `history` and `replay`."""

@@ -1,0 +1,216 @@
+"""`specdash history`: what is in the record, as text, CSV or JSON, and its upkeep (docs/history.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.cli.options import accept_ago
+from specdash.core import paths
+from specdash.core.errors import ExitCode, InputError, UsageError
+from specdash.core.moments import even_step, parse_length, parse_moment
+from specdash.insight.charts import CHARTS, Metric
+from specdash.system.data import json_of
+from specdash.system.text import duration, timestamp
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.export import documents
+    from specdash.history.store import Store, TargetStats
+
+ROWS_MOST = 200_000
+DEFAULT_SINCE = "-1h"
+DEFAULT_ROWS = 60
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    query = actions.add_parser("query", help="charted series: mean, least and most per step")
+    names = ", ".join(Metric)
+    query.add_argument("metrics", nargs="*", metavar="METRIC", help=f"{names} (default: all)")
+    _span(query)
+    query.add_argument(
+        "--step", metavar="TIME", help="seconds of a row (1s, 10s, 1m …; default: a sixtieth of the span)"
+    )
+    form = query.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print CSV")
+    form.add_argument("--json", action="store_true", help="print JSON")
+    events = actions.add_parser("events", help="alerts, applies, restarts, and what became of the recording")
+    _span(events)
+    events.add_argument("--json", action="store_true", help="print JSON")
+    stats = actions.add_parser("stats", help="what is recorded, since when, and how much room it takes")
+    stats.add_argument("--json", action="store_true", help="print JSON")
+    stats.add_argument("--check", action="store_true", help="read the whole file and say whether it is sound")
+    _file(stats)
+    vacuum = actions.add_parser("vacuum", help="give the room of deleted entries back to the file system")
+    _file(vacuum)
+
+
+def run(args: argparse.Namespace) -> int:
+    from specdash.history.store import Store
+
+    path = Path(args.file) if args.file is not None else paths.history_file(os.environ)
+    try:
+        with Store(path, read_only=args.action != "vacuum" or not path.exists()) as store:
+            return {"query": _query, "events": _events, "stats": _stats, "vacuum": _vacuum}[args.action](store, args)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.OK
+
+
+def _span(parser: argparse.ArgumentParser) -> None:
+    accept_ago(parser)
+    parser.add_argument(
+        "--since", default=DEFAULT_SINCE, metavar="MOMENT", help="02:00, -3h, 2026-03-01T02:00 (default: -1h)"
+    )
+    parser.add_argument("--until", default="now", metavar="MOMENT", help="likewise (default: now)")
+    parser.add_argument("--target", metavar="URL", help="whose record (default: the one recorded last)")
+    _file(parser)
+
+
+def _file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--file", metavar="FILE", help="the record (default: history.db in the state directory)")
+
+
+def _asked_span(args: argparse.Namespace) -> tuple[float, float]:
+    now = time.time()
+    since, until = parse_moment(args.since, now), parse_moment(args.until, now)
+    if since >= until:
+        raise UsageError(f"--since {args.since} is not before --until {args.until}")
+    return since, until
+
+
+def _target(store: Store, named: str | None) -> str:
+    known = store.targets()
+    if not known:
+        raise InputError(f"{store.path}: nothing is recorded yet")
+    if named is None:
+        return known[0]
+    fitting = [name for name in known if name == named.rstrip("/")] or [name for name in known if named in name]
+    if len(fitting) != 1:
+        what = "is in the record" if not fitting else "fits several"
+        verb = f"{named!r}: no such target {what}" if not fitting else f"{named!r} {what}"
+        raise InputError(f"--target {verb}; recorded: {', '.join(known)}")
+    return fitting[0]
+
+
+def _query(store: Store, args: argparse.Namespace) -> int:
+    from specdash.history.store import table
+
+    since, until = _asked_span(args)
+    unknown = [name for name in args.metrics if name not in set(Metric)]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no metric; one of {', '.join(Metric)}")
+    metrics = tuple(Metric(name) for name in args.metrics) or tuple(Metric)
+    step_s = parse_length(args.step) if args.step is not None else even_step((until - since) / DEFAULT_ROWS)
+    if step_s < 1:
+        raise UsageError(f"--step {args.step}: the finest is 1s")
+    if (until - since) / step_s > ROWS_MOST:
+        raise UsageError(f"--step {step_s:g}s makes more than {ROWS_MOST} rows; take a longer one, or a shorter span")
+    target = _target(store, args.target)
+    rows = table(store, target, metrics, since, until, step_s)
+    if args.json:
+        document: documents.HistoryQuery = {
+            "target": target,
+            "since": since,
+            "until": until,
+            "step_s": step_s,
+            "units": {metric.value: CHARTS[metric].unit for metric in metrics},
+            "rows": [row.as_json() for row in rows],
+        }
+        print(json.dumps(document, indent=1, allow_nan=False))
+    elif args.csv:
+        columns = [f"{metric}{part}" for metric in metrics for part in ("", "_min", "_max", "_count")]
+        print(",".join(["time", "unix", *columns]))
+        for row in rows:
+            print(",".join([_iso(row.at), f"{row.at:.0f}", *row.as_csv(metrics)]))
+    else:
+        print("  ".join(["time".ljust(19), *(f"{metric.value:>17}" for metric in metrics)]))
+        for row in rows:
+            print("  ".join([timestamp(row.at), *(f"{text:>17}" for text in row.as_text(metrics))]))
+    if not rows:
+        print(f"nothing is recorded of {target} in this time; {_whole_span(store, target)}", file=sys.stderr)
+        return ExitCode.FAILED
+    return ExitCode.OK
+
+
+def _events(store: Store, args: argparse.Namespace) -> int:
+    since, until = _asked_span(args)
+    target = _target(store, args.target)
+    events = store.events(target, since, until)
+    if args.json:
+        told = [json_of(event, "at ended kind severity title detail ref") for event in events]
+        document: documents.HistoryEvents = {"target": target, "since": since, "until": until, "events": told}
+        print(json.dumps(document, indent=1))
+        return ExitCode.OK
+    for event in events:
+        what = f"{event.severity}" if event.severity else event.kind.value
+        lasted = (
+            f" (for {duration(event.ended - event.at)})" if event.ended is not None and event.ended > event.at else ""
+        )
+        detail = f": {event.detail}" if event.detail else ""
+        print(f"{timestamp(event.at)}  {what:<9} {event.title}{detail}{lasted}")
+    if not events:
+        print("nothing happened in this time", file=sys.stderr)
+    return ExitCode.OK
+
+
+def _stats(store: Store, args: argparse.Namespace) -> int:
+    wrong = store.check() if args.check else ""
+    if wrong:
+        raise InputError(f"{store.path}: damaged: {wrong}; a running specdash moves it aside and begins a new one")
+    found = store.stats()
+    if args.json:
+        print(json.dumps(json_of(found), indent=1))
+    else:
+        print(
+            f"{found.path}: {found.file_bytes / 1e6:.1f} MB, "
+            f"{found.free_bytes / 1e6:.1f} MB of it free, schema {found.schema}"
+        )
+        for target in found.targets:
+            print("\n".join(_target_lines(target)))
+        if args.check:
+            print("sound")
+    return ExitCode.OK
+
+
+def _target_lines(stats: TargetStats) -> list[str]:
+    lines = [stats.target]
+    if stats.first is None or stats.last is None:
+        return [*lines, "  no readings"]
+    span = max(1.0, stats.last - stats.first)
+    per_day = stats.block_bytes / span * 86400 / 1e6
+    sizes = ", ".join(f"{duration(step)}: {size / 1e6:.2f} MB" for step, size in stats.tier_bytes.items())
+    return [
+        *lines,
+        f"  {timestamp(stats.first)} to {timestamp(stats.last)} ({duration(span)})",
+        (
+            f"  {stats.readings} readings in {stats.blocks} blocks, {stats.block_bytes / 1e6:.2f} MB "
+            f"({per_day:.1f} MB a day)"
+        ),
+        f"  series per {sizes}",
+        f"  {stats.alerts} alerts, {stats.events} events",
+    ]
+
+
+def _vacuum(store: Store, _args: argparse.Namespace) -> int:
+    gained = store.vacuum()
+    print(f"{store.path}: {gained / 1e6:.1f} MB given back")
+    return ExitCode.OK
+
+
+def _whole_span(store: Store, target: str) -> str:
+    span = store.span(target)
+    return (
+        f"the record goes from {timestamp(span[0])} to {timestamp(span[1])}" if span else "there are no readings of it"
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().isoformat(timespec="seconds")

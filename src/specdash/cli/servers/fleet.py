@@ -1,0 +1,374 @@
+"""`specdash fleet`: all servers at once, as a screen, a table or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from specdash.cli.options import (
+    accept_ago,
+    add_settings,
+    alert_rules,
+    await_light_answers,
+    every_target,
+    resolved_settings,
+    settings_for,
+    wait_until,
+)
+from specdash.collect.api_key import resolve_api_key
+from specdash.core.config import (
+    APPLY_SETTINGS,
+    ARM_SETTINGS,
+    RECORD_SETTINGS,
+    RULE_SETTINGS,
+    SCREEN_SETTINGS,
+    WINDOWS_S,
+)
+from specdash.core.errors import ExitCode, SpecdashError, UnreachableError, UsageError
+from specdash.core.target import normalise_url
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Collection, Mapping, Sequence
+
+    from specdash.core.config import Resolved
+    from specdash.core.target import Target
+    from specdash.export.prometheus_history import HistoryRange, ServerHistory
+    from specdash.insight.fleet import FleetRow
+    from specdash.insight.picture import Picture
+    from specdash.insight.rules.catalogue import Rule
+    from specdash.insight.state import TargetState
+
+JUDGED_EVERY_S = 2.0
+KEPT_S = 360.0
+"""A little more than the window of the figures: with hundreds of servers an hour of each is too much."""
+ASKED_EVERY_S = 5.0
+"""A Prometheus is asked at most so often: it scrapes no faster."""
+GROUPINGS = ("model", "host", "state", "group")
+MOST_POINTS = 120
+"""Of a history, where no step is named."""
+MOST_STEPS = 11_000
+"""Prometheus gives no more points of a series."""
+UNSEEN_S = 3.0
+"""A row that nobody looks at may be so old."""
+KEY_OPTION = "--prometheus-key-env"
+LONGEST_WAIT_S = 86400.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, (*SCREEN_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS, *RULE_SETTINGS, *RECORD_SETTINGS))
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the rows once as JSON (docs/fleet.md)")
+    form.add_argument("--once", action="store_true", help="print the rows once as a table")
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="the servers that a Prometheus knows of from `specdash export`, not those here",
+    )
+    parser.add_argument(
+        "--group-by", choices=GROUPINGS, help="one row for servers with the same model, host, state or group"
+    )
+    parser.add_argument(KEY_OPTION, metavar="NAME", help="the variable that holds its bearer token")
+    parser.add_argument(
+        "--since", metavar="MOMENT", help="with --prometheus: how they did since -7d, 02:00, 2026-03-01"
+    )
+    parser.add_argument("--until", metavar="MOMENT", help="likewise (default: now)")
+    parser.add_argument("--step", metavar="LENGTH", help=f"a point for each 10m, 1h (default: {MOST_POINTS} at most)")
+    parser.add_argument("--server", metavar="NAME", help="of this one alone, as the rows call it")
+    accept_ago(parser)
+    parser.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="with --json or --once: watch that long first, so that windowed figures exist",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show or print them; printed: 0 where one of them answers, 4 where none does or there is none."""
+    prints = args.json or args.once
+    if args.wait is not None and not prints:
+        raise UsageError("--wait goes with --json or --once; the screen watches anyway")
+    if args.wait is not None and not 0 <= args.wait <= LONGEST_WAIT_S:
+        raise UsageError(f"--wait {args.wait:g}: wants 0 to {LONGEST_WAIT_S:.0f} seconds")
+    if args.prometheus_key_env is not None and args.prometheus is None:
+        raise UsageError(f"{KEY_OPTION} is for --prometheus URL")
+    _check_history(args, prints=prints)
+    settings = resolved_settings(args)
+    rules = alert_rules(settings)
+    if not prints:
+        from specdash.cli.terminal_app import need_terminal
+
+        need_terminal("fleet", "use `specdash fleet --json` or `--once` in scripts")
+    window_s = WINDOWS_S[settings["window"].value]
+    fleet: Fleet | PrometheusFleet
+    if args.prometheus is not None:
+        key = resolve_api_key(args.prometheus_key_env, None, os.environ, KEY_OPTION)
+        url = normalise_url(args.prometheus, KEY_OPTION)
+        fleet = PrometheusFleet(url, key, max(settings["refresh"].value, ASKED_EVERY_S))
+        if args.since is not None:
+            return _print_history(fleet, args)
+    else:
+        targets = every_target(settings)
+        if not targets:
+            raise UnreachableError(
+                'no llama-server on this machine, and no [[target]] in config.toml; write one with name = "gpu1" and '
+                'url = "http://gpu1:8080" (docs/targets.md)'
+            )
+        fleet = Fleet(targets, rules, settings["refresh"].value, window_s)
+    if not prints:
+        return _show(fleet, settings, args.group_by)
+    from specdash.export import fleet as fleet_report
+    from specdash.insight.fleet import FleetGrouping, worst_first
+
+    grouping = FleetGrouping(args.group_by) if args.group_by is not None else None
+
+    with fleet:
+        if isinstance(fleet, Fleet):
+            await_light_answers(fleet.states)
+        wait_until(args.wait or 0.0)
+        rows = worst_first(fleet.rows())
+    if args.json:
+        print(json.dumps(fleet_report.to_json(rows, time.time(), window_s, grouping), indent=1, allow_nan=False))
+    else:
+        shown = [group for group, _ in fleet_report.groups(rows, grouping)] if grouping is not None else rows
+        print("\n".join(fleet_report.to_text(shown)))
+    return ExitCode.OK if any(row.answers for row in rows) else ExitCode.UNREACHABLE
+
+
+def _check_history(args: argparse.Namespace, *, prints: bool) -> None:
+    """Raise `UsageError` for options that do not go together."""
+    given = [name for name in ("until", "step", "server") if getattr(args, name) is not None]
+    if args.since is None and given:
+        raise UsageError(f"--{given[0]} goes with --since")
+    if args.since is not None and args.prometheus is None:
+        raise UsageError("--since is for --prometheus URL; what was recorded here has `specdash history`")
+    if args.since is not None and not prints:
+        raise UsageError("--since goes with --json or --once; on the screen z shows a server's history")
+    if args.since is not None and (args.wait is not None or args.group_by is not None):
+        raise UsageError("--wait and --group-by are about now, --since is not")
+
+
+def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
+    """Print how they did. Raises `UnreachableError` where Prometheus has nothing of that time."""
+    from specdash.core.moments import parse_length, parse_moment
+    from specdash.export import fleet as fleet_report
+    from specdash.export.prometheus_history import history_range
+
+    now = time.time()
+    since, until = parse_moment(args.since, now), parse_moment(args.until or "now", now)
+    step_s = parse_length(args.step) if args.step is not None else None
+    if not until - since >= 1:
+        raise UsageError(f"--since {args.since} is not before --until {args.until or 'now'}")
+    if step_s is not None and not 1 <= step_s <= until - since:
+        raise UsageError(f"--step {args.step}: wants 1 second at least, and no more than the time asked for")
+    if step_s is not None and (until - since) / step_s > MOST_STEPS:
+        raise UsageError(
+            f"--step {args.step} makes more than {MOST_STEPS} points; take a longer one, or a shorter time"
+        )
+    fleet.look()
+    asked = history_range(since, until, MOST_POINTS if step_s is None else MOST_STEPS, fleet.scrape_s(), step_s)
+    row = next((row for row in fleet.rows() if row.name == args.server), None)
+    # One that is gone by now has no row.
+    histories = [(name, each) for name, each in fleet.histories(asked, row) if args.server in (None, name, each.url)]
+    if not histories:
+        whose = "any server" if args.server is None else f"a server of the name {args.server}"
+        raise UnreachableError(f"Prometheus at {fleet.url} has no figures of {whose} from that time (docs/export.md)")
+    if args.json:
+        print(json.dumps(fleet_report.history_json(asked, histories), indent=1, allow_nan=False))
+    else:
+        print("\n".join(fleet_report.history_text(asked, histories)))
+    return ExitCode.OK
+
+
+def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], group_by: str | None) -> int:
+    """The screen; whichever server is opened has its dashboard, from which one comes back."""
+    from specdash.cli.signals import stopped_by_signals
+    from specdash.cli.terminal_app import run_app
+    from specdash.cli.watch import open_dashboard
+    from specdash.core import paths
+    from specdash.insight.fleet import FleetGrouping
+    from specdash.system.memory import return_memory
+    from specdash.tui.action_table import read_keys
+    from specdash.tui.saved_layout import LayoutStore
+    from specdash.tui.screens.fleet import FleetApp, FleetChoice
+
+    choice, keys = FleetChoice(grouping=FleetGrouping(group_by) if group_by else None), read_keys(settings["keys"])
+    return_memory()
+    with stopped_by_signals(), fleet:
+        while True:
+            app = FleetApp(
+                fleet.rows,
+                choice,
+                history=fleet.history if isinstance(fleet, PrometheusFleet) else None,
+                theme=settings["theme"].value,
+                ascii_only=settings["ascii"].value,
+                keys=keys,
+            )
+            row = run_app(app)
+            if row is None:
+                return app.return_code or ExitCode.OK
+            choice.selected = row.name
+            target = fleet.target_of(row)
+            own = settings_for(target, settings)
+            open_dashboard(target, own, layouts=LayoutStore(paths.layouts_file()), of_fleet=True)
+
+
+class Fleet:
+    """The servers that are watched, and their rows."""
+
+    def __init__(self, targets: Sequence[Target], rules: Sequence[Rule], interval_s: float, window_s: float) -> None:
+        from specdash.collect.fleet import FleetHub
+        from specdash.insight.state import TargetState
+
+        self.window_s = window_s
+        self.states = [
+            TargetState(target, rules=rules, judged_every_s=JUDGED_EVERY_S, kept_s=max(KEPT_S, window_s * 1.2))
+            for target in targets
+        ]
+        self.hub = FleetHub([(state.target, state.apply) for state in self.states], interval_s=interval_s)
+        self._drawn: dict[int, tuple[float, object, list[FleetRow]]] = {}
+        """By place: when its rows were made, of what headline, and they."""
+
+    def __enter__(self) -> Self:
+        self.hub.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hub.stop()
+
+    def picture(self, state: TargetState) -> Picture:
+        """As the rules see it, in the window of the figures."""
+        return state.picture(time.monotonic(), time.time(), self.window_s, for_rules=True)
+
+    def rows(self, seen: Collection[str] | None = None) -> list[FleetRow]:
+        """The rows of now; with `seen` those that are not among them by name may be a few seconds old."""
+        from specdash.insight.fleet import rows_of
+
+        now, rows = time.monotonic(), []
+        for place, state in enumerate(self.states):
+            headline, known = state.headline, self._drawn.get(place)
+            if known is None or seen is None or self._is_due(known, headline, now, seen):
+                # Those that began together shall not all come due together.
+                at = now - UNSEEN_S * (place % 3) / 3 if known is None else now
+                known = self._drawn[place] = (
+                    at,
+                    headline,
+                    rows_of(self.picture(state), state.target.label, state.target.group),
+                )
+            rows += known[2]
+        return rows
+
+    @staticmethod
+    def _is_due(
+        known: tuple[float, object, list[FleetRow]], headline: object, now: float, seen: Collection[str]
+    ) -> bool:
+        at, before, rows = known
+        return headline != before or now - at >= UNSEEN_S or any(row.name in seen for row in rows)
+
+    def target_of(self, row: FleetRow) -> Target:
+        """The server of a row, of a router with the row's model."""
+        target = next(
+            self.states[place].target
+            for place, (_, _, rows) in self._drawn.items()
+            if any(row.name == r.name for r in rows)
+        )
+        return replace(target, model=row.router_model) if row.router_model is not None else target
+
+
+class PrometheusFleet:
+    """The rows of all servers that a Prometheus knows of. Raises as `collect.prometheus.newest` does when entered."""
+
+    def __init__(self, url: str, key: str | None, interval_s: float) -> None:
+        from specdash.collect.hub import Worker
+
+        self.url = url
+        self._key = key
+        self._interval_s = interval_s
+        self._rows: dict[str, FleetRow] = {}
+        """By name, also those that Prometheus has no more."""
+        self._looked_at = 0.0
+        self._worker = Worker("prometheus", self._step, lambda _: None)
+
+    def __enter__(self) -> Self:
+        self.look()
+        if not self._rows:
+            raise UnreachableError(f"Prometheus at {self.url} has no figures of `specdash export` (docs/export.md)")
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+
+    def rows(self, _: object = None) -> list[FleetRow]:
+        """The newest rows."""
+        return list(self._rows.values())
+
+    def target_of(self, row: FleetRow) -> Target:
+        """The server of a row, to be asked from here."""
+        from specdash.core.target import Target
+
+        return Target(row.url, origin=f"Prometheus at {self.url}")
+
+    def scrape_s(self) -> float:
+        """Seconds between two scrapes of late. Raises as entering does."""
+        from specdash.collect.prometheus import newest
+        from specdash.export.prometheus_history import SCRAPE_LOOK_S, SCRAPE_QUERY, USUAL_SCRAPE_S
+
+        count = next((sample.value for sample in newest(self.url, SCRAPE_QUERY, self._key)), 0.0)
+        return SCRAPE_LOOK_S / count if count >= 1 else USUAL_SCRAPE_S
+
+    def histories(self, asked: HistoryRange, row: FleetRow | None = None) -> list[tuple[str, ServerHistory]]:
+        """How the row's server did, or all of them, by the names of their rows. Raises as entering does."""
+        from specdash.collect.prometheus import ranges
+        from specdash.export.prometheus_history import histories_of, no_history, query_of
+
+        series = ranges(self.url, query_of(asked, row), asked.since, asked.until, asked.step_s, self._key)
+        histories = histories_of(series, asked)
+        if row is not None:
+            return [(row.name, histories[0] if histories else no_history(row, asked))]
+        names = {(row.url, row.exporter): row.name for row in self._rows.values()}
+        named = [(names.get((each.url, each.exporter), f"{each.exporter}  {each.url}"), each) for each in histories]
+        return sorted(named, key=lambda pair: pair[0])
+
+    def history(self, row: FleetRow, span_s: float, most: int) -> ServerHistory:
+        """How the row's server did in the last `span_s` seconds, in at most so many points. Raises as entering does."""
+        from specdash.export.prometheus_history import history_range
+
+        now = time.time()
+        asked = history_range(now - span_s, now, most, self.scrape_s())
+        return self.histories(asked, row)[0][1]
+
+    def _step(self) -> float:
+        # Whoever entered has looked just now.
+        left_s = self._looked_at + self._interval_s - time.monotonic()
+        if left_s > 0:
+            return left_s
+        try:
+            self.look()
+        except SpecdashError as error:
+            self._rows = _away(self._rows, str(error))
+        return self._interval_s
+
+    def look(self) -> None:
+        """Ask for the rows of now. Raises as entering does, but not where there is none."""
+        from specdash.collect.prometheus import newest
+        from specdash.export.prometheus_fleet import QUERY, rows_of_samples
+
+        self._looked_at = time.monotonic()
+        rows = {row.name: row for row in rows_of_samples(newest(self.url, QUERY, self._key))}
+        gone = {name: row for name, row in self._rows.items() if name not in rows}
+        self._rows = rows | _away(gone, "Prometheus has no figures of it any more; does its exporter run?")
+
+
+def _away(rows: Mapping[str, FleetRow], why: str) -> dict[str, FleetRow]:
+    """Rows whose figures are not known any more."""
+    from specdash.insight.fleet import FleetRow
+    from specdash.insight.picture import BackendState
+
+    return {
+        name: FleetRow(name, row.url, row.model, str(BackendState.UNKNOWN), reason=why) for name, row in rows.items()
+    }

@@ -1,0 +1,68 @@
+"""`specdash targets`: the servers found on this machine and those of config.toml, one row each."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from specdash.core.errors import ExitCode
+from specdash.system.text import UNKNOWN, clean, table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from specdash.collect.targets import TargetLook
+    from specdash.export import documents
+
+SCHEMA: Final = 1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/targets.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List them; exit 0 when one of them answers, 4 when none does or none is found."""
+    from specdash.cli.options import every_target, no_server, resolved_settings
+    from specdash.collect.targets import look_at
+
+    looks = look_at(every_target(resolved_settings(None)))
+    if args.json:
+        print(json.dumps(to_json(looks), indent=1))
+    elif looks:
+        print("\n".join(to_text(looks)))
+    else:
+        raise no_server()
+    return ExitCode.OK if any(look.answers for look in looks) else ExitCode.UNREACHABLE
+
+
+def to_json(looks: Sequence[TargetLook]) -> documents.TargetsDocument:
+    """The servers as JSON, best first; unknown values are null."""
+    targets: list[documents.TargetDocument] = [
+        {
+            "name": look.target.name or None,
+            "url": look.target.url,
+            "answers": look.answers,
+            "state": look.state,
+            "engine": look.engine,
+            "model": look.model,
+            "origin": look.target.origin,
+            "needs_key": look.needs_key,
+            "key_known": look.key_known,
+            "pid": look.target.pid,
+            "log": look.target.log,
+        }
+        for look in looks
+    ]
+    return {"schema": SCHEMA, "targets": targets}
+
+
+def to_text(looks: Sequence[TargetLook]) -> list[str]:
+    """A table: the first row is the server that commands take."""
+    rows: list[Sequence[str]] = [("ADDRESS", "STATE", "MODEL", "ENGINE", "KEY", "FOUND BY")]
+    for look in looks:
+        key = {True: "known" if look.key_known else "needed", False: "none", None: UNKNOWN}[look.needs_key]
+        cells = (look.target.url, look.state_words, look.model, look.engine, key, look.target.origin)
+        rows.append([clean(cell or UNKNOWN, 60) for cell in cells])
+    return table(rows)

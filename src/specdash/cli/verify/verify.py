@@ -1,0 +1,460 @@
+"""`specdash verify`: the same answers with and without speculation, token by token (docs/verify.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.bench.report import RunningLine
+from specdash.bench.verify.verify import Agreement, SendMode, VerifiedAnswer, VerifySide, advice, cause
+from specdash.bench.verify.verify_run import context as before_difference
+from specdash.cli.options import add_settings, resolved_settings, within
+from specdash.cli.signals import stopped_by_signals
+from specdash.core.env_edit import printable
+from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
+from specdash.system.data import json_of
+from specdash.system.text import about, percent
+
+if TYPE_CHECKING:
+    import argparse
+
+    from specdash.bench.verify.verify import TokenDifference
+    from specdash.bench.verify.verify_run import OwnedEngine, RunningEngine, Verification, VerifyEffort, VerifyStep
+
+
+# What `specdash verify` prints: progress, the report as text, and as JSON.
+
+_SHOWN = 8
+"""Differences that are told in full."""
+_CONTEXT_CHARACTERS = 72
+
+
+class VerifyLine(RunningLine):
+    """The running step, on a terminal."""
+
+    def __call__(self, step: VerifyStep) -> None:
+        """Take one report of progress."""
+        left = f"  {about(step.left_s)} left" if step.left_s is not None else ""
+        self.show(f"  {percent(step.share):>5}  {step.words[:60]}{left}")
+
+
+def failed(verification: Verification, *, strict: bool) -> bool:
+    """Whether the outcome is a failure."""
+    report = verification.report
+    if report.verdict in (None, Agreement.DAMAGED, Agreement.UNDECIDED) or report.stopped:
+        return True
+    return strict and (report.verdict is not Agreement.IDENTICAL or _unused(verification))
+
+
+def text(verification: Verification, *, context: bool, strict: bool) -> list[str]:
+    report = verification.report
+    tokens = verification.effort.tokens
+    lines = []
+    if verification.tokens:
+        sizes = [len(token) for token in verification.tokens]
+        lines.append(
+            f"{len(sizes)} prompts of {min(sizes)} to {max(sizes)} tokens, {tokens} tokens each, greedy"
+            f"{f', {verification.at_once} at once in parallel' if verification.at_once > 1 else ''}"
+        )
+    lines += [*_table(verification), *_told_differences(verification, context=context)]
+    if report.drafted:
+        share = report.accepted / report.drafted
+        lines.append(f"drafts: {report.accepted:,} of {report.drafted:,} tokens accepted ({percent(share)})")
+    lines += [f"note: {note}" for note in report.notes]
+    lines += [f"advice: {name}" for name in _advice(verification)]
+    return [*lines, _outcome(verification, strict=strict)]
+
+
+def _advice(verification: Verification) -> list[str]:
+    facts = verification.facts
+    slots = min((fact.slots for fact in facts.values()), default=0)
+    candidate = facts.get(VerifySide.CANDIDATE)
+    return advice(
+        verification.report, slots=slots, speculates=bool(candidate and candidate.speculates), done=verification.done
+    )
+
+
+def _unused(verification: Verification) -> bool:
+    candidate = verification.facts.get(VerifySide.CANDIDATE)
+    return bool(candidate and candidate.speculates) and not verification.report.drafted
+
+
+def _table(verification: Verification) -> list[str]:
+    runs = verification.report.runs
+    if not runs:
+        return []
+    names = [prompt.name for prompt in verification.prompts]
+    width = max(len(name) for name in names)
+    lines = [""]
+    for side in VerifySide:
+        for way in SendMode:
+            found = [run for run in runs if run.side is side and run.way is way]
+            if not found:
+                continue
+            lines.append(f"{side}, {way}{' (against its first answers)' if side is VerifySide.BASELINE else ''}")
+            if all(run.verdict is Agreement.IDENTICAL for run in found):
+                lines[-1] += f": {len(found)} of {len(found)} MATCH, {found[0].length} tokens each"
+                continue
+            for index in dict.fromkeys(run.prompt for run in found):
+                same = [run for run in found if run.prompt == index]
+                lines.append(f"  {names[index]:<{width}}  {'; '.join(dict.fromkeys(map(_words, same)))}")
+    return [*lines, ""]
+
+
+def _words(run: VerifiedAnswer) -> str:
+    if run.verdict is Agreement.IDENTICAL:
+        return f"MATCH ({run.length} tokens)"
+    return f"DIFFERS at token {run.matched + 1} of {run.length}: {run.verdict}"
+
+
+def _told_differences(verification: Verification, *, context: bool) -> list[str]:
+    alike: dict[tuple[Any, ...], list[VerifiedAnswer]] = {}
+    for run in verification.report.runs:
+        if run.differences:
+            alike.setdefault(
+                (run.verdict is Agreement.BATCH_SHAPE, run.side is VerifySide.BASELINE, run.telling), []
+            ).append(run)
+    lines = []
+    for _, runs in sorted(alike.items(), key=lambda item: item[0][:2])[:_SHOWN]:
+        run, difference = runs[0], runs[0].telling
+        names = list(dict.fromkeys(verification.prompts[each.prompt].name for each in runs))
+        ways = list(dict.fromkeys(str(each.way) for each in runs))
+        lines.append(f"{', '.join(names)}: the {run.side} {'; '.join(ways)}: {run.verdict}")
+        lines.append(f"  {cause(run, verification.effort.epsilon)}")
+        if difference is not None:
+            lines += [f"  {words}" for words in _difference(difference, run, verification, context=context)]
+        if len(run.differences) > 1:
+            lines.append(f"  {len(run.differences)} differences, the first at token {run.matched + 1}")
+        if run.verdict is Agreement.BATCH_SHAPE and run.checked < run.length:
+            lines.append(f"  judged up to token {run.checked} of {run.length}: too many near ties to follow")
+        lines.append("")
+    if len(alike) > _SHOWN:
+        lines += [f"and {len(alike) - _SHOWN} more kinds of differences; --json has them all", ""]
+    return lines
+
+
+def _difference(
+    difference: TokenDifference, run: VerifiedAnswer, verification: Verification, *, context: bool
+) -> list[str]:
+    expected, got = (_token(token, verification, context) for token in (difference.expected, difference.got))
+    who = "candidate" if run.side is VerifySide.CANDIDATE else "this time"
+    lines = [f"token {difference.at + 1}: baseline {expected}, {who} {got}"]
+    before = verification.texts.get(before_difference(run.answer.tokens[: difference.at]), "")
+    if context and before:
+        lines.append(f"after: …{_quoted(before[-_CONTEXT_CHARACTERS:])}")
+    if difference.expected is not None and difference.got is not None:
+        lines.append(_preference(difference.gap))
+    if difference.candidate_first is not None:
+        own = _token(difference.candidate_first, verification, context)
+        lines.append(f"the candidate, reading the same text as a prompt, takes {own}")
+    return lines
+
+
+def _preference(gap: float | None) -> str:
+    if gap is None:
+        return "the baseline prefers its token by more than can be told"
+    if gap < 0:
+        return f"reading the same text as a prompt, the baseline prefers the other one, by {-gap:.3g} nats"
+    return f"the baseline prefers its token by {gap:.3g} nats"
+
+
+def _token(token: int | None, verification: Verification, context: bool) -> str:
+    if token is None:
+        return "(end)"
+    said = verification.texts.get((token,))
+    return f"{token} {_quoted(said)}" if context and said is not None else f"{token}"
+
+
+def _quoted(words: str) -> str:
+    return json.dumps(printable(words.replace("\n", "\\n")), ensure_ascii=False).replace("\\\\", "\\")
+
+
+def _outcome(verification: Verification, *, strict: bool) -> str:
+    report = verification.report
+    done = len(report.of(VerifySide.CANDIDATE))
+    if report.stopped:
+        return f"STOPPED: {done} of {report.planned} answers of the candidate were judged"
+    verdict = report.verdict
+    if verdict is None:
+        return "NOTHING COMPARED"
+    count = sum(run.verdict is verdict for run in report.of(VerifySide.CANDIDATE))
+    words = {
+        Agreement.IDENTICAL: f"IDENTICAL: all {done} answers of the candidate are the baseline's, token by token",
+        Agreement.BATCH_SHAPE: f"BATCH-SHAPE EFFECTS ONLY: {count} of {done} answers differ, each at near ties alone",
+        Agreement.UNDECIDED: (
+            f"UNDECIDED: {count} of {done} answers differ, but the baseline differs from itself as much"
+        ),
+        Agreement.DAMAGED: f"DAMAGED: {count} of {done} answers of the candidate differ by more than rounding explains",
+    }[verdict]
+    refused = strict and failed(verification, strict=True) and not failed(verification, strict=False)
+    return f"{words}{' (a failure with --strict)' if refused else ''}"
+
+
+def as_json(verification: Verification, words: dict[VerifySide, str], *, context: bool, strict: bool) -> str:
+    """The report as one JSON object (docs/verify.md)."""
+    report, effort = verification.report, verification.effort
+    sides = {
+        str(side): {"words": words[side], **json_of(facts, "url model build slots speculates")}
+        for side, facts in verification.facts.items()
+    }
+    told = {
+        "verdict": report.verdict,
+        "failed": failed(verification, strict=strict),
+        "stopped": report.stopped,
+        **sides,
+        **json_of(effort, "tokens runs epsilon"),
+        "parallel": verification.at_once,
+        "prompts": [
+            {"name": prompt.name, "tokens": len(tokens)}
+            for prompt, tokens in zip(verification.prompts, verification.tokens, strict=False)
+        ],
+        **json_of(report, "drafted accepted notes"),
+        "results": [_run_json(run, verification, context=context) for run in report.runs],
+        "advice": _advice(verification),
+    }
+    return json.dumps(told, indent=1, allow_nan=False)
+
+
+def _run_json(run: VerifiedAnswer, verification: Verification, *, context: bool) -> dict[str, Any]:
+    return {
+        **json_of(run, "side way round verdict tokens=length matched judged=checked as_baseline"),
+        **json_of(run.answer, "drafted accepted cached"),
+        "prompt": verification.prompts[run.prompt].name,
+        "cause": cause(run, verification.effort.epsilon) or None,
+        "differences": [
+            _difference_json(difference, run, verification, context=context) for difference in run.differences
+        ],
+    }
+
+
+def _difference_json(
+    difference: TokenDifference, run: VerifiedAnswer, verification: Verification, *, context: bool
+) -> dict[str, Any]:
+    texts = verification.texts if context else {}
+    expected, got = difference.expected, difference.got
+    return {
+        "token": difference.at + 1,
+        **json_of(difference, "expected got gap candidate_gap candidate_takes=candidate_first near_tie"),
+        "expected_text": texts.get((expected,)) if expected is not None else None,
+        "got_text": texts.get((got,)) if got is not None else None,
+        "before": texts.get(before_difference(run.answer.tokens[: difference.at])),
+    }
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--env-file", metavar="FILE", help="the backend env of both engines (default: the service's)")
+    parser.add_argument(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the candidate's settings; !KEY unsets",
+    )
+    parser.add_argument("--profile", metavar="NAME", help="the candidate's settings of a profile; --set wins over it")
+    parser.add_argument(
+        "--baseline", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the baseline, too"
+    )
+    parser.add_argument("--url", metavar="URL", help="a running server is the candidate")
+    parser.add_argument("--baseline-url", metavar="URL", help="a running server without speculation is the baseline")
+    parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
+    parser.add_argument("--prompts", metavar="FILE", help="your own prompts: JSON, JSON Lines, or texts between ---")
+    parser.add_argument("--tokens", type=int, metavar="N", help="tokens of each answer (default: 256)")
+    parser.add_argument("--parallel", type=int, metavar="N", help="requests at once (default: the number of slots)")
+    parser.add_argument("--runs", type=int, metavar="N", help="how often the candidate answers each (default: 1)")
+    parser.add_argument("--epsilon", type=float, metavar="NATS", help="largest gap of a near tie (default: 0.1)")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="the longest for one answer (default: 600)")
+    parser.add_argument("--strict", action="store_true", help="near ties, and speculation that was not used, fail too")
+    parser.add_argument("--no-context", action="store_true", help="show no text around a difference")
+    parser.add_argument("--force", action="store_true", help="also where memory seems not to suffice")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
+    add_settings(parser, ("api_key_env", "api_key_file", "manager", "backend_service", "backend_env_file"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from specdash.bench.verify.verify import BUILT_IN, VerifySide, read_prompts
+    from specdash.bench.verify.verify_run import Verification
+
+    effort = _effort(args)
+    limit = within("--timeout", args.timeout, 600.0, 1.0, 86400.0)
+    prompts = read_prompts(args.prompts) if args.prompts is not None else BUILT_IN
+    _check_words(args)
+    with stopped_by_signals(), tempfile.TemporaryDirectory(prefix="specdash-verify-") as directory:
+        baseline, candidate, notes = _sides(args, effort, Path(directory))
+        printer = VerifyLine()
+        printer.say(f"baseline: {baseline.words}")
+        printer.say(f"candidate: {candidate.words}")
+        done = baseline.steady & candidate.steady
+        verification = Verification(prompts, effort, printer, done)
+        verification.report.notes += notes
+        code = _carried_out(verification, baseline, candidate, limit, printer)
+    words = {VerifySide.BASELINE: baseline.words, VerifySide.CANDIDATE: candidate.words}
+    if args.json:
+        print(as_json(verification, words, context=not args.no_context, strict=args.strict))
+    else:
+        print("\n".join(text(verification, context=not args.no_context, strict=args.strict)))
+    if code is ExitCode.OK and failed(verification, strict=args.strict):
+        return ExitCode.FAILED
+    return code
+
+
+def _carried_out(
+    verification: Verification,
+    baseline: OwnedEngine | RunningEngine,
+    candidate: OwnedEngine | RunningEngine,
+    limit: float,
+    printer: VerifyLine,
+) -> ExitCode:
+    try:
+        verification.run(lambda: baseline.open(limit), lambda: candidate.open(limit))
+    except KeyboardInterrupt:
+        printer.say("stopped; this is what was found so far")
+        return ExitCode.INTERRUPTED
+    except SpecdashError as error:
+        if not verification.report.runs:
+            printer.end()
+            raise
+        printer.say(str(error))
+        return error.exit_code
+    finally:
+        printer.end()
+    return ExitCode.OK
+
+
+def _sides(
+    args: argparse.Namespace, effort: VerifyEffort, directory: Path
+) -> tuple[OwnedEngine | RunningEngine, OwnedEngine | RunningEngine, list[str]]:
+    """Baseline, candidate, and what is to be noted of the two."""
+    from specdash.bench.verify.verify_run import OwnedEngine, RunningEngine, unlike
+
+    key = _key(args)
+    running = RunningEngine(normalised(args.url), key, "the candidate") if args.url is not None else None
+    if args.baseline_url is not None:
+        baseline: OwnedEngine | RunningEngine = RunningEngine(normalised(args.baseline_url), key, "the baseline")
+    else:
+        baseline = _own_baseline(args, effort, directory, running)
+    candidate: OwnedEngine | RunningEngine = running or _own_candidate(args, effort, directory)
+    notes = (
+        unlike(baseline, candidate) if isinstance(baseline, OwnedEngine) and isinstance(candidate, OwnedEngine) else []
+    )
+    if isinstance(candidate, OwnedEngine) and candidate.synthetic:
+        notes.append("the candidate's acceptance is synthetic (--spec-synth-*), which makes its text garbage by design")
+    if not args.force:
+        for owned_engine in (baseline, candidate):
+            if isinstance(owned_engine, OwnedEngine):
+                owned_engine.check_memory()
+    return baseline, candidate, notes
+
+
+def _own_baseline(
+    args: argparse.Namespace, effort: VerifyEffort, directory: Path, running: RunningEngine | None
+) -> OwnedEngine:
+    from specdash.backend.launch import read_env_file
+    from specdash.bench.verify.verify_run import own_baseline
+
+    file = _env_file(args, running)
+    values = _changed(read_env_file(file), args.baseline, "--baseline")
+    own = own_baseline(values, file, engine=args.engine, parallel=effort.parallel, log=directory / "baseline.log")
+    if running is not None:
+        _check_same_model(running, own, file)
+    return own
+
+
+def _own_candidate(args: argparse.Namespace, effort: VerifyEffort, directory: Path) -> OwnedEngine:
+    from specdash.backend.launch import read_env_file
+    from specdash.bench.verify.verify_run import own_candidate
+    from specdash.control.profiles import find_profile
+    from specdash.core.changes import Role, changed_values
+
+    file = _env_file(args, None)
+    values = read_env_file(file)
+    if args.profile is not None:
+        values = changed_values(values, find_profile(args.profile, os.environ).values.get(Role.BACKEND, {}))
+    values = _changed(values, args.set, "--set")
+    return own_candidate(values, file, engine=args.engine, parallel=effort.parallel, log=directory / "candidate.log")
+
+
+def _changed(values: dict[str, str], words: list[str], option: str) -> dict[str, str]:
+    from specdash.core.changes import Role, changed_values, parse_assignments
+
+    try:
+        return changed_values(values, parse_assignments(words, Role.BACKEND).get(Role.BACKEND, {}))
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _env_file(args: argparse.Namespace, running: RunningEngine | None) -> str:
+    """The env file that is named, else the one a running server was started from, else the service's, else ours."""
+    from specdash.collect.discover import recorded_env_file
+    from specdash.control.services.deployment import find_deployment
+    from specdash.core.paths import backend_env_file
+
+    if args.env_file is not None:
+        return str(args.env_file)
+    if running is not None:
+        recorded = recorded_env_file(running.url, os.environ)
+        if recorded is not None:
+            return recorded
+    service = find_deployment(resolved_settings(args)).backend
+    if service is not None and service.env_file.is_file():
+        return str(service.env_file)
+    file = backend_env_file(os.environ)
+    if running is not None and not file.is_file():
+        raise InputError(
+            f"{running.url} left no record of its env file, so no baseline can be started beside it; name the file "
+            "with --env-file, or a server without speculation with --baseline-url"
+        )
+    return str(file)
+
+
+def _check_same_model(running: RunningEngine, own: OwnedEngine, file: str) -> None:
+    """A baseline of another model would differ by nature. Raises `InputError`, or what a server that does not answer
+    raises."""
+    with running.open(10.0) as server:
+        told = Path(server.model).name
+    wanted = own.plan.settings.model
+    if wanted is not None and told and Path(wanted).name != told:
+        raise InputError(
+            f"{running.url} runs {told}, and {file} names {Path(wanted).name}: no baseline can be made of it; name the "
+            "right file with --env-file, or a server without speculation with --baseline-url"
+        )
+
+
+def _key(args: argparse.Namespace) -> str | None:
+    from specdash.collect.api_key import resolve_api_key
+    from specdash.collect.discover import target_for_url
+
+    settings = resolved_settings(args)
+    key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
+    if key is None and args.url is not None:
+        return target_for_url(normalised(args.url), os.environ).api_key
+    return key
+
+
+def normalised(url: str) -> str:
+    """The address as all of specdash writes it."""
+    from specdash.core.target import normalise_url
+
+    return normalise_url(url)
+
+
+def _check_words(args: argparse.Namespace) -> None:
+    if args.url is not None and (args.set or args.profile is not None):
+        raise UsageError("--set and --profile are for an engine that specdash starts; leave --url out")
+    if args.baseline_url is not None and args.baseline:
+        raise UsageError("--baseline is for an engine that specdash starts; leave --baseline-url out")
+
+
+def _effort(args: argparse.Namespace) -> VerifyEffort:
+    from specdash.bench.verify.verify import EPSILON
+    from specdash.bench.verify.verify_run import TOKENS, VerifyEffort
+
+    return VerifyEffort(
+        tokens=within("--tokens", args.tokens, TOKENS, 8, 8192),
+        parallel=within("--parallel", args.parallel, None, 1, 256),
+        runs=within("--runs", args.runs, 1, 1, 20),
+        epsilon=within("--epsilon", args.epsilon, EPSILON, 0.0, 10.0),
+    )

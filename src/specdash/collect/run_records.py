@@ -1,0 +1,45 @@
+"""The notes that running backends and proxies leave of themselves (`core.run_record`), and which of them still hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from specdash.core import paths
+from specdash.core.records import ProxyRecord, RunRecord
+from specdash.system.processes import same_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+R = TypeVar("R", RunRecord, ProxyRecord)
+
+
+def notes(directory: Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
+    """The records in a directory, the newest first; what is none is passed over."""
+    try:
+        files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+    for file in files:
+        try:
+            record = kind.from_json(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if record is not None:
+            yield file, record
+
+
+def is_alive(record: RunRecord | ProxyRecord) -> bool:
+    """Whether the process that left the record still runs, and is the same."""
+    return same_process(record.pid, record.pid_started)
+
+
+def live_backends(env: Mapping[str, str]) -> list[RunRecord]:
+    """Every backend of this machine that left a record and still runs, the newest first."""
+    return [record for _, record in notes(paths.run_records_dir(env), RunRecord) if is_alive(record)]
+
+
+def live_proxies(env: Mapping[str, str]) -> list[ProxyRecord]:
+    """Every proxy of this machine that left a record and still runs, the newest first."""
+    return [record for _, record in notes(paths.proxy_records_dir(env), ProxyRecord) if is_alive(record)]

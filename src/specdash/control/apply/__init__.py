@@ -1,0 +1,1 @@
+"""The apply transaction: plan, journal, forward, undo, recover."""

@@ -1,0 +1,313 @@
+"""What a running apply has done so far, on the disk before it is done: enough to finish it, or to undo it.
+
+One JSON file, mode 0600, replaced whole and synced at every transition. It holds both versions of each env file, so
+that recovery needs nothing else; it is gone once the apply is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from dataclasses import field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role, changes_to
+from specdash.core.envfile import decode, parse
+from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.core.paths import apply_lock_file
+from specdash.core.records import JsonRecord, read
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.processes import same_process
+from specdash.system.text import clock, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+Note = TypeVar("Note")
+
+
+class ApplyPhase(StrEnum):
+    """Which way an apply is going."""
+
+    APPLYING = "applying"
+    ROLLING_BACK = "rolling back"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBefore:
+    """A service as it was before the apply. `speculative` is None where that could not be told."""
+
+    running: bool = False
+    healthy: bool = False
+    speculative: bool | None = None
+    engine_pid: int | None = None
+    digest: str | None = None
+    """The version of the env file that it ran, where its run record tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One env file: whose it is, what it held, and what it shall hold. Planned, then noted in the journal with the
+    number of the `backup` and how the service was `before`. Holds secrets."""
+
+    role: Role
+    service: str
+    manager: str
+    env_file: str
+    old: bytes = field(repr=False)
+    new: bytes = field(repr=False)
+    existed: bool
+    changes: tuple[Change, ...]
+    needs_restart: bool
+    """Whether a running service cannot take the change over."""
+    backup: int = 0
+    before: ServiceBefore = ServiceBefore()
+
+    @property
+    def old_digest(self) -> str:
+        """SHA-256 of the old bytes."""
+        return hashlib.sha256(self.old).hexdigest()
+
+    @property
+    def new_digest(self) -> str:
+        """SHA-256 of the new bytes."""
+        return hashlib.sha256(self.new).hexdigest()
+
+    def values(self, *, new: bool) -> dict[str, str]:
+        """Key to value of one of the versions."""
+        return parse(decode(self.new if new else self.old)).values
+
+    @property
+    def masked(self) -> Edit:
+        """The edit without secrets but for its bytes."""
+        return replace(self, changes=tuple(change.masked for change in self.changes))
+
+    @property
+    def unmasked(self) -> Edit:
+        """What was masked, with the values that its bytes have."""
+        wanted = {change.key: self.values(new=True).get(change.key) for change in self.changes}
+        return replace(self, changes=changes_to(self.role, self.values(new=False), wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldProxy:
+    """A proxy that is, or is about to be, held."""
+
+    pid: int
+    pid_started: float
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Journal(JsonRecord):
+    """One apply that has not ended. `pid` is the process that works on it."""
+
+    number: int
+    kind: ApplyKind
+    at: float
+    pid: int
+    pid_started: float
+    step: ApplyStep
+    edits: tuple[Edit, ...]
+    phase: ApplyPhase = ApplyPhase.APPLYING
+    profile: str | None = None
+    url: str | None = None
+    drain_timeout_s: float = 120.0
+    health_timeout_s: float = 600.0
+    settle_s: float = 15.0
+    trial: bool = False
+    """Whether it is a step of a trial, which is measured next and goes back in the end."""
+    force: bool = False
+    held: tuple[HeldProxy, ...] = ()
+    touched: tuple[Role, ...] = ()
+    """Services that may run another version than the old one: they were asked to restart or reload."""
+    failed_step: ApplyStep | None = None
+    reason: str = ""
+    log_lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What was cut short, in a line without secrets."""
+        when = timestamp(self.at)
+        where = f"while it was rolling back from {self.failed_step}" if self.phase is ApplyPhase.ROLLING_BACK else ""
+        return f"{self.kind} {self.number} of {when} ({self.what}) was cut short {where or f'at step {self.step}'}"
+
+    @property
+    def what(self) -> str:
+        """The changes in a line, secrets masked."""
+        return describe(tuple(change for edit in self.edits for change in edit.changes))
+
+    def edit(self, role: Role) -> Edit | None:
+        """The edit of one service."""
+        return next((edit for edit in self.edits if edit.role is role), None)
+
+    def to_json(self) -> str:
+        """One JSON object; changes are masked in it."""
+        return JsonRecord.to_json(replace(self, edits=tuple(edit.masked for edit in self.edits)))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The journal. Raises ValueError or TypeError when the text is none."""
+        journal = read(cls, json.loads(text))
+        return replace(journal, edits=tuple(edit.unmasked for edit in journal.edits))
+
+
+def describe(changes: tuple[Change, ...], most: int = 4) -> str:
+    """Changes in a line without secrets: `LLAMA_DRAFT_MAX 4 -> 8, LLAMA_DRAFT_MIN unset -> 2`."""
+
+    def side(value: str | None) -> str:
+        return "unset" if value is None else value or "''"
+
+    masked = (change.masked for change in changes[:most])
+    shown = [f"{change.key} {side(change.before)} -> {side(change.after)}" for change in masked]
+    rest = [f"{len(changes) - most} more"] if len(changes) > most else []
+    return ", ".join(shown + rest) or "no change"
+
+
+class JournalFile:
+    """The file of the one apply that may be under way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Journal | None:
+        """The journal that is there. Raises `InputError` for one that cannot be read."""
+        return read_note(self.path, Journal.from_json, "journal")
+
+    def write(self, journal: Journal) -> None:
+        """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
+        try:
+            files.save(self.path, journal.to_json().encode())
+        except OSError as error:
+            raise NotWrittenError(f"{self.path}: {error.strerror or error}; the apply cannot go on safely") from None
+
+    def remove(self) -> None:
+        """The apply is over."""
+        self.path.unlink(missing_ok=True)
+        files.sweep(self.path.parent, self.path.name)
+        with contextlib.suppress(OSError):
+            files.sync_directory(self.path.parent)
+
+
+def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None:
+    """What is noted in a file of ours, None where there is none. Raises `InputError` for what cannot be read; `what`
+    says for what it should be one."""
+    try:
+        return read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} is no {what} of this version of specdash ({error}); compare the env files with "
+            "`specdash env history`, then move it away"
+        ) from None
+
+
+def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:
+    """Where the journal of this user's applies is."""
+    from specdash.core.paths import apply_journal_file
+
+    return JournalFile(apply_journal_file(env))
+
+
+def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
+    """The apply that was cut short; None when there is none, or the one there is still runs. Raises `InputError`."""
+    journal = journal_file(env).read()
+    if journal is None or same_process(journal.pid, journal.pid_started):
+        return None
+    return journal
+
+
+# One apply at a time, across processes: a lock that the kernel gives back, however its holder ends.
+
+
+class ApplyLock:
+    """Held from `acquire` to `release`. The file stays; it says who holds it, for how long, and what for."""
+
+    def __init__(self, what: str, env: Mapping[str, str] = os.environ) -> None:
+        self._what = what
+        self._path = apply_lock_file(env)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> Self:
+        """Take it. Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise NotWrittenError(f"{self._path}: {error.strerror or error}; nothing was changed") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise ConflictError(f"another apply is running{_holder(self._path)}; wait for its end") from None
+        self._descriptor = descriptor
+        note = json.dumps({"pid": os.getpid(), "what": self._what, "since": time.time()})
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note.encode(), 0)
+        return self
+
+    def release(self) -> None:
+        """Give it back; may be called again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _holder(path: Path) -> str:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        since = clock(float(data["since"]))
+        return f" (pid {int(data['pid'])}, since {since}: {data['what']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+# The file of finished applies: read whatever can be read, append one line that is on the disk when we return.
+
+
+def read_records(path: Path) -> tuple[ApplyRecord, ...]:
+    """All records, oldest first; lines that are none are passed over. Raises `InputError` for an unreadable file."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; the list of applies cannot be read") from None
+    found = (ApplyRecord.from_json(line.decode("utf-8", "replace")) for line in lines if line.strip())
+    return tuple(apply_record for apply_record in found if apply_record is not None)
+
+
+def next_number(records: tuple[ApplyRecord, ...]) -> int:
+    """The number of the apply that comes next."""
+    return max((record.number for record in records), default=0) + 1
+
+
+def append_record(path: Path, record: ApplyRecord) -> None:
+    """Add one line, mode 0600, synced. Raises `NotWrittenError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.append_line(path, record.to_json().encode())
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NotWrittenError(f"{path}: {why}; apply {record.number} is not in the list of applies") from None

@@ -1,0 +1,429 @@
+"""A plan as an operator wants to see it before saying yes: the diff, the engine's arguments, what will be done."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend.launch import make_plan
+from specdash.collect.discover import place
+from specdash.collect.run_records import live_proxies
+from specdash.control.apply.engine import recorded_engine, recorded_proxy, service_promise
+from specdash.control.apply.journal import Edit, read_records
+from specdash.control.env_store import Backups, read_env
+from specdash.control.preflight import PreflightContext, check
+from specdash.control.preflight.context import Findings
+from specdash.control.preflight.proxy import check_pair
+from specdash.control.profiles import means_the_same
+from specdash.control.services import service_command
+from specdash.control.services.service_command import Program, running_values, started
+from specdash.control.services.services import ServiceState
+from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences, shown_value
+from specdash.core.env_edit import key_help, masked_diff, with_changes
+from specdash.core.envfile import read_values
+from specdash.core.errors import Finding, InputError, ServiceError, Severity, SpecdashError, errors
+from specdash.core.masking import without_secrets
+from specdash.core.paths import applies_file, backups_dir
+from specdash.core.proxy_parameters import NEEDS_RESTART
+from specdash.system.data import dataclass, json_of
+from specdash.system.processes import family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from specdash.control.env_store import EnvSnapshot
+    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.core.changes import ApplyRecord, Change, WantedValues
+
+
+# What an apply is about to do: which env files it will change, how, and what preflight says of that.
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """How patient an apply is. `settle_s` is how long what was changed must stand, with its clients served, before it
+    counts; `force` restarts although requests are still running when the drain's time is up."""
+
+    drain_timeout_s: float = 120
+    health_timeout_s: float = 600
+    settle_s: float = 15
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """Everything an apply will do, and what speaks against it."""
+
+    deployment: Deployment
+    edits: tuple[Edit, ...]
+    findings: tuple[Finding, ...] = ()
+    profile: str | None = None
+    kind: ApplyKind = ApplyKind.APPLY
+    trial: bool = False
+    """Whether it is a step of the trial that is noted (`control.trial`), which keeps all other applies away."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changed keys."""
+        return tuple(change for edit in self.edits for change in edit.changes)
+
+    @property
+    def refused(self) -> bool:
+        """Whether preflight found an error."""
+        return bool(errors(self.findings))
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is as wanted already."""
+        return not self.edits
+
+
+def plan_apply(
+    deployment: Deployment, wanted: WantedValues, *, profile: str | None = None, env: Mapping[str, str] = os.environ
+) -> ApplyPlan:
+    """Plan a change; services that have the wanted values already are left out. Nothing is touched.
+
+    Raises `ServiceError` for a service that is not there, `InputError` for an env file that cannot be read or edited.
+    """
+    edits = []
+    for role in Role:
+        if not wanted.get(role):
+            continue
+        service = service_of(deployment, role)
+        snapshot = read_env(service.env_file)
+        changed = changes_to(role, snapshot.values, wanted[role])
+        if profile is not None:
+            # A profile says 0.80 where the file says 0.8: no reason to restart anything.
+            changed = tuple(
+                change
+                for change in changed
+                if change.before is None or not means_the_same(role, change.key, change.before, change.after)
+            )
+        if changed:
+            data = with_changes(snapshot.file, {change.key: change.after for change in changed}).encode()
+            edits.append(edit_of(service, snapshot, data, changed))
+    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env), profile)
+
+
+def plan_rollback(
+    deployment: Deployment, number: int | None = None, *, env: Mapping[str, str] = os.environ
+) -> ApplyPlan:
+    """Plan to go back to the env as it was before apply `number`; without one, before the last apply that is in force.
+
+    Raises `InputError` when there is no such apply, and what `plan_apply` raises.
+    """
+    backups = Backups(backups_dir(env))
+    records = read_records(applies_file(env))
+    edits = []
+    for role, backup in sorted(_backups_before(records, number, backups).items()):
+        service = service_of(deployment, role)
+        snapshot = read_env(service.env_file)
+        data = backups.read(role, backup)
+        changed = differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
+        if data != snapshot.data:
+            edits.append(edit_of(service, snapshot, data, changed))
+    return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env, back=True), None, ApplyKind.ROLLBACK)
+
+
+def edit_of(service: ManagedService, snapshot: EnvSnapshot, data: bytes, changed: tuple[Change, ...]) -> Edit:
+    """`data` in the place of what the env file of a service holds."""
+    restart = service.role is Role.BACKEND or not service.reloads
+    return Edit(
+        role=service.role,
+        service=service.name,
+        manager=service.manager.kind,
+        env_file=str(service.env_file),
+        old=snapshot.data,
+        new=data,
+        existed=snapshot.exists,
+        changes=changed,
+        needs_restart=restart or any(change.key in NEEDS_RESTART for change in changed),
+    )
+
+
+def service_of(deployment: Deployment, role: Role) -> ManagedService:
+    """The service of a role. Raises `ServiceError` saying why there is none."""
+    service = deployment.service(role)
+    if service is not None:
+        return service
+    why = "; ".join(deployment.about(role) or deployment.problems)
+    raise ServiceError(f"no {role} service to change{f': {why}' if why else ''}; nothing was changed")
+
+
+def findings(
+    edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str], *, back: bool = False
+) -> tuple[Finding, ...]:
+    """What preflight says of every edit, and of how they fit the services that are not changed; errors first.
+
+    `back` is for going back to a version from before, which needs no effect to be wanted.
+    """
+    found = _moved(edits, deployment, env)
+    for edit in edits:
+        service, values = service_of(deployment, edit.role), edit.values(new=True)
+        beside = deployment.service(Role.PROXY if edit.role is Role.BACKEND else Role.BACKEND)
+        other = next((item.values(new=True) for item in edits if item.role is not edit.role), None)
+        context = PreflightContext(
+            env_file=service.env_file,
+            changed=frozenset(change.key for change in edit.changes),
+            service=service,
+            own_pids=own_pids(service, env),
+            base=env,
+            other=_running(beside, other if other is not None else _values_of(beside)),
+            running=running_values(service, values) if service.command is not None else None,
+            other_pids=own_pids(beside, env) if beside is not None else frozenset(),
+            probe_engine=service.replacing is None,
+            ports_here=service.ports is None,
+        )
+        found += check(edit.role, values, context)
+        if not back:
+            found += service_command.findings(service, edit.values(new=False), values, edit.changes)
+    # What two services do not agree on is found from both sides.
+    found = list(dict.fromkeys(found))
+    refusals = errors(found)
+    return (*refusals, *(finding for finding in found if finding not in refusals))
+
+
+def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What speaks against running backend and proxy together as their env files are now."""
+    backend = _running(deployment.backend, _values_of(deployment.backend))
+    proxy = _values_of(deployment.proxy)
+    if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
+        return ()
+    context = PreflightContext(
+        deployment.backend.env_file,
+        service=deployment.backend,
+        own_pids=own_pids(deployment.backend, env),
+        base=env,
+        other_pids=own_pids(deployment.proxy, env),
+    )
+    out = Findings({**proxy, **backend})
+    check_pair(backend, proxy, context, out)
+    return out.sorted()
+
+
+def _running(service: ManagedService | None, values: dict[str, str] | None) -> dict[str, str] | None:
+    return running_values(service, values) if service is not None and values is not None else values
+
+
+def _values_of(service: ManagedService | None) -> dict[str, str] | None:
+    """What the env file of a service that is not changed says; None where there is none, or it cannot be read."""
+    if service is None:
+        return None
+    with contextlib.suppress(SpecdashError):
+        snapshot = read_env(service.env_file)
+        return snapshot.values if snapshot.exists else None
+    return None
+
+
+def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
+    """A backend that moves to another address takes its proxies along, or loses them."""
+    edit = next((edit for edit in edits if edit.role is Role.BACKEND), None)
+    if edit is None:
+        return []
+    service = service_of(deployment, Role.BACKEND)
+    old, new = (service_promise(service, edit.values(new=which), env).url for which in (False, True))
+    if place(old) == place(new):
+        return []
+    proxy = next((edit for edit in edits if edit.role is Role.PROXY), None)
+    follows = proxy is not None and place(proxy.values(new=True).get("LLAMA_CPP_BASE") or "") == place(new)
+    ours = recorded_proxy(deployment.proxy, env) if deployment.proxy is not None else None
+    found = []
+    for live_proxy in live_proxies(env):
+        if place(live_proxy.upstream) != place(old):
+            continue
+        mine = ours is not None and live_proxy.pid == ours.pid
+        message = f"the backend moves from {old} to {new}, and the proxy at {live_proxy.url} asks at {old}"
+        if mine and follows:
+            message = (
+                f"the backend moves from {old} to {new}: requests that wait in the proxy meanwhile are turned away"
+            )
+            found.append(Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE"))
+            continue
+        if not mine:
+            fix = "point it to the new address"
+            found.append(Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE", fix))
+    return found
+
+
+def own_pids(service: ManagedService, env: Mapping[str, str]) -> frozenset[int]:
+    """The processes of a service: what they hold is free for what takes their place."""
+    try:
+        main = service.status().pid
+    except SpecdashError:
+        main = None
+    engine = recorded_engine(service, env, main) if service.role is Role.BACKEND else None
+    pids = {process.pid for process in family(main)} if main is not None else set()
+    return frozenset(pids | ({engine.pid} if engine is not None else set()))
+
+
+def undone_stack(records: tuple[ApplyRecord, ...], backups: Backups) -> list[ApplyRecord]:
+    """The applies that are in force, oldest first: those that went well and were not rolled back since."""
+    digests = {role: {backup.number: backup.digest for backup in backups.list(role)} for role in Role}
+
+    def before(record: ApplyRecord) -> dict[str, str]:
+        return {role: digests[Role(role)].get(number, "") for role, number in record.backups.items() if role in digests}
+
+    stack: list[ApplyRecord] = []
+    for record in records:
+        if record.outcome is not ApplyOutcome.APPLIED:
+            continue
+        if record.kind is not ApplyKind.ROLLBACK:
+            stack.append(record)
+            continue
+        for index in range(len(stack) - 1, -1, -1):
+            had = before(stack[index])
+            shared = had.keys() & record.digests.keys()
+            if shared and all(had[role] == record.digests[role] for role in shared):
+                del stack[index:]
+                break
+    return stack
+
+
+def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backups: Backups) -> dict[Role, int]:
+    """Per service, the backup that holds its env as it was before apply `number`."""
+    if number is None:
+        stack = undone_stack(records, backups)
+        if not stack:
+            raise InputError("no apply is in force that could be rolled back; `specdash applies` lists them")
+        return {Role(role): backup for role, backup in stack[-1].backups.items()}
+    if all(record.number != number for record in records):
+        raise InputError(f"there is no apply {number}; `specdash applies` lists them")
+    found: dict[Role, int] = {}
+    for record in records:
+        if record.number >= number:
+            for role, backup in record.backups.items():
+                found.setdefault(Role(role), backup)
+    if not found:
+        raise InputError(f"apply {number} was refused and nothing was changed since: there is nothing to go back to")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class EditPreview:
+    """One service's part of a plan. All texts are without secrets.
+
+    `arguments` are the engine's arguments that go (`-`) and come (`+`), or why there are none (`!`); `readers` say per
+    changed key which spec types read it.
+    """
+
+    role: Role
+    service: str
+    env_file: str
+    diff: tuple[str, ...]
+    action: str
+    arguments: tuple[str, ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For `specdash apply --dry-run --json`."""
+        return {**json_of(self, "service role env_file diff action arguments"), "readers": dict(self.readers)}
+
+
+def preview(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> tuple[EditPreview, ...]:
+    """What the plan will do to each service. Asks the managers how the services stand; touches nothing."""
+    return tuple(_edit(edit, service_of(plan.deployment, edit.role), env) for edit in plan.edits)
+
+
+def _edit(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> EditPreview:
+    before, after = (data.decode("utf-8", "replace") for data in (edit.old, edit.new))
+    backend = edit.role is Role.BACKEND
+    return EditPreview(
+        role=edit.role,
+        service=edit.service,
+        env_file=edit.env_file,
+        diff=tuple(masked_diff(before, after, edit.env_file)),
+        action=_action(edit, service, env),
+        arguments=_arguments(edit, service, env) if backend else (),
+        readers=tuple((change.key, _readers(change.key)) for change in edit.changes) if backend else (),
+    )
+
+
+def _action(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> str:
+    try:
+        status = service.status()
+    except SpecdashError as error:
+        return f"cannot be told: {error}"
+    if not status.alive:
+        return f"start {service.name}, which does not run now"
+    if edit.role is Role.PROXY:
+        if not edit.needs_restart:
+            return f"reload {service.name}, without dropping a stream"
+        kept = "; its listening socket stays open" if service.socket else ""
+        return f"restart {service.name}{kept}"
+    if service.replacing is not None:
+        return f"make {service.name} anew and keep the one before until it stands, while the proxies hold their clients"
+    engine = recorded_engine(service, env, status.pid)
+    if service.reloads and status.state is ServiceState.RUNNING and engine is not None and engine.digest:
+        return f"swap the engine of {service.name}, while the proxies hold their clients"
+    return f"restart {service.name}, while the proxies hold their clients"
+
+
+def _of_the_unit(edit: Edit, service: ManagedService) -> tuple[str, ...]:
+    """What changes in the command line and the environment of a unit that is not ours."""
+    command = service.command
+    assert command is not None  # noqa: S101 - asked before
+    before, after = (
+        {
+            key: shown_value(key, value) or ""
+            for key, value in command.variables(service.env_file, edit.values(new=new)).items()
+        }
+        for new in (False, True)
+    )
+    sides = [
+        [*_lines(command.argv(entry)), *(f"environment {key}={entry[key]}" for key in changed if key in entry)]
+        for changed in [[change.key for change in edit.changes]]
+        for entry in (before, after)
+    ]
+    lines = [line for line in difflib.ndiff(sides[0], sides[1]) if line.startswith(("- ", "+ "))]
+    argv = command.argv(after)
+    program = started(argv)
+    if not lines:
+        lines.append(f"! nothing changes in what {service.name} runs: {' '.join(argv)}")
+    elif program.program is not Program.SERVER:
+        lines.append(f"! {program.path} decides what its server gets of it: that is seen after the restart")
+    return tuple(without_secrets(line) for line in lines)
+
+
+def _arguments(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> tuple[str, ...]:
+    if service.command is not None:
+        return _of_the_unit(edit, service)
+    try:
+        after = _rendered(edit, env, new=True)
+    except SpecdashError as error:
+        return (without_secrets(f"! {error}"),)
+    try:
+        before = _rendered(edit, env, new=False)
+    except SpecdashError as error:
+        before = [f"({error})"]
+    lines = difflib.ndiff(before, after)
+    return tuple(without_secrets(line) for line in lines if line.startswith(("- ", "+ ")))
+
+
+def _rendered(edit: Edit, env: Mapping[str, str], *, new: bool) -> list[str]:
+    """The engine's arguments one a line. Raises SpecdashError where there are none."""
+    plan = make_plan(edit.values(new=new), base=env, env_file=edit.env_file)
+    if plan.engine.kind == "xllamacpp":
+        return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
+    return [f"{plan.engine.path} {plan.engine.version}", *_lines(plan.rendered)]
+
+
+def _lines(words: Sequence[str]) -> list[str]:
+    """Arguments one a line, each flag with its values."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+def _readers(key: str) -> str:
+    found = key_help(key)
+    if found is None:
+        return "no key that specdash knows"
+    if found.readers:
+        return f"read by {', '.join(found.readers)}"
+    return f"becomes {found.flags[0]}" if found.flags else found.meaning

@@ -1,0 +1,291 @@
+"""Which of the changed keys count at once, and which with a restart."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from specdash.backend import auto
+from specdash.backend.auto import cells_asked, read_settings, slots_asked, used_devices
+from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, change, setting
+from specdash.backend.settings import SOURCE as EXTRA_ARGS
+from specdash.control.preflight.context import unread
+from specdash.control.preflight.memory import cached_engine
+from specdash.core import envfile
+from specdash.core.changes import Role
+from specdash.core.env_edit import close_key, key_help, parameter_of
+from specdash.core.errors import InputError, Problem, ProblemKind, Severity, SpecdashError
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, IGNORED_KEYS, REMOVED_KEYS
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.speculation import SpecType, detected_type, spec_type
+from specdash.llama.gguf import GgufError, cached_facts
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.backend.settings import BackendSettings
+    from specdash.control.preflight.context import Findings, PreflightContext
+    from specdash.core.parameters import Parameter, Scalar
+    from specdash.llama.gguf import GgufFacts
+    from specdash.llama.memory import SlotLayout
+
+
+# What the rules about a backend look at: its settings, and the facts of its model files.
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSubject:
+    """One backend. `model` and `draft` are None where there is no such file, or it has a finding already."""
+
+    values: Mapping[str, str]
+    context: PreflightContext
+    settings: BackendSettings
+    dropped: frozenset[str]
+    model: GgufFacts | None = None
+    draft: GgufFacts | None = None
+
+    def source(self, name: str) -> str:
+        """The key that sets an engine parameter, or its own key where it has its default."""
+        assigned = self.settings.parameters.get(name)
+        if assigned is None or assigned.source == DEFAULT:
+            return BY_NAME[name].key
+        return assigned.source
+
+    def named(self, name: str) -> str:
+        """An engine parameter as it is set, for messages."""
+        return setting(self.source(name), BY_NAME[name], self.settings.value(name))
+
+    def change(self, name: str, value: Scalar) -> str:
+        """An engine parameter with another value, written where it is set now: what a fix tells to set."""
+        return change(self.source(name), BY_NAME[name], value)
+
+    def place(self, name: str) -> str:
+        """Where an engine parameter is set, for fixes that name no value: its key, or its flag in LLAMA_EXTRA_ARGS."""
+        source = self.source(name)
+        return f"{BY_NAME[name].flags[0]} in {source}" if source == EXTRA_ARGS else source
+
+    def spec_change(self, chain: str) -> str:
+        """The same for the spec types."""
+        return self.settings.spec_change(chain)
+
+    def number(self, name: str) -> int:
+        """The value of a parameter that is a whole number."""
+        return int(self.settings.value(name) or 0)
+
+    def readable(self, *names: str) -> bool:
+        """Whether nothing that sets these parameters was left out for its bad value."""
+        parameters = [BY_NAME[name] for name in names]
+        if self.dropped.intersection(key for parameter in parameters for key in parameter.keys):
+            return False
+        lost = self.values.get(EXTRA_ARGS, "") if EXTRA_ARGS in self.dropped else ""
+        words = lost.replace("=", " ").split()
+        return not any(flag in words for parameter in parameters for flag in (*parameter.flags, *parameter.off_flags))
+
+    @property
+    def spec_types(self) -> list[SpecType]:
+        """The chain, of types that the catalogue knows."""
+        return [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
+
+    @property
+    def spec_key(self) -> str:
+        """The key that names the spec types."""
+        source = self.settings.spec_source
+        return source if source in self.values else "LLAMA_SPEC_TYPE"
+
+    @property
+    def slots(self) -> SlotLayout:
+        """The slots and how they share the cache."""
+        return slots_asked(self.settings)
+
+    @property
+    def cells(self) -> int:
+        """Length of one cache in tokens."""
+        return cells_asked(self.settings, self.model)
+
+
+# Every value by itself, keys nobody reads, and what the backend's own reading of its env refuses or warns about.
+
+_PLACEHOLDER = "model.gguf"
+_SAID_ELSEWHERE = (ProblemKind.NO_EFFECT, ProblemKind.UNKNOWN_KEY)
+"""Remarks of the settings that rules of their own say better."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """The settings as far as they can be read. `dropped` are keys that were left out because their value is an error:
+    a rule that depends on one of them says nothing."""
+
+    settings: BackendSettings | None
+    dropped: frozenset[str]
+
+
+def read_values(values: Mapping[str, str], context: PreflightContext, out: Findings) -> ReadSettings:
+    """Read the wanted values, adding a finding for each that cannot be meant."""
+    env = {key: text for key, text in values.items() if text != ""}
+    for key in MACHINE_KEYS:
+        if key not in env and context.base.get(key):
+            env[key] = context.base[key]
+    say_empty(values, BY_KEY, out)
+    dropped: set[str] = set()
+    for key, instead in REMOVED_KEYS.items():
+        if key in IGNORED_KEYS and key in env:
+            said = f"{key}={env.pop(key)}: llama.cpp ignores it without a word"
+            out.warning("removed-key", said, key=key, fix=f"use {instead}")
+        elif key in env:
+            out.error("removed-key", f"{key}={env.pop(key)}: llama.cpp removed it", key=key, fix=f"use {instead}")
+            dropped.add(key)
+    _unknown(env, out)
+    for key in [key for key in env if key in BY_KEY]:
+        parameter = BY_KEY[key]
+        try:
+            parameter.parse(env[key], key)
+        except InputError as error:
+            out.of(Severity.ERROR, "value", error.problem, fix=f"allowed: {parameter.allowed}")
+            dropped.add(key)
+            del env[key]
+    return _settings(env, dropped, context, out)
+
+
+def _settings(env: dict[str, str], dropped: set[str], context: PreflightContext, out: Findings) -> ReadSettings:
+    settings, problems = _read_around(env, context)
+    for problem in problems:
+        if not problem.follows & dropped:
+            out.of(Severity.ERROR, "settings", problem, fix="correct the value")
+        dropped.update(filter(None, [problem.key]))
+    for remark in settings.remarks if settings is not None else ():
+        if remark.kind not in _SAID_ELSEWHERE:
+            out.of(Severity.WARNING, "settings", remark)
+    return ReadSettings(settings, frozenset(dropped))
+
+
+def _read_around(env: dict[str, str], context: PreflightContext) -> tuple[BackendSettings | None, list[Problem]]:
+    """The settings, read without the keys of each problem that is in their way, and these problems.
+
+    None where a problem is of no key that could be left out.
+    """
+    problems: list[Problem] = []
+    while True:
+        try:
+            settings = read_settings(
+                env, detect=_detect, look=auto.look, on_gpu=lambda settings: _on_gpu(settings, context)
+            )
+        except InputError as error:
+            problems.append(error.problem)
+            key = error.problem.key
+            if key in [problem.key for problem in problems[:-1]]:
+                return None, problems
+            if key == "LLAMA_MODEL" and key not in env:
+                env[key] = _PLACEHOLDER
+            elif key is None or env.pop(key, None) is None:
+                return None, problems
+        else:
+            return settings, problems
+
+
+def _detect(path: str) -> SpecType | None:
+    try:
+        facts = cached_facts(path)
+    except GgufError:
+        # The file has a finding of its own: that it names no type is not the trouble.
+        return spec_type("draft-simple")
+    return detected_type(facts.draft_architecture, facts.nextn_layers)
+
+
+def _on_gpu(settings: BackendSettings, context: PreflightContext) -> bool:
+    """Whether the server would use a GPU, as `backend run` finds it; by NVML alone where no engine may be asked."""
+    if not context.probe_engine:
+        return settings.value("gpu-layers") != 0 and settings.value("device") != "none" and context.gpus() is not None
+    try:
+        return bool(used_devices(settings, cached_engine(settings), context.base))
+    except (SpecdashError, ValueError, OSError):
+        return False
+
+
+def say_empty(values: Mapping[str, str], known: Mapping[str, Parameter], out: Findings) -> None:
+    """A key without a value counts as not set, which is not what an empty field looks like."""
+    for key in [key for key, text in values.items() if not text.strip() and key in known]:
+        parameter = known[key]
+        default = "nothing" if parameter.default in (None, "") else f"its default, {parameter.text(parameter.default)},"
+        said = f"{key} is empty, which counts as not set: {default} is in force"
+        out.warning("empty", said, key=key, fix=f"give it a value, or remove it (-{key})")
+
+
+def _unknown(env: Mapping[str, str], out: Findings) -> None:
+    for key in env:
+        if parameter_of(Role.BACKEND, key) is not None:
+            continue
+        if key in PROXY_KEYS:
+            said = f"{key} is the proxy's: the backend does not read it"
+            out.warning("unknown-key", said, key=key, fix=unread(Role.BACKEND, key))
+            continue
+        close = close_key(Role.BACKEND, key)
+        if close is not None or key.startswith("LLAMA_"):
+            fix = f"did you mean {close}?" if close else ""
+            out.warning("unknown-key", f"{key} is not a known key and is passed on unread", key=key, fix=fix)
+
+
+# Lines of the env file that systemd drops or misreads, and values that are not what they look like.
+
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]")
+_COMMENT = re.compile(r"\s[#;]")
+_MARKED = ("LLAMA_", "PROXY_")
+_MAY_HOLD = re.compile(r"TEMPLATE|_ARGS$|KEY|TOKEN|PASSW|SECRET")
+
+
+def check_env_lines(values: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
+    """Add what is to be said of the file as it is now, and of the wanted values as systemd hands them on."""
+    _file(context, out)
+    for key, text in values.items():
+        if (problem := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
+            out.error("env-value", problem.what, key=key, fix=problem.fix)
+        if not key.startswith(_MARKED) or _MAY_HOLD.search(key):
+            continue
+        if _VARIABLE.search(text):
+            out.warning("env-value", f"{key}={text}: systemd expands no variables here", key=key, fix="write it out")
+        if _COMMENT.search(text):
+            fix = "put the comment on a line of its own"
+            out.warning("env-value", f"{key}={text}: what looks like a comment is part of the value", key=key, fix=fix)
+
+
+def _file(context: PreflightContext, out: Findings) -> None:
+    try:
+        data = context.env_file.read_bytes()
+    except (FileNotFoundError, ValueError):
+        return
+    except OSError as error:
+        out.error("env-file", f"{context.env_file}: {error.strerror or error}", fix="make it a file you can read")
+        return
+    file = envfile.parse(envfile.decode(data))
+    ours = context.service is None or context.service.reloads
+    for entry in file.entries:
+        if entry.problem is None:
+            continue
+        where = f"{context.env_file}:{entry.line}: "
+        severity = Severity.ERROR if ours else Severity.WARNING
+        out.of(severity, "env-line", entry.problem, where=where, fix="mend the line")
+    for trap in envfile.traps(file):
+        out.of(Severity.WARNING, "env-line", trap.problem, where=f"{context.env_file}:{trap.line}: ")
+    seen: dict[str, int] = {}
+    for entry in file.entries:
+        if entry.key is None:
+            continue
+        if entry.key in seen and entry.key not in context.changed:
+            said = f"{context.env_file}:{entry.line}: {entry.key} is set again; line {seen[entry.key]} does not count"
+            out.warning("env-line", said, key=entry.key, fix="remove one of the lines")
+        seen[entry.key] = entry.line
+
+
+def check_restart(role: Role, context: PreflightContext, out: Findings) -> None:
+    """Add how the changed keys take effect."""
+    later: list[str] = []
+    at_once: list[str] = []
+    for key in sorted(context.changed):
+        known = key_help(key)
+        needs = known.restart if known is not None else role is Role.BACKEND
+        (later if needs else at_once).append(key)
+    for keys, how in ((later, f"a restart of the {role}"), (at_once, "a reload (SIGHUP), without a restart")):
+        if keys:
+            verb = "takes" if len(keys) == 1 else "take"
+            said = f"{', '.join(keys)} {verb} effect with {how}"
+            out.info("restart", said, key=keys[0] if len(keys) == 1 else None)

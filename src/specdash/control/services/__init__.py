@@ -1,0 +1,1 @@
+"""The services that specdash ships, under systemd or its own supervisor."""

@@ -1,0 +1,499 @@
+"""What happened, on one line of time: alerts, applies and restarts. The charts, the incidents screen, history and
+bundles all show these."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import types
+import typing
+from base64 import b64decode, b64encode
+from dataclasses import asdict, is_dataclass
+from enum import Enum, StrEnum
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# Dataclasses from what another process wrote, each field held to its declared type before anybody computes with it.
+
+T = TypeVar("T")
+_Reader = typing.Callable[[Any], Any]
+
+
+class JsonRecord:
+    """A dataclass that is kept as one line of JSON."""
+
+    __slots__ = ()
+    lenient = frozenset[str]()
+    """Fields that count as absent where they are of another version."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether what it says can be so."""
+        return True
+
+    def to_json(self) -> str:
+        """One line of JSON; bytes are base64 there."""
+        return json.dumps(asdict(typing.cast("Any", self)), sort_keys=True, default=_base64)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self | None:
+        """What `to_json` wrote, None for anything else (half-written, damaged). Unknown fields are ignored."""
+        try:
+            record = read(cls, json.loads(text), cls.lenient)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return record if record.is_possible else None
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def read(cls: type[T], values: Any, lenient: frozenset[str] = frozenset()) -> T:
+    """The dataclass of a mapping. Unknown fields are ignored, and those named in `lenient` where they do not fit.
+
+    Raises `ValueError` or `TypeError` for a field of another type, and where one is missing.
+    """
+    if not isinstance(values, dict):
+        raise TypeError("no mapping")
+    found: dict[str, Any] = {}
+    for name, reader in _readers(typing.cast("Any", cls)).items():
+        if name in values:
+            try:
+                found[name] = reader(values[name])
+            except (ValueError, TypeError):
+                if name not in lenient:
+                    raise
+    return cls(**found)
+
+
+@cache
+def _readers(cls: Any) -> dict[str, _Reader]:
+    hints = typing.get_type_hints(cls)
+    return {name: _reader(hints[name]) for name in cls.__dataclass_fields__ if name in hints}
+
+
+def _reader(hint: Any) -> _Reader:
+    if isinstance(hint, types.UnionType):
+        return partial(_or_none, _reader(typing.get_args(hint)[0]))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return partial(_each, _reader(arguments[0]))
+    if origin is tuple:
+        return partial(_in_order, tuple(map(_reader, arguments)))
+    if origin is dict:
+        return partial(_mapping, _reader(arguments[1]))
+    if hint is bytes:
+        return partial(b64decode, validate=True)
+    if is_dataclass(hint):
+        return partial(read, typing.cast("type[Any]", hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint
+    return partial(_plain, hint)
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    fits: Callable[[Any], bool] = _FITS.get(hint, lambda _: True)
+    if not fits(value):
+        raise ValueError(f"no {hint}")
+    return value
+
+
+_FITS: dict[Any, Callable[[Any], bool]] = {
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
+}
+
+
+def _or_none(inner: _Reader, value: Any) -> Any:
+    return None if value is None else inner(value)
+
+
+def _each(inner: _Reader, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError("no list")
+    return tuple(map(inner, value))
+
+
+def _in_order(inner: tuple[_Reader, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple) or len(value) != len(inner):
+        raise ValueError(f"no list of {len(inner)}")
+    return tuple(reader(entry) for reader, entry in zip(inner, value, strict=True))
+
+
+def _mapping(inner: _Reader, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("no mapping")
+    return {str(key): inner(entry) for key, entry in value.items()}
+
+
+# The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.
+#
+# `specdash backend run` writes one JSON file per process under `paths.run_records_dir`, `specdash proxy run` one
+# under `paths.proxy_records_dir`, mode 0600, and removes it at exit. What a backend leaves at its end, under
+# `paths.ended_records_dir`, is its last note: where its log and its env file are. A record whose process is gone is
+# void; readers check the pid and its start time.
+
+
+SEE_LOG = "see the first lines of the log, and `specdash preflight`"
+"""What to do where nothing says why a server does not speculate."""
+
+
+def unexplained(drafting: int, slots: int) -> str:
+    """Why a server is taken not to speculate, where all that is known is how many of its slots can draft."""
+    many = f"{drafting} of {slots} slots draft" if drafting else "its slots do not draft"
+    return f"{many}, and the log does not say why"
+
+
+class Drafting(StrEnum):
+    """Whether the server speculates, as a state of its own."""
+
+    YES = "speculating"
+    """Drafts were seen."""
+    READY = "ready"
+    """Its slots can draft, and none was seen yet."""
+    OFF = "off"
+    """No speculation type is set, and there is none."""
+    FAILED = "running without speculation"
+    """It was asked for, and the server runs without."""
+    UNKNOWN = "unknown"
+
+
+class CompletionEnd(StrEnum):
+    """How a first completion ended."""
+
+    ANSWERED = "answered"
+    LATE = "late"
+    """No answer in time: the server may be slow, or busy with somebody else's prompt."""
+    BROKEN_OFF = "broken off"
+    """The connection ended, most often because the server did."""
+    NOT_ALLOWED = "not allowed"
+    """The server refused this client (its key), or said that it is not ready: nothing about speculation."""
+    FAILED = "failed"
+    """The server failed it, as it would fail anybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheck:
+    """The verdict on one start. Moments are Unix time; None is unknown."""
+
+    drafting: Drafting
+    checked: float
+    because: str = ""
+    """What says so; for FAILED the cause, in one sentence without a full stop."""
+    fix: str = ""
+    """What to do about it, in one sentence."""
+    cause: str = ""
+    """Id of the cause in `llama.start_failures`, "" where none was recognised."""
+    slots: int | None = None
+    slots_drafting: int | None = None
+    probe_tokens: int | None = None
+    """Tokens that the probe generated; None when there was no probe."""
+    probe_drafted: int | None = None
+    probe_accepted: int | None = None
+    probe_tasks: tuple[int, ...] = ()
+    """Numbers of the probe's tasks in the server's log, where they could be learnt: no request of a user's."""
+    probe_problem: str = ""
+    """Why the probe got no proper answer, or was not made; "" when it was answered."""
+    pending: bool = False
+    """The probe is still to come, or under way: another verdict follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord(JsonRecord):
+    """One running backend. `parameters` are the speculation flags it was started with; no secrets are ever stored."""
+
+    lenient = frozenset({"start_check"})
+    pid: int
+    pid_started: float
+    """Unix time the process started, to tell a reused pid."""
+    url: str
+    engine: str
+    log: str | None = None
+    env_file: str | None = None
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key, never the key."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    runner_pid: int | None = None
+    """The `specdash backend run` around it."""
+    env_digest: str | None = None
+    """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
+    start_check: StartCheck | None = None
+    """Whether it really speculates, as was seen after its start; None until that was looked at."""
+    ended: float | None = None
+    """Unix time when its engine ended; None while it runs, and where its runner was killed with it."""
+    end: str | None = None
+    """How it ended, in words: `signal SIGKILL`."""
+    crashed: bool = False
+    """It ended by itself, and nobody had asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRecord(JsonRecord):
+    """One running proxy. No secrets are ever stored; URLs are without user and password."""
+
+    pid: int
+    pid_started: float
+    """Unix time the process started, to tell a reused pid."""
+    url: str
+    upstream: str
+    """Root URL of the llama.cpp server behind it."""
+    events: str | None = None
+    """The file its events go to; None when they are switched off."""
+    log: str | None = None
+    env_file: str | None = None
+    api_key_env: str | None = None
+    """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
+    env_digest: str | None = None
+    """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
+
+
+# The vocabulary of baselines: how fast a model decodes without speculation, as `specdash baseline record` measured
+# it.
+#
+# One JSON object a line in `paths.baselines_file`; the newest of one key counts.
+
+
+class BaselineMethod(StrEnum):
+    """How a baseline was measured."""
+
+    WITHOUT = "without speculation"
+    """On a server that ran without speculation."""
+    TWO_TOKENS = "two tokens"
+    """On a server that speculates, by completions that are too short to draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline(JsonRecord):
+    """Decode speed without speculation of one model on one machine, at one context length and concurrency.
+
+    `decode_rate` is the median of tokens per second of one request; `low` and `high` bound its 95 % interval.
+    """
+
+    at: float
+    """Unix time of the measurement."""
+    model: str
+    """File name of the model, without its directory."""
+    engine: str
+    context: int
+    """Tokens in the context when the decode began; it stands for its bucket."""
+    concurrency: int
+    """Requests that decoded at the same time."""
+    decode_rate: float
+    low: float
+    high: float
+    requests: int
+    model_bytes: int | None = None
+    """Size of the model's file: another file of the same name is another model."""
+    gpu: str | None = None
+    decode_tokens: int | None = None
+    """Tokens of each answer."""
+    method: BaselineMethod = BaselineMethod.WITHOUT
+    draft_token_s: float | None = None
+    """Seconds that drafting one token took there; None where no draft was seen."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it was measured on: a newer one of the same key takes its place."""
+        return (self.model, self.model_bytes, self.engine, self.gpu, self.context, self.concurrency, self.method)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the figures can have been measured."""
+        return 0 < self.low <= self.decode_rate <= self.high and self.context >= 0 and self.concurrency >= 1
+
+    @property
+    def middle(self) -> float:
+        """Tokens in the context halfway through its answers."""
+        return self.context + (self.decode_tokens or 0) / 2
+
+
+# The vocabulary of trials: that settings are tried on a server, by whom, and how far that is.
+#
+# The note itself, with the settings from before, is `control.trial`'s; this is what others may know of it.
+
+_COMMAND = re.compile(r"[a-z][a-z ]{0,30}")
+_NAME = re.compile(r"[\w.@:+-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialNote:
+    """A trial that is under way, or that was when its process died (`alive` False)."""
+
+    what: str
+    """The command: `bench ab`, `tune`."""
+    service: str
+    at: float
+    """When it began, in Unix time."""
+    alive: bool = True
+    boot: int | None = None
+    """The boot that is made now, from 1; None between the boots that are counted."""
+    planned: int | None = None
+    """Boots in all, as far as it is known."""
+
+    @property
+    def words(self) -> str:
+        """``on trial by `specdash tune`, boot 4 of 12``."""
+        if not self.alive:
+            return f"left on trial: `specdash {self.what}` was cut short; `specdash recover` puts its settings back"
+        text = f"on trial by `specdash {self.what}`"
+        if self.boot is None:
+            return text
+        of = f" of {self.planned}" if self.planned is not None and self.planned >= self.boot else ""
+        return f"{text}, boot {self.boot}{of}"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTrial:
+    """What the file says: the note, whose process it is, and of which server it is; no setting."""
+
+    note: TrialNote
+    pid: int
+    pid_started: float
+    url: str | None
+
+
+def read_note(text: str) -> WrittenTrial | None:
+    """The public part of the note; None for what is none."""
+    try:
+        data: Any = json.loads(text)
+        what, service = str(data["what"]), str(data["service"])
+        note = TrialNote(
+            what if _COMMAND.fullmatch(what) else "tune",
+            service if _NAME.fullmatch(service) else "the service",
+            float(data["at"]),
+            boot=_count(data.get("boot")),
+            planned=_count(data.get("planned")),
+        )
+        url = data.get("url")
+        return WrittenTrial(note, int(data["pid"]), float(data["pid_started"]), str(url) if url else None)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1_000_000 else None
+
+
+# The vocabulary of alerts: what a rule says while it holds, the alert that it raises, and what becomes of it.
+#
+# Moments are Unix times in seconds. Texts never hold a secret or prompt text: they go into bundles and tickets.
+
+
+class AlertSeverity(StrEnum):
+    """How bad it is. A notice is worth knowing and needs nobody; a warning needs somebody today; a critical one now."""
+
+    NOTICE = "notice"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for the mildest."""
+        return tuple(AlertSeverity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What a rule says while it holds. `summary` is one sentence without a full stop that names the cause with its
+    figures; `evidence` are labels and formatted values.
+
+    `subject` tells several alerts of one rule apart (`slot 3`, `GPU 0`, a session's id). `fix` are settings that would
+    help, as (key, value), None for a key to be removed: the tune screen takes them as pending, nothing applies them by
+    itself. `severity` overrides the rule's own.
+    """
+
+    summary: str
+    evidence: tuple[tuple[str, str], ...] = ()
+    subject: str = ""
+    fix: tuple[tuple[str, str | None], ...] = ()
+    severity: AlertSeverity | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    """What the runbook's placeholders stand for here, where that is particular to the symptom: (placeholder, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert(JsonRecord):
+    """One alert. `since` is when its symptom was first seen, `raised` when it had lasted long enough, `last` when it
+    was last seen, `ended` when it was over."""
+
+    rule: str
+    title: str
+    severity: AlertSeverity
+    summary: str
+    since: float
+    raised: float
+    last: float
+    ended: float | None = None
+    subject: str = ""
+    evidence: tuple[tuple[str, str], ...] = ()
+    fix: tuple[tuple[str, str | None], ...] = ()
+    chart: str | None = None
+    """The `insight.charts.Metric` that shows it best."""
+    names: tuple[tuple[str, str], ...] = ()
+    """What the placeholders of its runbook stand for, as far as it was known: (placeholder, value)."""
+    refuted: bool = False
+    """It is over, and what was seen since shows that it was never so; the evidence says what."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the same alert."""
+        return self.rule, self.subject
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is not over."""
+        return self.ended is None
+
+
+class Transition(StrEnum):
+    """What became of an alert."""
+
+    RAISED = "raised"
+    CHANGED = "changed"
+    """Its severity is another one."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertEvent:
+    """One transition of one alert, at Unix time `at`."""
+
+    transition: Transition
+    alert: Alert
+    at: float
+
+
+class EventKind(StrEnum):
+    """What kind of thing happened."""
+
+    ALERT = "alert"
+    APPLY = "apply"
+    RESTART = "restart"
+    STATE = "state"
+    """The server's state is another one: down, loading, live."""
+    RECORDER = "recorder"
+    """Recording began, ended, or lost something."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """One event at Unix time `at`, until `ended` where it lasts. `title` is a few words, without secrets."""
+
+    at: float
+    kind: EventKind
+    title: str
+    severity: AlertSeverity | None = None
+    ended: float | None = None
+    detail: str = ""
+    ref: str = ""
+    """What it is about: a rule's id, an apply's number."""

@@ -1,0 +1,118 @@
+"""Every source of readings, declared once: what its values are, how long they hold, how the record keeps them; and how
+a reading is written as JSON, for the record and for whoever watches from another machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.changes import ApplyRecord
+from specdash.core.codec import NOT_READABLE, PLAIN, UnreadableError, ValueCodec, codec_of
+from specdash.core.log_facts import LogBatch
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus
+from specdash.core.readings import (
+    Counters,
+    Failure,
+    FailureKind,
+    Gpus,
+    Health,
+    Host,
+    ProcessTree,
+    Props,
+    Reading,
+    ReadingStatus,
+    RouterModels,
+    SchedulingDelay,
+    Slots,
+    Source,
+)
+from specdash.core.records import Baseline, TrialNote
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+STALE_AFTER_S = 10.0
+"""Readings older than this are not fresh: three missed polls at the slowest cadence of a live server."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """What is known of a source before it says anything."""
+
+    value: Any
+    """The type of its values."""
+    lifetime_s: float | None = STALE_AFTER_S
+    """Seconds after which its last known reading is STALE. None where it tells of every change, so that the last
+    reading holds however old it is."""
+    is_still: bool = False
+    """Its values seldom change and may be large: the record keeps each value once."""
+
+
+SOURCES: Mapping[Source, SourceSpec] = {
+    Source.HEALTH: SourceSpec(Health),
+    Source.PROPS: SourceSpec(Props, 90.0, is_still=True),
+    Source.METRICS: SourceSpec(Counters),
+    Source.SLOTS: SourceSpec(Slots),
+    Source.LOG: SourceSpec(LogBatch, None),
+    Source.GPU: SourceSpec(Gpus, 15.0),
+    Source.HOST: SourceSpec(Host),
+    Source.PROCESS: SourceSpec(ProcessTree),
+    Source.PROXY: SourceSpec(ProxyStatus),
+    Source.PROXY_EVENTS: SourceSpec(ProxyEvents, None),
+    Source.APPLIES: SourceSpec(tuple[ApplyRecord, ...], None, is_still=True),
+    Source.BASELINES: SourceSpec(tuple[Baseline, ...], None, is_still=True),
+    Source.TRIAL: SourceSpec(tuple[TrialNote, ...], None),
+    Source.ROUTER: SourceSpec(RouterModels),
+    Source.SCHEDULING: SourceSpec(SchedulingDelay, None),
+}
+
+
+# Readings as JSON and back, without loss.
+#
+# `decode(encode(reading)) == reading` for every reading. Unknown fields, facts and events of a newer version are left
+# out (`core.codec`); a reading of an unknown source raises `UnreadableError`.
+
+
+def value_codec(source: Source) -> ValueCodec:
+    """How the values of a source are stored."""
+    return codec_of(SOURCES[source].value) or PLAIN
+
+
+def encode(reading: Reading[Any], still: str | None = None) -> dict[str, Any]:
+    """A JSON object. `still`: the digest under which the value is stored elsewhere."""
+    data: dict[str, Any] = {"source": reading.source.value, "at": reading.at}
+    if reading.status is not ReadingStatus.KNOWN:
+        data["status"] = reading.status.value
+    if still is not None:
+        data["still"] = still
+    elif reading.value is not None:
+        data["value"] = value_codec(reading.source).write(reading.value)
+    if reading.failure is not None:
+        data["failure"] = [reading.failure.kind.value, reading.failure.detail]
+    return data
+
+
+def decode(data: Any, still: Callable[[Source, str], Any] | None = None) -> Reading[Any]:
+    """The reading of `encode`; `still` finds a value by its digest, and may raise UnreadableError.
+
+    Raises UnreadableError for what this version does not know, or what is damaged.
+    """
+    try:
+        source = Source(data["source"])
+        failure = data.get("failure")
+        value = None
+        if "value" in data:
+            value = value_codec(source).read(data["value"])
+        elif "still" in data and still is not None:
+            value = still(source, data["still"])
+        status = ReadingStatus(data.get("status", ReadingStatus.KNOWN))
+        return Reading(source, float(data["at"]), status, value, _failure(*failure) if failure is not None else None)
+    except NOT_READABLE as error:
+        raise UnreadableError(f"no reading: {error}") from error
+
+
+def _failure(kind: str, detail: str) -> Failure:
+    try:
+        return Failure(FailureKind(kind), detail)
+    except ValueError:
+        return Failure(FailureKind.ERROR, f"{kind}: {detail}" if detail else kind)

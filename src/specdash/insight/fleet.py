@@ -1,0 +1,262 @@
+"""The row of a server among many: a few figures of its picture, the same that its dashboard shows. Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from specdash.core.readings import ReadingStatus
+from specdash.core.records import AlertSeverity
+from specdash.insight.picture import BackendState, MeasuredFigure, SlotPhase
+from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
+from specdash.system.data import dataclass
+from specdash.system.stats import median, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from specdash.insight.picture import Picture, RouterModelPicture
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow:
+    """One server, or one model of a router. Figures as in `Picture`; None is unknown."""
+
+    name: str
+    """As config.toml calls it, else its address; of a router's model with the model behind a slash."""
+    url: str
+    model: str | None
+    state: str
+    """A `BackendState`; of a model that is not looked at the router's word for it."""
+    reason: str = ""
+    verdict: Verdict | None = None
+    """None of a model that is not looked at."""
+    acceptance: MeasuredFigure = MeasuredFigure()
+    """Of the window, else since the server's start."""
+    decode: MeasuredFigure = MeasuredFigure()
+    prefill: MeasuredFigure = MeasuredFigure()
+    context_used: int | None = None
+    """Tokens in the slot that is fullest."""
+    context_size: int | None = None
+    gpu: float | None = None
+    """Of the busiest GPU, where the server is on this machine."""
+    busy: int | None = None
+    """Slots at work."""
+    slots: int | None = None
+    queue: float | None = None
+    """Requests that wait for a slot."""
+    critical: int = 0
+    """Active alerts by severity."""
+    warnings: int = 0
+    notices: int = 0
+    cause: str = ""
+    """The likely cause of what is wrong."""
+    vram_used: float | None = None
+    """Bytes of the GPU whose memory is fullest."""
+    vram_size: float | None = None
+    host: str = ""
+    """The machine, where the address does not tell."""
+    exporter: str = ""
+    """In a Prometheus: who told of it, its label `instance`."""
+    group: str = ""
+    """As config.toml calls it, or a label in Prometheus."""
+    members: int = 0
+    """Servers that this row is about, where it is a group's."""
+    router_model: str | None = None
+    """Of the row of a router's model that is not looked at: its name for the router."""
+
+    @property
+    def context(self) -> float | None:
+        """The share of the context in use."""
+        return share(self.context_used, self.context_size)
+
+    @property
+    def vram(self) -> float | None:
+        """The share of GPU memory in use."""
+        return share(self.vram_used, self.vram_size)
+
+    @property
+    def answers(self) -> bool:
+        """Whether anybody is there: also one who loads, or wants a key."""
+        return self.state not in (BackendState.DOWN, BackendState.UNKNOWN)
+
+    @property
+    def alerts(self) -> int:
+        """All that are active."""
+        return self.critical + self.warnings + self.notices
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody who would serve us is there."""
+        return self.state in _AWAY
+
+    @property
+    def badness(self) -> int:
+        """How much it wants to be looked at: 0 not at all; most where the server is not there."""
+        kind = self.verdict.kind if self.verdict is not None else None
+        reasons = (
+            self.state in _BROUGHT_UP,
+            bool(self.warnings),
+            kind is VerdictKind.COSTS,
+            bool(self.critical),
+            self.is_away,
+        )
+        return max((level for level, holds in enumerate(reasons, 1) if holds), default=0)
+
+
+_AWAY = frozenset({BackendState.DOWN, BackendState.UNKNOWN, BackendState.UNAUTHORIZED})
+_BROUGHT_UP = frozenset({BackendState.LOADING, BackendState.RESTARTED, BackendState.STALE})
+
+
+def rows_of(picture: Picture, name: str, group: str = "") -> list[FleetRow]:
+    """The server's row and, of a router, one for each of its other models; `group` as in `FleetRow`."""
+    models = picture.views.router.models
+    watched = next((model.id for model in models if model.watched), None)
+    own = _row(picture, f"{name}/{watched}" if watched is not None and len(models) > 1 else name, group)
+    return [own, *(_model_row(own, name, model) for model in models if not model.watched)]
+
+
+def _row(picture: Picture, name: str, group: str) -> FleetRow:
+    backend, alerts = picture.backend, picture.alerts.active
+    accepted = backend.speculation.acceptance
+    slots = backend.slots or ()
+    fullest = max(
+        (slot for slot in slots if slot.context_used is not None), key=lambda slot: slot.context_used or 0, default=None
+    )
+    severities = [alert.severity for alert in alerts]
+    utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
+    vram_used, vram_size = fullest_memory((gpu.memory_used_bytes, gpu.memory_total_bytes) for gpu in picture.gpu.gpus)
+    return FleetRow(
+        name=name,
+        url=backend.url,
+        model=backend.model,
+        state=str(backend.state),
+        reason=backend.reason,
+        verdict=verdict(picture),
+        acceptance=accepted.window if accepted.window.value is not None else accepted.lifetime,
+        decode=backend.decode,
+        prefill=backend.prefill,
+        context_used=fullest.context_used if fullest is not None else None,
+        context_size=(fullest.n_ctx if fullest is not None else None) or backend.n_ctx,
+        gpu=max(utilisations, default=None),
+        busy=sum(slot.phase is not SlotPhase.IDLE for slot in slots) if backend.slots is not None else None,
+        slots=len(slots) if backend.slots is not None else None,
+        queue=backend.requests_deferred,
+        critical=severities.count(AlertSeverity.CRITICAL),
+        warnings=severities.count(AlertSeverity.WARNING),
+        notices=severities.count(AlertSeverity.NOTICE),
+        cause=picture.alerts.cause,
+        vram_used=vram_used,
+        vram_size=vram_size,
+        group=group,
+    )
+
+
+def _model_row(own: FleetRow, name: str, model: RouterModelPicture) -> FleetRow:
+    return FleetRow(
+        f"{name}/{model.id}",
+        own.url,
+        model.id,
+        model.status,
+        reason=model.failure,
+        group=own.group,
+        router_model=model.id,
+    )
+
+
+def fullest_memory(gpus: Iterable[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
+    """Bytes used and there of the GPU with the greatest share in use: that one runs out first."""
+    known = [(used, size) for used, size in gpus if used is not None and size]
+    return max(known, key=lambda memory: memory[0] / memory[1], default=(None, None))
+
+
+def worst_first(rows: Sequence[FleetRow]) -> list[FleetRow]:
+    """In the order in which they want to be looked at."""
+    return sorted(rows, key=lambda row: (-row.badness, row.name))
+
+
+# Many rows as a few: those that have something in common.
+
+
+class FleetGrouping(StrEnum):
+    """What the servers of a group have in common."""
+
+    MODEL = "model"
+    HOST = "host"
+    STATE = "state"
+    GROUP = "group"
+
+
+UNGROUPED = "(none)"
+"""The group of those of which it is not known."""
+
+
+def key_of(row: FleetRow, grouping: FleetGrouping) -> str:
+    """What a row is grouped by."""
+    if grouping is FleetGrouping.HOST:
+        return row.host or host_of(row.url) or UNGROUPED
+    keys = {FleetGrouping.MODEL: row.model, FleetGrouping.STATE: row.state, FleetGrouping.GROUP: row.group}
+    return keys[grouping] or UNGROUPED
+
+
+_HOST = re.compile(r"(?:[^/]*//)?(?:[^/@]*@)?(\[[^\]/]*\]|[^/:]*)")
+
+
+def host_of(address: str) -> str:
+    """The host in an address, with or without a scheme, whatever else it holds."""
+    match = _HOST.match(address)
+    return match[1].strip("[]") if match is not None else ""
+
+
+def grouped(rows: Iterable[FleetRow], grouping: FleetGrouping) -> list[tuple[FleetRow, list[FleetRow]]]:
+    """The row of each group with its servers: their number, the worst state, sums of what adds up, else medians."""
+    by_key: dict[str, list[FleetRow]] = {}
+    for row in rows:
+        by_key.setdefault(key_of(row, grouping), []).append(row)
+    return [(_group_row(key, members), members) for key, members in by_key.items()]
+
+
+def _group_row(key: str, rows: list[FleetRow]) -> FleetRow:
+    worst = worst_first(rows)[0]
+    verdicts = [row.verdict for row in rows if row.verdict is not None and row.verdict.kind is VerdictKind.COSTS]
+    counts = ((sum(row.is_away for row in rows), "away"), (len(verdicts), "costs"))
+    vram_used, vram_size = fullest_memory((row.vram_used, row.vram_size) for row in rows)
+    acceptance = median(row.acceptance.value for row in rows)
+    return FleetRow(
+        name=key,
+        url="",
+        model=worst.model if len({row.model for row in rows}) == 1 else None,
+        state=worst.state,
+        reason=", ".join(f"{count} {word}" for count, word in counts if count),
+        verdict=verdicts[0] if verdicts else None,
+        acceptance=MeasuredFigure(acceptance, ReadingStatus.KNOWN if acceptance is not None else ReadingStatus.UNKNOWN),
+        decode=_total(row.decode for row in rows),
+        prefill=_total(row.prefill for row in rows),
+        gpu=median(row.gpu for row in rows),
+        vram_used=vram_used,
+        vram_size=vram_size,
+        busy=_sum(row.busy for row in rows),
+        slots=_sum(row.slots for row in rows),
+        queue=_sum(row.queue for row in rows),
+        critical=sum(row.critical for row in rows),
+        warnings=sum(row.warnings for row in rows),
+        notices=sum(row.notices for row in rows),
+        cause=worst.cause,
+        members=len(rows),
+    )
+
+
+NumberT = TypeVar("NumberT", int, float)
+
+
+def _sum(values: Iterable[NumberT | None]) -> NumberT | None:
+    """Of those that are known, None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _total(figures: Iterable[MeasuredFigure]) -> MeasuredFigure:
+    """The sum of those that are of now: what an idle server did before is no throughput."""
+    value = _sum(figure.value for figure in figures if figure.status is ReadingStatus.KNOWN)
+    return MeasuredFigure(value, ReadingStatus.KNOWN, basis="sum") if value is not None else MeasuredFigure()

@@ -1,0 +1,123 @@
+"""The history of the scraped counters: windows between scrapes, and the detection of a restart."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import Counters
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KEEP_S = 3700.0
+"""A little more than the longest window that can be chosen."""
+
+FINE, COARSE = 16, 90
+"""Of a log that keeps less, so many of the newest scrapes are kept as they come, and about so many of those before."""
+
+_ZERO = Counters()
+"""A server before its first request; `delta` reads an absent total as zero."""
+_MONOTONE = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "verification_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """Counters at one moment (monotonic seconds)."""
+
+    at: float
+    counters: Counters
+
+
+def went_back(before: Counters, after: Counters) -> bool:
+    """True when a total is lower than before, which only a new process can do."""
+    for name in _MONOTONE:
+        old, new = getattr(before, name), getattr(after, name)
+        if old is not None and new is not None and new < old:
+            return True
+    return False
+
+
+class CounterLog:
+    """Scrapes of one server process, thinned: a scrape equal to its neighbours only moves the time of the last one."""
+
+    def __init__(self, kept_s: float = KEEP_S) -> None:
+        self._kept_s = kept_s
+        self._apart_s = 0.0 if kept_s >= KEEP_S else kept_s / COARSE
+        self._scrapes: list[Scrape] = []
+        self.restarted_at: float | None = None
+        self.is_of_the_record = False
+        """Whether all scrapes were remembered, and none was seen yet."""
+
+    def remember(self, scrapes: Iterable[Scrape]) -> None:
+        """Begin with scrapes from before anybody looked; another process than theirs takes their place silently."""
+        for scrape in scrapes:
+            self.add(scrape.at, scrape.counters)
+        self.restarted_at = None
+        self.is_of_the_record = bool(self._scrapes)
+
+    def add(self, at: float, counters: Counters, *, absent_since: float | None = None) -> bool:
+        """Take in a scrape; True when it shows that the server was restarted, which forgets the ones before.
+
+        `absent_since` is when the port was last seen closed or loading since the scrape before: what serves it now
+        began
+        after that, so its totals count from zero then. A total that went back proves the same.
+        """
+        scrapes = self._scrapes
+        if self.is_of_the_record:
+            self.is_of_the_record = False
+            if absent_since is not None or went_back(scrapes[-1].counters, counters):
+                scrapes.clear()
+        before = scrapes[-1] if scrapes else None
+        restarted = before is not None and (absent_since is not None or went_back(before.counters, counters))
+        began = absent_since if absent_since is not None else before.at if before and restarted else None
+        if restarted:
+            scrapes.clear()
+            self.restarted_at = at
+        if began is not None:
+            scrapes.append(Scrape(began, _ZERO))
+        if len(scrapes) >= 2 and scrapes[-1].counters == counters and scrapes[-2].counters == counters:
+            scrapes[-1] = Scrape(at, counters)
+        else:
+            scrapes.append(Scrape(at, counters))
+        while len(scrapes) > 2 and scrapes[1].at < at - self._kept_s:
+            scrapes.pop(0)
+        fine = len(scrapes) - FINE
+        if fine > 0 and scrapes[fine + 1].at - scrapes[fine - 1].at <= self._apart_s:
+            del scrapes[fine]
+        return restarted
+
+    @property
+    def last(self) -> Scrape | None:
+        """The newest scrape."""
+        return self._scrapes[-1] if self._scrapes else None
+
+    def window(self, now: float, window_s: float, *, last: Scrape | None = None) -> tuple[Scrape, Scrape] | None:
+        """The scrapes that bound the `window_s` seconds before `now`, up to `last`, or the newest; None before there
+        are two.
+
+        The first is the newest one that is not younger than the window, or the oldest there is.
+        """
+        if len(self._scrapes) < 2:
+            return None
+        index = bisect_right(self._scrapes, now - window_s, key=lambda scrape: scrape.at) - 1
+        first = self._scrapes[max(index, 0)]
+        last = last or self._scrapes[-1]
+        return (first, last) if last.at > first.at else None
+
+    @property
+    def drafted(self) -> Scrape | None:
+        """The newest scrape that saw drafts which the one before it had not; None where there is none."""
+        for later, earlier in pairwise(reversed(self._scrapes)):
+            if (later.counters.draft_tokens or 0.0) > (earlier.counters.draft_tokens or 0.0):
+                return later
+        return None
+
+
+def delta(first: float | None, last: float | None) -> float | None:
+    """Difference of two totals; a series that appeared in between began at zero."""
+    if last is None:
+        return None
+    return last - (first or 0.0)

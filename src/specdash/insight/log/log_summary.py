@@ -1,0 +1,140 @@
+"""What a whole log tells: requests, warnings, speculation, checkpoints, prompt cache, and the server that wrote it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.log_facts import (
+    CheckpointEvent,
+    LogBatch,
+    PromptCacheState,
+    ServerEvent,
+    SlotSelected,
+    SpeculativeStatistics,
+    VerificationSteps,
+    WarningTally,
+)
+from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
+from specdash.llama.log_grammar import SERVER_STARTING
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.insight.request import ServedRequest
+
+_SPAMMING_EVENTS = frozenset(
+    {"prompt_cache_saved", "prompt_cache_hit", "prompt_cache_updated", "sleeping", "awake", "image_processing"}
+)
+"""Events that come with the traffic: counted, not listed."""
+_MAX_SAMPLES = 10
+_MAX_EVENTS = 200
+_MAX_STATISTICS = 256
+
+
+@dataclass(slots=True)
+class CheckpointTotals:
+    """Checkpoint events of one kind and action: how many, and the sizes in MiB of those whose line gives one."""
+
+    count: int = 0
+    sized: int = 0
+    total_mib: float = 0.0
+    largest_mib: float | None = None
+
+    def add(self, size_mib: float | None) -> None:
+        """Count one more event."""
+        self.count += 1
+        if size_mib is None:
+            return
+        self.sized += 1
+        self.total_mib += size_mib
+        self.largest_mib = size_mib if self.largest_mib is None else max(self.largest_mib, size_mib)
+
+
+class LogSummary:
+    """Adds up the batches of one log. `requests` grows with the log; all else is bounded."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.unrecognised = 0
+        self.unrecognised_samples: list[str] = []
+        self.restarts = 0
+        self.starts = 0
+        self.last_s: float | None = None
+        self.requests: list[ServedRequest] = []
+        self.warnings: dict[str, WarningTally] = {}
+        self.steps = NO_DRAFTS
+        self.statistics: dict[tuple[str, int | None], SpeculativeStatistics] = {}
+        self.checkpoints: dict[tuple[str, str], CheckpointTotals] = {}
+        self.cache_state: PromptCacheState | None = None
+        self.cache_update_ms = 0.0
+        self.selections: Counter[str] = Counter()
+        self.events: list[ServerEvent] = []
+        self.event_counts: Counter[str] = Counter()
+        self._assembler = RequestAssembler()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            VerificationSteps: self._steps,
+            SpeculativeStatistics: self._statistics,
+            CheckpointEvent: self._checkpoint,
+            PromptCacheState: self._cache_state,
+            SlotSelected: self._selected,
+            ServerEvent: self._event,
+        }
+
+    def add(self, batch: LogBatch) -> None:
+        """Add the next batch."""
+        self.lines += batch.lines
+        self.unrecognised += batch.unrecognised
+        room = _MAX_SAMPLES - len(self.unrecognised_samples)
+        self.unrecognised_samples += batch.unrecognised_samples[:room]
+        find = self._handlers.get
+        for fact in batch.facts:
+            handler = find(type(fact))
+            if handler is not None:
+                handler(fact)
+        if batch.facts and batch.facts[-1].at_s is not None:
+            self.last_s = batch.facts[-1].at_s
+        self.requests += self._assembler.feed(batch.facts)
+        for tally in batch.warnings:
+            self._warning(tally)
+
+    def close(self) -> None:
+        """The log is at its end: requests that are still open are listed as unfinished."""
+        self.requests += self._assembler.close()
+
+    def _warning(self, tally: WarningTally) -> None:
+        known = self.warnings.get(tally.warning)
+        self.warnings[tally.warning] = tally if known is None else known.and_then(tally)
+
+    def _steps(self, fact: VerificationSteps) -> None:
+        self.steps += DraftTally.of_steps(fact)
+
+    def _statistics(self, fact: SpeculativeStatistics) -> None:
+        key = (fact.type, fact.origin)
+        if key in self.statistics or len(self.statistics) < _MAX_STATISTICS:
+            self.statistics[key] = fact
+
+    def _checkpoint(self, fact: CheckpointEvent) -> None:
+        self.checkpoints.setdefault((fact.kind, fact.action), CheckpointTotals()).add(fact.size_mib)
+
+    def _cache_state(self, fact: PromptCacheState) -> None:
+        self.cache_state = fact
+
+    def _selected(self, fact: SlotSelected) -> None:
+        self.selections[fact.how] += 1
+
+    def _event(self, fact: ServerEvent) -> None:
+        if fact.name == "restarted":
+            self.restarts += 1
+        elif fact.name == SERVER_STARTING:
+            self.starts += 1
+        self.event_counts[fact.name] += 1
+        if fact.name == "prompt_cache_updated":
+            self.cache_update_ms += float(fact.get("ms") or 0)
+        if fact.name in _SPAMMING_EVENTS:
+            return
+        if fact.name in (SERVER_STARTING, "restarted") and fact.origin is None:
+            self.events.clear()
+        if len(self.events) < _MAX_EVENTS:
+            self.events.append(fact)

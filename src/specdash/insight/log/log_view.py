@@ -1,0 +1,837 @@
+"""What the log told so far: totals, warnings, finished requests, live steps, and the raw tail."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import field, replace
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING
+
+from specdash.core.log_facts import (
+    DETAIL,
+    TOLD,
+    TOUCHED_KEPT,
+    UNTOUCHED,
+    CheckpointEvent,
+    DecodeProgress,
+    DecodeTiming,
+    LogFact,
+    LogLine,
+    PrefillProgress,
+    PromptCacheState,
+    PromptTiming,
+    RequestAcceptance,
+    ServerEvent,
+    SpeculativeStatistics,
+    TaskLaunched,
+    Touched,
+    VerificationSteps,
+)
+from specdash.core.proxy_events import DECODE, PREFILL, speed
+from specdash.core.speculation import SPEC_TYPES
+from specdash.insight.log.counter_log import KEEP_S
+from specdash.insight.picture import CheckpointCounts, GroupFigures, TypeFigures
+from specdash.insight.request import NO_DRAFTS, DraftTally, DraftTotals, RequestAssembler
+from specdash.system.data import dataclass
+from specdash.system.stats import share
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from specdash.core.log_facts import LogBatch, LogFact, WarningTally
+    from specdash.insight.request import ServedRequest
+
+    Clock = dict[int | None, float]
+    """Seconds since its start per server: None is the server itself, a number the router's child of that port."""
+
+
+# When the lines of a log were written: each server's own clock against the moment at which they were read.
+
+SLACK_S = 2.0
+"""A restart and what the log says of it are the same within so long."""
+
+
+def lives(batch: LogBatch) -> list[Sequence[LogFact]]:
+    """The facts of a batch by the server that wrote them, in order; there is one at least."""
+    starts = [
+        index
+        for index, fact in enumerate(batch.facts)
+        if fact.origin is None and isinstance(fact, ServerEvent) and fact.name == "restarted"
+    ]
+    ends = [*starts, len(batch.facts)]
+    return [batch.facts[start:end] for start, end in zip([0, *starts], ends, strict=True)]
+
+
+def newest(facts: Iterable[LogFact], others: Iterable[float | None] = ()) -> Clock:
+    """The newest time stamps of these facts; `others` are further stamps of the server itself."""
+    clock: Clock = {fact.origin: fact.at_s for fact in facts if fact.at_s is not None}
+    known = [stamp for stamp in (clock.get(None), *others) if stamp is not None]
+    if known:
+        clock[None] = max(known)
+    return clock
+
+
+def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
+    """What each server's clock would have shown when the lines were read, of those it showed in its newest lines.
+
+    The newest line of the last server was `age_s` old then, where that is known. A server that another one followed
+    ended when that one began.
+    """
+    clocks: list[Clock] = []
+    after = age_s or 0.0
+    for stamps in reversed(newest_of):
+        clocks.append({origin: stamp + after for origin, stamp in stamps.items()})
+        after += stamps.get(None, 0.0)
+    clocks.reverse()
+    return clocks
+
+
+@dataclass(slots=True)
+class FormerServer:
+    """A server that ended before anybody looked, by its own clock: seconds since its start."""
+
+    newest_s: float = 0.0
+    """Its newest line."""
+    stopped_s: float | None = None
+    """When it said that it was told to stop; None when it did not."""
+    requests: list[ServedRequest] = field(default_factory=list)
+
+
+def begins(
+    former: Sequence[FormerServer], began: float, restarts: Iterable[tuple[float, float]]
+) -> list[tuple[float, FormerServer]]:
+    """When former servers began, the newest first, as far back as that is known.
+
+    A server's clock says nothing of how long nobody served after it. Known are when the one after the last of them
+    `began`, and when something restarted the server: from, to. So a server is dated that one of these ended, and that
+    said so; or that lived and died within one, because what was tried did not last.
+    """
+    found: list[tuple[float, FormerServer]] = []
+    known = list(restarts)
+    for former_server in reversed(former):
+        start = next((start for start, end in known if start - SLACK_S <= began <= end + SLACK_S), None)
+        if start is None:
+            break
+        if began - former_server.newest_s >= start - SLACK_S:
+            began -= former_server.newest_s
+        elif former_server.stopped_s is not None:
+            began = start - former_server.stopped_s
+        else:
+            break
+        found.append((began, former_server))
+    return found
+
+
+# Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
+# however many lines come.
+
+MINUTE = 60
+
+
+@dataclass(slots=True)
+class _Storm:
+    count: int
+    first_at: float
+    last_at: float
+    sample: str
+    ring: list[int] = field(default_factory=lambda: [0] * MINUTE)
+    second: int = 0
+    peak: float = 0.0
+    slots: Touched = UNTOUCHED
+    tasks: Touched = UNTOUCHED
+    tasks_before: int = 0
+    """Tasks of servers that are gone: their numbers begin anew with the next one."""
+    is_former: bool = True
+
+    def add_recent(self, at: float, count: int) -> None:
+        second = int(at)
+        for passed in range(max(self.second + 1, second - MINUTE + 1), second + 1):
+            self.ring[passed % MINUTE] = 0
+        self.second = max(self.second, second)
+        self.ring[self.second % MINUTE] += count
+        self.peak = max(self.peak, self.per_minute(at))
+
+    def per_minute(self, now: float) -> float:
+        first = max(self.second, int(now)) - MINUTE + 1
+        return float(sum(self.ring[second % MINUTE] for second in range(first, self.second + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class StormView:
+    """One class at one moment; times are monotonic seconds."""
+
+    warning: str
+    count: int
+    per_minute: float
+    first_at: float
+    last_at: float
+    sample: str
+    peak_per_minute: float = 0.0
+    """The most lines that any minute had, of those that came while we looked."""
+    slots: Touched = UNTOUCHED
+    tasks: Touched = UNTOUCHED
+    """Of the server that writes now."""
+    tasks_touched: int = 0
+    """Of all servers; a least count where `tasks.more`."""
+    is_former: bool = False
+    """No line is of the server that writes now."""
+
+
+class StormBook:
+    """All warning classes seen."""
+
+    def __init__(self) -> None:
+        self._storms: dict[str, _Storm] = {}
+
+    def add(self, at: float, tally: WarningTally, uptime_s: float | None = None) -> None:
+        """Count a tally that was read at `at`.
+
+        With the server's `uptime_s` known, the lines' own time stamps date them, so that a log read from its beginning
+        does not look like a storm of this minute.
+        """
+        first_at, last_at = at, at
+        if uptime_s is not None and tally.first_s is not None and tally.last_s is not None:
+            first_at = at - max(0.0, uptime_s - tally.first_s)
+            last_at = at - max(0.0, uptime_s - tally.last_s)
+        storm = self._storms.get(tally.warning)
+        if storm is None:
+            storm = self._storms[tally.warning] = _Storm(0, first_at, last_at, tally.sample, second=int(at))
+        storm.count += tally.count
+        storm.last_at = max(storm.last_at, last_at)
+        storm.slots = storm.slots.and_then(tally.slots)
+        if tally.lives_ago:
+            storm.tasks_before += len(tally.tasks.ids)
+        else:
+            storm.tasks = storm.tasks.and_then(tally.tasks)
+            storm.is_former = False
+        if at - last_at < MINUTE:
+            storm.add_recent(at, tally.count)
+
+    def count(self, warning: str) -> int:
+        """How many lines of that class came."""
+        storm = self._storms.get(warning)
+        return storm.count if storm is not None else 0
+
+    def view(self, now: float) -> list[StormView]:
+        """Every class, the most recently seen first."""
+        views = [
+            StormView(
+                warning=name,
+                count=s.count,
+                per_minute=s.per_minute(now),
+                first_at=s.first_at,
+                last_at=s.last_at,
+                sample=s.sample,
+                peak_per_minute=s.peak,
+                slots=s.slots,
+                tasks=s.tasks,
+                tasks_touched=s.tasks_before + len(s.tasks.ids),
+                is_former=s.is_former,
+            )
+            for name, s in self._storms.items()
+        ]
+        return sorted(views, key=lambda view: -view.last_at)
+
+    def new_server(self) -> None:
+        """A new server process writes from here on: its tasks are others."""
+        for storm in self._storms.values():
+            storm.tasks_before += len(storm.tasks.ids)
+            storm.tasks = Touched((), storm.tasks.more)
+            storm.is_former = True
+
+
+# What the log told of the prompt cache in host memory, and of prompts that had to be read again; bounded.
+
+HIT = "prompt_cache_hit"
+SAVED = "prompt_cache_saved"
+_KEPT_TIMES = 1000
+
+
+class PromptCacheBook:
+    """Of the server that writes the log now."""
+
+    def __init__(self) -> None:
+        self.state: PromptCacheState | None = None
+        """What it held when it was last told (verbosity 4)."""
+        self.hits = 0
+        self.saves = 0
+        self._read_again: deque[float] = deque(maxlen=_KEPT_TIMES)
+
+    def note(self, at: float, fact: LogFact) -> None:
+        """Take in one fact of monotonic time `at`."""
+        if isinstance(fact, PromptCacheState):
+            self.state = fact
+        elif isinstance(fact, ServerEvent):
+            self.hits += fact.name == HIT
+            self.saves += fact.name == SAVED
+        elif isinstance(fact, CheckpointEvent) and fact.action == "full_reprocess":
+            self._read_again.append(at)
+
+    def read_again(self, now: float, window_s: float) -> int:
+        """How many prompts were read from their start for want of a checkpoint, of late."""
+        window_s = min(window_s, KEEP_S)
+        return sum(at > now - window_s for at in self._read_again)
+
+    def clear(self) -> None:
+        """Forget everything: a new server process."""
+        self.state = None
+        self.hits = self.saves = 0
+        self._read_again.clear()
+
+
+# Checkpoints of the server that writes the log: how many were made, restored and erased, and how large they are.
+
+CONTEXT, SPECULATIVE = "context", "speculative"
+
+
+class CheckpointTally:
+    """Counts the events of checkpoints."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._sizes: dict[str, float] = {}
+
+    def note(self, event: CheckpointEvent) -> None:
+        """Take in one."""
+        self._counts[event.kind, event.action] += 1
+        if event.size_mib is not None and event.action == "created":
+            self._sizes[event.kind] = event.size_mib
+
+    def clear(self) -> None:
+        """Another server begins."""
+        self._counts.clear()
+        self._sizes.clear()
+
+    @property
+    def full_reprocessed(self) -> int:
+        """Prompts that were processed from the start again for want of a checkpoint."""
+        return self._counts[CONTEXT, "full_reprocess"]
+
+    def counts(self, kind: str) -> CheckpointCounts:
+        """Of `CONTEXT` or `SPECULATIVE` ones. Those superseded by a newer one count as erased."""
+        of = self._counts
+        return CheckpointCounts(
+            created=of[kind, "created"],
+            restored=of[kind, "restored"],
+            erased=of[kind, "erased"] + of[kind, "superseded"],
+            size_mib=self._sizes.get(kind),
+        )
+
+
+# How acceptance and speed change while an answer grows: from verification steps and progress lines. Bounded.
+
+BOUNDS = (64, 256, 1024, 4096)
+"""Tokens of the answer at which a stretch ends and the next begins."""
+NAMES = ("0–64", "64–256", "256–1k", "1k–4k", "4k+")
+PERIOD_S = 60.0
+PERIODS_KEPT = 60
+
+
+@dataclass(slots=True)
+class _Stretch:
+    answers: int = 0
+    drafts: DraftTally = NO_DRAFTS
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One running answer. `traced` counts the tokens of its steps; a step without a draft leaves no trace, so the
+    progress lines' count overrules it."""
+
+    task: int
+    traced: int = 0
+    told: int = 0
+    told_s: float = 0.0
+    reached: int = -1
+
+
+@dataclass(slots=True)
+class _Period:
+    begin: float
+    stretches: tuple[_Stretch, ...] = field(default_factory=lambda: tuple(_Stretch() for _ in NAMES))
+
+
+class AnswerProgress:
+    """Adds up per stretch of the answers, by minutes."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[int | None, int | None], _Answer] = {}
+        self._periods: deque[_Period] = deque(maxlen=PERIODS_KEPT)
+
+    def note(self, at: float, fact: LogFact) -> None:
+        """Take in a fact of monotonic `at`; others than those about decode are passed over."""
+        if isinstance(fact, VerificationSteps):
+            answer = self._answer(fact.origin, fact.slot, fact.task)
+            place = _place(max(answer.traced, answer.told))
+            answer.traced += fact.accepted + fact.steps + fact.replays
+            stretch = self._stretch(at, place, answer)
+            stretch.drafts += DraftTally.of_steps(fact)
+        elif isinstance(fact, DecodeProgress):
+            if fact.tokens_per_second > 0:
+                self._told(at, self._answer(fact.origin, fact.slot, fact.task), fact.n_decoded, fact.tokens_per_second)
+        elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 0:
+            answer = self._answer(fact.origin, fact.slot, fact.task)
+            self._told(at, answer, fact.tokens, fact.tokens * 1000.0 / fact.ms)
+            self._answers.pop((fact.origin, fact.slot), None)
+
+    def clear(self) -> None:
+        """Another server begins: its tasks count anew."""
+        self._answers.clear()
+
+    def figures(self, now: float, window_s: float) -> tuple[GroupFigures, ...]:
+        """Per stretch that any answer of the window reached, shortest first."""
+        sums = [_Stretch() for _ in NAMES]
+        for period in self._periods:
+            if period.begin + PERIOD_S < now - window_s:
+                continue
+            for total, stretch in zip(sums, period.stretches, strict=True):
+                total.answers += stretch.answers
+                total.drafts += stretch.drafts
+                total.tokens += stretch.tokens
+                total.seconds += stretch.seconds
+        return tuple(
+            GroupFigures(
+                name=name,
+                requests=stretch.answers,
+                acceptance=stretch.drafts.acceptance,
+                mean_accepted_length=stretch.drafts.mean_accepted_length,
+                decode_rate=speed(stretch.tokens, stretch.seconds * 1000.0, DECODE),
+            )
+            for name, stretch in zip(NAMES, sums, strict=True)
+            if stretch.answers
+        )
+
+    def _answer(self, origin: int | None, slot: int | None, task: int | None) -> _Answer:
+        key = (origin, slot)
+        found = self._answers.get(key)
+        if found is None or found.task != task:
+            found = self._answers[key] = _Answer(task if task is not None else -1)
+        return found
+
+    def _told(self, at: float, answer: _Answer, tokens: int, rate: float) -> None:
+        """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
+        spent = tokens / rate
+        grown, took = tokens - answer.told, spent - answer.told_s
+        if grown <= 0 or took <= 0:
+            return
+        for place in range(_place(answer.told), _place(tokens - 1) + 1):
+            first = max(answer.told, BOUNDS[place - 1] if place else 0)
+            last = min(tokens, BOUNDS[place]) if place < len(BOUNDS) else tokens
+            stretch = self._stretch(at, place, answer)
+            stretch.tokens += last - first
+            stretch.seconds += took * (last - first) / grown
+        answer.told, answer.told_s = tokens, spent
+
+    def _stretch(self, at: float, place: int, answer: _Answer) -> _Stretch:
+        if not self._periods or at >= self._periods[-1].begin + PERIOD_S:
+            self._periods.append(_Period(at))
+        stretches = self._periods[-1].stretches
+        while answer.reached < place:
+            answer.reached += 1
+            stretches[answer.reached].answers += 1
+        return stretches[place]
+
+
+def _place(tokens: int) -> int:
+    return next((index for index, bound in enumerate(BOUNDS) if tokens < bound), len(BOUNDS))
+
+
+# What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
+
+ENDS_KEPT = 512
+_PRIORITY = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
+
+
+class DraftStatistics:
+    """The latest statistics per implementation, of the server that writes now; they are totals since its start."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[int | None, str], SpeculativeStatistics] = {}
+        """By origin (the child of a router) and type."""
+        self._totals: deque[tuple[float, int, float]] = deque(maxlen=ENDS_KEPT)
+        """When a request ended, and draft tokens and milliseconds of all implementations by then."""
+
+    def note(self, at: float, fact: SpeculativeStatistics) -> None:
+        """Take in a line written at monotonic `at`."""
+        before = self._latest.get((fact.origin, fact.type))
+        if before is not None and fact.tokens_generated < before.tokens_generated:
+            self._totals.clear()
+        self._latest[(fact.origin, fact.type)] = fact
+        tokens = sum(statistics.tokens_generated for statistics in self._latest.values())
+        spent = sum(sum(statistics.durations_ms) for statistics in self._latest.values())
+        if self._totals and self._totals[-1][0] == at:
+            self._totals.pop()
+        self._totals.append((at, tokens, spent))
+
+    def clear(self) -> None:
+        """Another server begins."""
+        self._latest.clear()
+        self._totals.clear()
+
+    def seconds_per_token(self, since: float, until: float = inf) -> float | None:
+        """What drafting one token took by monotonic `until`, since `since` or, where nothing was drafted since, the
+        server's start; None where the log has no durations."""
+        if not self._totals or not any(statistics.durations_ms for statistics in self._latest.values()):
+            return None
+        _, tokens, spent = next((total for total in reversed(self._totals) if total[0] <= until), self._totals[-1])
+        first = next((total for total in reversed(self._totals) if total[0] < since), None)
+        if first is not None and tokens > first[1]:
+            tokens, spent = tokens - first[1], spent - first[2]
+        return spent / tokens / 1000.0 if tokens > 0 else None
+
+    def figures(self) -> tuple[TypeFigures, ...]:
+        """Per implementation, in the engine's order of priority."""
+        merged: dict[str, list[SpeculativeStatistics]] = {}
+        for (_, name), fact in self._latest.items():
+            merged.setdefault(name, []).append(fact)
+        names = sorted(merged, key=lambda name: (_PRIORITY.get(name, len(_PRIORITY)), name))
+        return tuple(_figures(name, merged[name]) for name in names)
+
+
+def _figures(name: str, facts: list[SpeculativeStatistics]) -> TypeFigures:
+    drafted, accepted = (sum(getattr(fact, key) for fact in facts) for key in ("tokens_generated", "tokens_accepted"))
+    drafts = sum(fact.drafts_generated for fact in facts)
+    alone = facts[0] if len(facts) == 1 else None
+    return TypeFigures(
+        type=name,
+        drafts=drafts,
+        drafts_accepted=sum(fact.drafts_accepted for fact in facts),
+        tokens_drafted=drafted,
+        tokens_accepted=accepted,
+        acceptance=share(accepted, drafted),
+        mean_accepted_length=1.0 + accepted / drafts if drafts else None,
+        acceptance_per_position=(alone.acceptance_per_position or ()) if alone is not None else (),
+        seconds=sum(sum(fact.durations_ms) for fact in facts) / 1000.0
+        if any(fact.durations_ms for fact in facts)
+        else None,
+    )
+
+
+RECENT_REQUESTS = 50
+TAIL_LINES = 5000
+STEPS_GRAIN_S = 1.0
+FRESH_S = 5.0
+"""A line this young when it is read happened now; an older one was in the file before we looked."""
+
+
+@dataclass(slots=True)
+class SlotSteps:
+    """Verification steps of a slot's current task.
+
+    `first_s` and `last_s` are the time stamps of its first and last step in the log, replays included, in seconds since
+    the server's start; None where the log has none.
+    """
+
+    task: int
+    drafts: DraftTally = NO_DRAFTS
+    first_s: float | None = None
+    last_s: float | None = None
+
+
+@dataclass(slots=True)
+class LatestBatch:
+    """What a batch said of this moment: its verification steps, and timings of requests that ended and
+    were long enough to have a speed.
+
+    `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
+    cannot be dated, such as those of `former` servers, whose ends nobody saw. The one that writes now `began` at this
+    monotonic time; None where that is not known, or was told.
+    """
+
+    drafts: DraftTally = NO_DRAFTS
+    prompt_tokens: int = 0
+    prompt_ms: float = 0.0
+    decode_tokens: int = 0
+    decode_ms: float = 0.0
+    ended: list[tuple[float, ServedRequest]] = field(default_factory=list)
+    former: Sequence[FormerServer] = ()
+    began: float | None = None
+
+
+class LogView:
+    """Takes in log batches in order; memory is bounded whatever the log says."""
+
+    def __init__(self) -> None:
+        self.since_wall: float | None = None
+        """Unix time from when on lines were counted; None when it is from the log's beginning."""
+        self.lines = 0
+        self.unrecognised = 0
+        self.newest_s: float | None = None
+        """Time stamp of the newest line that had one: seconds since the server's start."""
+        self.newest_at = 0.0
+        """When that line was written, on the monotonic clock."""
+        self.finished = 0
+        self.cancelled = 0
+        self.recent: deque[tuple[float, ServedRequest]] = deque(maxlen=RECENT_REQUESTS)
+        self.lives = 0
+        """How many servers began to write since the first line."""
+        self._of_this_life: deque[ServedRequest] = deque(maxlen=RECENT_REQUESTS)
+        self.ended_here = 0
+        """How many of the newest are of the server that writes now."""
+        self.storms = StormBook()
+        self.checkpoints: Counter[str] = Counter()
+        self._live: Counter[str] = Counter()
+        self.events: dict[str, ServerEvent] = {}
+        self.implementations: dict[str, dict[str, str]] = {}
+        """What each speculative implementation said of its settings at the start, by type."""
+        self.step_totals = DraftTotals(KEEP_S, STEPS_GRAIN_S)
+        """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
+        self.checkpoint_tally = CheckpointTally()
+        self.requests_exact = DraftTotals(KEEP_S)
+        self._live_since = float("-inf")
+        self._live_drafts = NO_DRAFTS
+        self.slot_steps: dict[int, SlotSteps] = {}
+        self.drafting = DraftStatistics()
+        self.answers = AnswerProgress()
+        self.prompt_cache = PromptCacheBook()
+        self.prefill: dict[int, PrefillProgress] = {}
+        self._former: list[FormerServer] = []
+        self._unwatched: FormerServer | None = FormerServer()
+        """The server whose lines are read, until all is read that the file had before anybody looked."""
+        self._task_of: dict[int, int] = {}
+        """The task that each slot began last."""
+        self._assembler = RequestAssembler()
+        self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
+        self._tail_end = 0
+
+    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> LatestBatch:
+        """Take in one batch read at monotonic `at`, and return what in it is of this moment.
+
+        The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
+        """
+        is_first = not self.lines
+        tasks_before = dict(self._task_of)
+        parts = lives(batch)
+        if batch.restarted and len(parts) == 1:
+            self._new_server()
+        self.lines += batch.lines
+        self.unrecognised += batch.unrecognised
+        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else TOLD * len(batch.tail)
+        self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
+        self._tail_end += len(batch.tail)
+        stamps = [newest(part) for part in parts[:-1]]
+        stamps.append(newest(parts[-1], _other_stamps(batch, is_first=is_first)))
+        clocks = at_reading(stamps, batch.age_s)
+        if batch.age_s is None and uptime_s is not None and not batch.restarted:
+            clocks[-1][None] = uptime_s
+        fresh = LatestBatch()
+        for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
+            if index:
+                self._new_server()
+            if self._unwatched is not None:
+                self._unwatched.newest_s = max(self._unwatched.newest_s, stamps[index].get(None, 0.0))
+            self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
+        self._live_drafts += fresh.drafts
+        if self._unwatched is not None and not batch.more_follows:
+            self._caught_up(at, clocks[-1], self._unwatched, fresh)
+        if None in stamps[-1]:
+            self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
+        for tally in batch.warnings:
+            tally = _with_tasks(tally, tasks_before, batch.facts)
+            clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
+            self.storms.add(at, tally, clock.get(None, None if tally.lives_ago else uptime_s))
+        return fresh
+
+    def _caught_up(self, at: float, clock: Clock, last: FormerServer, fresh: LatestBatch) -> None:
+        """The log is read to its end: the server that writes now is known by its clock, those before it are not."""
+        for request in last.requests:
+            now_s = clock.get(request.origin)
+            if now_s is not None and request.at_s is not None:
+                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
+        fresh.former, self._former = self._former, []
+        fresh.began = at - clock[None] if None in clock else None
+        self._unwatched = None
+
+    def _life(
+        self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: LatestBatch, *, may_be_live: bool
+    ) -> None:
+        """Take in what one server wrote. `clock` has its time stamps of the moment `at`, per origin."""
+        for fact in facts:
+            age = _age(clock.get(fact.origin), fact.at_s)
+            self._fact(at - age, fact)
+            if age == 0.0 and may_be_live:
+                _note(fresh, fact)
+                self._note_live(fact)
+        for request in self._assembler.feed(facts):
+            now_s = clock.get(request.origin)
+            self._finish(at - _age(now_s, request.at_s), request)
+            if self._unwatched is not None:
+                self._unwatched.requests.append(request)
+            elif now_s is not None and request.at_s is not None:
+                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
+            else:
+                fresh.ended.append((at, request))
+
+    @property
+    def live(self) -> dict[str, int]:
+        """What happened while we looked, the past of the log left out: see `LogPicture.live`."""
+        drafts = self._live_drafts
+        steps = {"steps": drafts.steps or 0, "replays": drafts.replays}
+        tokens = {"drafted": drafts.drafted, "accepted": drafts.accepted}
+        counted = {name: int(count) for name, count in {**steps, **tokens}.items()} if drafts.calls else {}
+        return counted | self._live
+
+    def live_steps(self, now: float, window_s: float) -> DraftTally:
+        """Verification steps of the last `window_s` seconds, of the server that runs now."""
+        return self.step_totals.since(max(now - window_s, self._live_since))
+
+    def forget_process(self, at: float) -> None:
+        """The counters show that another server runs since monotonic `at`."""
+        self.requests_exact.clear()
+        self._live_since = at
+
+    def whole(self, count: int) -> int | None:
+        """A count of the log, None where the log was not read from its beginning."""
+        return count if self.since_wall is None else None
+
+    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[LogLine, ...]]:
+        """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
+        fresh = min(self._tail_end - after, limit, len(self._tail))
+        if fresh <= 0:
+            return self._tail_end, ()
+        return self._tail_end, tuple(islice(self._tail, len(self._tail) - fresh, None))
+
+    def leave_out(self, tasks: Collection[int]) -> None:
+        """Take these tasks of the server that writes now from the finished requests: they are no user's."""
+        if not tasks:
+            return
+        ours = [
+            logged_request
+            for logged_request in self._of_this_life
+            if logged_request.task in tasks and logged_request.origin is None
+        ]
+        for request in ours:
+            self._of_this_life.remove(request)
+            self.finished -= not request.cancelled
+            self.cancelled -= request.cancelled
+        if ours:
+            kept = [
+                (at, logged_request)
+                for at, logged_request in self.recent
+                if not any(logged_request is request for request in ours)
+            ]
+            self.recent = deque(kept, maxlen=RECENT_REQUESTS)
+
+    def _new_server(self) -> None:
+        self.lives += 1
+        if self._unwatched is not None:
+            self._former.append(self._unwatched)
+            self._unwatched = FormerServer()
+        self._of_this_life.clear()
+        self._assembler = RequestAssembler()
+        self.newest_s = None
+        self.ended_here = 0
+        self.requests_exact.clear()
+        self.slot_steps.clear()
+        self.drafting.clear()
+        self.answers.clear()
+        self.prompt_cache.clear()
+        self.prefill.clear()
+        self.events.clear()
+        self.implementations.clear()
+        self.step_totals.clear()
+        self.checkpoint_tally.clear()
+        self.storms.new_server()
+        self._task_of.clear()
+
+    def _steps(self, at: float, fact: VerificationSteps) -> None:
+        live = self.slot_steps.get(fact.slot)
+        if live is None or live.task != fact.task:
+            live = self.slot_steps[fact.slot] = SlotSteps(fact.task, first_s=fact.first_s)
+        drafts = DraftTally.of_steps(fact, live.last_s)
+        self.step_totals.add(at, drafts)
+        live.drafts += drafts
+        live.last_s = fact.at_s
+
+    def _fact(self, at: float, fact: LogFact) -> None:
+        self.answers.note(at, fact)
+        self.prompt_cache.note(at, fact)
+        if isinstance(fact, VerificationSteps):
+            self._steps(at, fact)
+        elif isinstance(fact, RequestAcceptance):
+            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
+        elif isinstance(fact, SpeculativeStatistics):
+            self.drafting.note(at, fact)
+        elif isinstance(fact, PrefillProgress):
+            self.prefill[fact.slot] = fact
+        elif isinstance(fact, CheckpointEvent):
+            self.checkpoints[f"{fact.kind} {fact.action}"] += 1
+            self.checkpoint_tally.note(fact)
+        elif isinstance(fact, ServerEvent):
+            self._event(fact)
+        elif isinstance(fact, TaskLaunched):
+            self._task_of[fact.slot] = fact.task
+
+    def _event(self, event: ServerEvent) -> None:
+        self.events[event.name] = event
+        if event.name == "stopping" and event.origin is None and self._unwatched is not None:
+            self._unwatched.stopped_s = event.at_s
+        if event.name == "spec_implementation":
+            self.implementations.setdefault(event.get("type") or "", {})
+        elif event.name == "spec_parameters" and self.implementations:
+            self.implementations[next(reversed(self.implementations))].update(event.fields)
+
+    def _note_live(self, fact: LogFact) -> None:
+        if isinstance(fact, CheckpointEvent):
+            self._live[f"{fact.kind} {fact.action}"] += 1
+        elif isinstance(fact, ServerEvent):
+            self._live[fact.name] += 1
+
+    def _finish(self, at: float, request: ServedRequest) -> None:
+        self.recent.appendleft((at, request))
+        self.ended_here += 1
+        self._of_this_life.append(request)
+        self.finished += not request.cancelled
+        self.cancelled += request.cancelled
+        if request.slot is not None:
+            self.prefill.pop(request.slot, None)
+
+
+def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
+    """Time stamps of lines that are no facts."""
+    stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
+    if is_first and batch.tail and batch.age_s is not None:
+        # A log that is read from its beginning may end with a long time of lines that say nothing.
+        from specdash.llama.log_reading import own_seconds
+
+        stamps.append(own_seconds(batch.tail[-1]))
+    return stamps
+
+
+def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[LogFact]) -> WarningTally:
+    """The tally with the tasks of its slots while its lines were written, where the lines themselves name none."""
+    if tally.tasks.ids or not tally.slots.ids:
+        return tally
+    tasks = {slot: [before[slot]] if slot in before else [] for slot in tally.slots.ids}
+    for fact in facts:
+        if not isinstance(fact, TaskLaunched) or fact.slot not in tasks:
+            continue
+        if fact.at_s is not None and tally.last_s is not None and fact.at_s > tally.last_s:
+            continue
+        if fact.at_s is not None and tally.first_s is not None and fact.at_s <= tally.first_s:
+            tasks[fact.slot].clear()
+        tasks[fact.slot].append(fact.task)
+    found = dict.fromkeys(task for of_slot in tasks.values() for task in of_slot)
+    return replace(tally, tasks=Touched(tuple(found)[-TOUCHED_KEPT:], tally.slots.more or len(found) > TOUCHED_KEPT))
+
+
+def _age(now_s: float | None, at_s: float | None) -> float:
+    """How long ago a line was written, in seconds; 0 for one that is fresh or has no date."""
+    if now_s is None or at_s is None:
+        return 0.0
+    age = now_s - at_s
+    return age if age > FRESH_S else 0.0
+
+
+def _note(fresh: LatestBatch, fact: LogFact) -> None:
+    if isinstance(fact, VerificationSteps):
+        fresh.drafts += DraftTally.of_steps(fact)
+    elif isinstance(fact, PromptTiming) and speed(fact.tokens, fact.ms, PREFILL):
+        fresh.prompt_tokens += fact.tokens
+        fresh.prompt_ms += fact.ms
+    elif isinstance(fact, DecodeTiming) and speed(fact.tokens, fact.ms, DECODE):
+        fresh.decode_tokens += fact.tokens
+        fresh.decode_ms += fact.ms

@@ -1,0 +1,1 @@
+"""The proxy's clients: sessions, the prefix cache, fairness."""

@@ -1,0 +1,710 @@
+"""One finished request: what the server's log or the proxy's events tell of it, for screens, rules and JSON."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import fields
+from enum import StrEnum
+from itertools import zip_longest
+from math import inf
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from specdash.core.log_facts import (
+    AcceptancePerPosition,
+    DecodeProgress,
+    DecodeTiming,
+    LogFact,
+    PrefillProgress,
+    PromptReused,
+    PromptStarted,
+    PromptTiming,
+    RequestAcceptance,
+    ServerEvent,
+    SlotSelected,
+    TaskCancelled,
+    TaskFailed,
+    TaskLaunched,
+    TaskReleased,
+    TotalTiming,
+    VerificationSteps,
+)
+from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, speed, told_speed
+from specdash.core.readings import Source
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from specdash.core.proxy_events import RequestEvent
+
+
+# Drafted and accepted tokens, added up: the one sum that every window, slot, request and answer is made of.
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTally:
+    """Draft tokens generated and accepted in `steps` verification steps; None where nobody counted the steps.
+
+    `per_position` has the accepted tokens by their position in the draft; empty where that is not known. The rest is
+    known of traced steps (`VerificationSteps`) alone: `replays` decoded `replayed` tokens again in `replay_s` seconds.
+    `span_s` is the time between neighbouring steps of one task, replays among them, and `span_calls` how many of the
+    decode calls that time is of: all but the first of a task, and those without a time stamp.
+    """
+
+    drafted: float = 0
+    accepted: float = 0
+    steps: float | None = 0
+    per_position: tuple[float, ...] = ()
+    replays: int = 0
+    replayed: int = 0
+    replay_s: float = 0.0
+    span_s: float = 0.0
+    span_calls: int = 0
+
+    @staticmethod
+    def of_steps(fact: VerificationSteps, since_s: float | None = None) -> DraftTally:
+        """Traced steps; `since_s` is the time stamp of the task's step before them, None where there is none."""
+        begin = since_s if since_s is not None else fact.first_s
+        calls = fact.steps + fact.replays - (since_s is None)
+        timed = begin is not None and fact.at_s is not None and calls > 0
+        span_s = max(0.0, (fact.at_s or 0.0) - (begin or 0.0)) if timed else 0.0
+        return DraftTally(
+            fact.generated, fact.accepted, fact.steps, (), fact.replays, fact.replayed, fact.replay_s, span_s,
+            calls if timed else 0,
+        )  # fmt: skip
+
+    def __add__(self, other: DraftTally) -> DraftTally:
+        return self._with(other, 1)
+
+    def __sub__(self, other: DraftTally) -> DraftTally:
+        return self._with(other, -1)
+
+    def _with(self, other: DraftTally, sign: int) -> DraftTally:
+        positions = zip_longest(self.per_position, other.per_position, fillvalue=0)
+        return DraftTally(
+            self.drafted + sign * other.drafted,
+            self.accepted + sign * other.accepted,
+            None if self.steps is None or other.steps is None else self.steps + sign * other.steps,
+            tuple(mine + sign * its for mine, its in positions) if self.per_position or other.per_position else (),
+            self.replays + sign * other.replays,
+            self.replayed + sign * other.replayed,
+            self.replay_s + sign * other.replay_s,
+            self.span_s + sign * other.span_s,
+            self.span_calls + sign * other.span_calls,
+        )
+
+    @property
+    def acceptance(self) -> float | None:
+        """Acceptance rate 0 to 1; None when nothing was drafted, which is not an acceptance of zero."""
+        return min(1.0, max(0.0, self.accepted / self.drafted)) if self.drafted > 0 else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens per verification step: 1 + accepted / steps."""
+        return 1.0 + self.accepted / self.steps if self.steps else None
+
+    @property
+    def acceptance_per_position(self) -> tuple[float, ...] | None:
+        """Share of the steps whose draft token at each position was accepted; trailing positions never seen are cut."""
+        if not self.per_position or not self.steps or self.steps <= 0:
+            return None
+        last = max((place for place, count in enumerate(self.per_position) if count), default=-1)
+        return tuple(min(1.0, count / self.steps) for count in self.per_position[: last + 1])
+
+    @property
+    def calls(self) -> float:
+        """Decode calls: steps and replays."""
+        return (self.steps or 0) + self.replays
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that the calls brought: those accepted, and one a call."""
+        return self.accepted + self.calls
+
+    @property
+    def decode_s(self) -> float | None:
+        """The time of all calls; None where the log has no time stamps."""
+        return self.span_s * self.calls / self.span_calls if self.span_calls else None
+
+
+NO_DRAFTS = DraftTally()
+
+
+class DraftTotals:
+    """The total of one server, and what it was at times of the last `keep_s` seconds: any window is a difference.
+
+    What comes within `grain_s` seconds is one entry, and a window is off by at most that much.
+    """
+
+    def __init__(self, keep_s: float, grain_s: float = 0.0) -> None:
+        self._keep_s, self._grain_s = keep_s, grain_s
+        self.clear()
+
+    def clear(self) -> None:
+        """Another server begins."""
+        self.total = NO_DRAFTS
+        self._began = float("-inf")
+        """When the newest entry began."""
+        self._times: list[float] = []
+        self._totals: list[DraftTally] = []
+        """The totals at these times."""
+
+    def add(self, at: float, drafts: DraftTally) -> None:
+        """Take in what ended at monotonic `at`; a time before the newest one counts as that."""
+        at = max(at, self.newest or at)
+        self.total += drafts
+        if self._times and (at < self._began + self._grain_s or at == self._began):
+            self._times[-1], self._totals[-1] = at, self.total
+            return
+        self._began = at
+        self._times.append(at)
+        self._totals.append(self.total)
+        if self._times[0] < at - 1.05 * self._keep_s:
+            # The last of the old ones stays: what came after is counted from there.
+            gone = bisect_left(self._times, at - self._keep_s) - 1
+            del self._times[:gone], self._totals[:gone]
+
+    @property
+    def newest(self) -> float | None:
+        """Monotonic time of the newest entry."""
+        return self._times[-1] if self._times else None
+
+    def since(self, moment: float) -> DraftTally:
+        """What came from monotonic `moment` on."""
+        place = bisect_left(self._times, moment) - 1
+        return self.total if place < 0 else self.total - self._totals[place]
+
+
+class RequestPurpose(StrEnum):
+    """What a request was for, as far as the proxy can see."""
+
+    TOOL_CALL = "tool call"
+    """Tools were offered, and the answer called one."""
+    AGENT_TEXT = "agent text"
+    """Tools were offered, and the answer called none."""
+    CHAT = "chat"
+    """No tools were offered."""
+
+
+@dataclass(slots=True)
+class ServedRequest:
+    """One request as `source` tells it; what it does not tell is None. Read-only but for whoever puts it together.
+
+    Timings come from the lines at the end of the request, and are missing from cancelled and failed ones. `slot` and
+    `task` are None where a timing block has lost its header. Times `started_s` and `at_s` (its end, or the last line
+    about it) are seconds since the server's start; `began` and `ended` are Unix times, 0 until they are known, and
+    `ended_age_s` is how long ago it ended in the picture that shows it.
+    """
+
+    slot: int | None = None
+    task: int | None = None
+    origin: int | None = None
+    started_s: float | None = None
+    at_s: float | None = None
+    prompt_total_tokens: int | None = None
+    """Length of the prompt, where it is said."""
+    prompt_cached: int | None = None
+    """How many of its tokens the slot held already, where it is said."""
+    processed_tokens: int | None = None
+    """How many of its tokens were processed: total less cached."""
+    prompt_ms: float | None = None
+    decode_tokens: int | None = None
+    decode_ms: float | None = None
+    total_ms: float | None = None
+    draft_generated: int | None = None
+    draft_accepted: int | None = None
+    mean_accepted_length: float | None = None
+    acceptance_per_position: tuple[float, ...] | None = None
+    decode_tokens_seen: int | None = None
+    """Tokens generated by the last progress line: all that is known of a cancelled request."""
+    steps: DraftTally = NO_DRAFTS
+    """Verification steps seen (LLAMA_TRACE=1)."""
+    truncated: bool | None = None
+    slot_tokens: int | None = None
+    """How many tokens the slot held at its end: prompt and answer."""
+    selected: str | None = None
+    """Why it got its slot: `lcp` (shared prefix), `lru` (the one unused longest) or `id`."""
+    similarity: float | None = None
+    """Share of its prompt that the slot held already, where that is why."""
+    cancelled: bool = False
+    error: str | None = None
+    finished: bool = False
+    """False for a request whose end the log does not tell: still running, or cut short with its server."""
+    source: Source = Source.LOG
+    """LOG or PROXY_EVENTS. The four that follow are told by the proxy alone."""
+    session: str | None = None
+    purpose: RequestPurpose | None = None
+    told_ttft_s: float | None = None
+    told_rates: tuple[float | None, float | None] = (None, None)
+    """Prefill and decode speed, in tokens per second."""
+    began: float = 0.0
+    ended: float = 0.0
+    ended_age_s: float = 0.0
+
+    @property
+    def timed(self) -> bool:
+        """Whether any of the lines that end a request were seen."""
+        return self.prompt_ms is not None or self.decode_ms is not None or self.draft_generated is not None
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its end: neither cancelled, nor failed, nor cut off."""
+        return self.finished and not self.cancelled and self.error is None
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Length of the prompt, cached tokens included: said, or what the slot held at the end less the answer."""
+        processed = self.processed_tokens
+        if self.prompt_total_tokens is not None:
+            return self.prompt_total_tokens
+        if processed is not None and self.prompt_cached is not None:
+            return processed + self.prompt_cached
+        if self.slot_tokens is not None and self.decode_tokens and not self.truncated:
+            # The last token of an answer is not put into the slot any more.
+            return max(processed or 0, self.slot_tokens - self.decode_tokens + 1)
+        return None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompt that were not processed: after a restored checkpoint less than was held is used."""
+        length = self.prompt_tokens
+        if self.source is not Source.LOG or length is None or self.processed_tokens is None:
+            return self.prompt_cached
+        return max(0, length - self.processed_tokens)
+
+    @property
+    def cached_share(self) -> float | None:
+        """Cached over prompt tokens."""
+        length, cached = self.prompt_tokens, self.cached_tokens
+        return cached / length if length and cached is not None else None
+
+    @property
+    def drafts(self) -> DraftTally:
+        """Its draft tokens; nothing where they are not known."""
+        return drafts_of((self,))
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over generated draft tokens."""
+        return self.drafts.acceptance if self.draft_generated else None
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens processed per second; None where they are too few to tell."""
+        of_log = self.source is Source.LOG
+        return speed(self.processed_tokens, self.prompt_ms, PREFILL) if of_log else self.told_rates[0]
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Generated tokens per second; None where they are too few to tell."""
+        return speed(self.decode_tokens, self.decode_ms, DECODE) if self.source is Source.LOG else self.told_rates[1]
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token as the client had it, else the time that the prompt took."""
+        return self.told_ttft_s if self.source is not Source.LOG else _seconds(self.prompt_ms)
+
+    @property
+    def decode_s(self) -> float | None:
+        """From the first generated token to the last: the time of `decode_tokens` - 1 tokens."""
+        return _seconds(self.decode_ms)
+
+    @property
+    def duration_s(self) -> float:
+        """How long it ran; 0 where nothing tells."""
+        if self.started_s is not None and self.at_s is not None and self.at_s >= self.started_s:
+            return self.at_s - self.started_s
+        parts = (self.prompt_ms or 0.0) + (self.decode_ms or 0.0)
+        return _seconds(self.total_ms if self.total_ms is not None else parts) or 0.0
+
+    def aged(self, age_s: float) -> ServedRequest:
+        """The same, `age_s` seconds after its end."""
+        # As `dataclasses.replace`, in a third of the time: every picture has a hundred of them.
+        request = ServedRequest(*_values(self))
+        request.ended_age_s = age_s
+        return request
+
+    def date(self, ended: float) -> None:
+        """Say when it ended, in Unix time."""
+        self.began, self.ended = ended - self.duration_s, ended
+
+
+def drafts_of(requests: Iterable[ServedRequest]) -> DraftTally:
+    """The draft tokens of all of them."""
+    # Numbers are added here and made a tally once: thousands of requests are looked at every second.
+    drafted = accepted = 0
+    for request in requests:
+        if request.draft_generated and request.draft_accepted is not None:
+            drafted, accepted = drafted + request.draft_generated, accepted + request.draft_accepted
+    return DraftTally(drafted, accepted, None)
+
+
+def of_event(event: RequestEvent) -> ServedRequest:
+    """The request of a proxy's event."""
+    prompt, cached = event.prompt_tokens, event.cached_tokens
+    processed = max(0, prompt - (cached or 0)) if prompt is not None else None
+    rates = (
+        told_speed(event.prefill_rate, processed or 0, PREFILL),
+        told_speed(event.decode_rate, event.completion_tokens or 0, DECODE),
+    )
+    return ServedRequest(
+        prompt_total_tokens=prompt,
+        prompt_cached=cached,
+        processed_tokens=processed if cached is not None else None,
+        decode_tokens=event.completion_tokens,
+        decode_ms=event.decode_s * 1000.0 if event.decode_s is not None else None,
+        draft_generated=event.draft_tokens,
+        draft_accepted=event.accepted_tokens,
+        finished=True,
+        source=Source.PROXY_EVENTS,
+        session=event.session or None,
+        purpose=_purpose(event),
+        told_ttft_s=event.ttft_s if event.ttft_s is not None and 0.0 < event.ttft_s < inf else None,
+        told_rates=rates,
+        began=event.at,
+        ended=event.at + (event.duration_s or 0.0),
+    )
+
+
+def _purpose(event: RequestEvent) -> RequestPurpose | None:
+    if event.tool_calls:
+        return RequestPurpose.TOOL_CALL
+    if event.tools is None or event.tool_calls is None:
+        return None
+    return RequestPurpose.AGENT_TEXT if event.tools else RequestPurpose.CHAT
+
+
+def _seconds(ms: float | None) -> float | None:
+    return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
+
+
+_values = attrgetter(*(dataclass_field.name for dataclass_field in fields(ServedRequest)))
+
+
+# Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
+
+
+KEPT = 4096
+HELD_S = 0.05
+"""A request that the proxy held longer waited for something else than the server."""
+
+
+class Samples:
+    """The latest requests, of the log and of the proxy's events, each in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self.logged: deque[ServedRequest] = deque(maxlen=KEPT)
+        self.told: dict[tuple[str, float], ServedRequest] = {}
+        """What the proxy told, by request and time of arrival: its file may be read twice."""
+        self.left: deque[float] = deque(maxlen=KEPT)
+        """When requests of the log were cancelled, because their client left or gave up; Unix times."""
+        self.version = 0
+        """Grows whenever a sample came."""
+        self._undated: deque[tuple[float, ServedRequest]] = deque(maxlen=KEPT)
+
+    def add_logged(self, ended: float, request: ServedRequest) -> None:
+        """Take in a request of the log that ended at monotonic `ended`."""
+        if request.cancelled or (request.completed and request.timed):
+            self._undated.append((ended, request))
+
+    def add_former(self, ended: Iterable[tuple[float, ServedRequest]]) -> None:
+        """Take in requests of a server before all that are there, with the Unix times of their ends, in that order."""
+        found = [(at, request) for at, request in ended if request.completed and request.timed]
+        for at, request in found:
+            request.date(at)
+        self.logged = deque([*(request for _, request in found), *self.logged], maxlen=KEPT)
+        self.version += 1
+
+    def add_event(self, event: RequestEvent) -> None:
+        """Take in a request of the proxy's events."""
+        if event.outcome is not RequestOutcome.OK or event.duration_s is None or not event.at:
+            return
+        if event.retries or (event.held_s or 0.0) > HELD_S:
+            return
+        key = (event.request_id, event.at)
+        if key in self.told:
+            return
+        while len(self.told) >= KEPT:
+            del self.told[next(iter(self.told))]
+        self.told[key] = of_event(event)
+        self.version += 1
+
+    def date(self, now: float, wall: float) -> None:
+        """Give the requests of the log that came since the last call their Unix times; `now` and `wall` are one moment.
+
+        Soon after they came, so that a clock that is set or a machine that sleeps does not move them.
+        """
+        while self._undated:
+            at, request = self._undated.popleft()
+            if request.cancelled:
+                self.left.append(at + wall - now)
+                continue
+            request.date(at + wall - now)
+            self.logged.append(request)
+            self.version += 1
+
+
+# Whole requests, put together from the facts that the log gives about them one by one.
+#
+# A request is what one slot does between `processing task` and `stop processing`. Requests of several slots
+# interleave; within one slot they follow each other. What a request keeps is bounded by the number of slots, so the
+# same assembler serves a live log.
+
+
+_MAX_OPEN = 1024
+_MAX_ENDED = 256
+
+
+@dataclass(slots=True)
+class _Open:
+    request: ServedRequest
+    released: bool = False
+
+
+class RequestAssembler:
+    """Consumes facts in the order of the log, and gives back requests as they end.
+
+    Builds until 2025 print a request's timings after its release, later ones before; so a release without timings ends
+    a request only once the slot goes on to something else, or when it was cancelled or failed.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int | None, int | None], _Open] = {}
+        self._ended: deque[tuple[int | None, int | None]] = deque(maxlen=_MAX_ENDED)
+        self._selections: dict[tuple[int | None, int], SlotSelected] = {}
+        """How slots were picked whose tasks have not begun yet."""
+        self._done: list[ServedRequest] = []
+        self._handlers: dict[type[LogFact], Callable[[Any], None]] = {
+            TaskLaunched: self._launched,
+            SlotSelected: self._selected,
+            PromptStarted: self._prompt_started,
+            PromptReused: self._prompt_reused,
+            PrefillProgress: self._prefill,
+            DecodeProgress: self._decode,
+            VerificationSteps: self._steps,
+            PromptTiming: self._prompt_timing,
+            DecodeTiming: self._decode_timing,
+            TotalTiming: self._total_timing,
+            RequestAcceptance: self._acceptance,
+            AcceptancePerPosition: self._per_position,
+            TaskReleased: self._released,
+            TaskCancelled: self._cancelled,
+            TaskFailed: self._failed,
+            ServerEvent: self._event,
+        }
+
+    def feed(self, facts: Iterable[LogFact]) -> list[ServedRequest]:
+        """Take facts in; give the requests that ended, in the order in which they did."""
+        find = self._handlers.get
+        for fact in facts:
+            handler = find(type(fact))
+            if handler is not None:
+                handler(fact)
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> list[ServedRequest]:
+        """End all: give the requests that are still open, those without a known end with `finished` False."""
+        for key in list(self._open):
+            self._end(key)
+        return self.feed(())
+
+    def _find(self, fact: Any) -> _Open:
+        """The open request that the fact is about; another request of the slot ends with it."""
+        key = (fact.origin, fact.slot)
+        known = self._open.get(key)
+        if known is not None:
+            if known.request.task == fact.task:
+                return known
+            self._end(key)
+        elif len(self._open) >= _MAX_OPEN:
+            self._end(next(iter(self._open)))
+        # Timings without a header are one block: they end where a slot has its say.
+        self._end((fact.origin, None))
+        known = _Open(ServedRequest(fact.slot, fact.task, fact.origin))
+        self._open[key] = known
+        return known
+
+    def _early(self, fact: Any) -> ServedRequest:
+        """The open request, for a fact from before its decode: what has timings already is another request."""
+        known = self._find(fact)
+        if known.released or known.request.timed:
+            return self._anew(fact)
+        known.request.at_s = fact.at_s
+        return known.request
+
+    def _late(self, fact: Any, seen: str) -> ServedRequest:
+        """The open request, for a fact that comes once: what has it (field `seen`) already is another request."""
+        request = self._find(fact).request
+        if getattr(request, seen) is not None:
+            return self._anew(fact)
+        request.at_s = fact.at_s
+        return request
+
+    def _anew(self, fact: Any) -> ServedRequest:
+        self._end((fact.origin, fact.slot))
+        request = self._find(fact).request
+        request.at_s = fact.at_s
+        return request
+
+    def _end(self, key: tuple[int | None, int | None]) -> None:
+        known = self._open.pop(key, None)
+        if known is None:
+            return
+        known.request.finished = known.released or known.request.timed
+        self._ended.append((known.request.origin, known.request.task))
+        self._done.append(known.request)
+
+    def _launched(self, fact: TaskLaunched) -> None:
+        self._end((fact.origin, fact.slot))
+        request = self._find(fact).request
+        request.started_s = request.at_s = fact.at_s
+        selection = self._selections.pop((fact.origin, fact.slot), None)
+        if selection is not None:
+            request.selected, request.similarity = selection.how, selection.similarity
+
+    def _selected(self, fact: SlotSelected) -> None:
+        known = self._open.get((fact.origin, fact.slot))
+        if known is not None and known.released:
+            self._end((fact.origin, fact.slot))
+        if len(self._selections) >= _MAX_OPEN:
+            self._selections.clear()
+        self._selections[fact.origin, fact.slot] = fact
+
+    def _prompt_started(self, fact: PromptStarted) -> None:
+        self._early(fact).prompt_total_tokens = fact.prompt_tokens
+
+    def _prompt_reused(self, fact: PromptReused) -> None:
+        request = self._early(fact)
+        if request.prompt_cached is None:
+            request.prompt_cached = fact.cached_tokens
+
+    def _prefill(self, fact: PrefillProgress) -> None:
+        self._early(fact)
+
+    def _decode(self, fact: DecodeProgress) -> None:
+        self._early(fact).decode_tokens_seen = fact.n_decoded
+
+    def _steps(self, fact: VerificationSteps) -> None:
+        request = self._find(fact).request
+        request.at_s = fact.at_s
+        request.steps += DraftTally.of_steps(fact)
+
+    def _prompt_timing(self, fact: PromptTiming) -> None:
+        request = self._late(fact, "prompt_ms")
+        request.prompt_ms, request.processed_tokens = fact.ms, fact.tokens
+
+    def _decode_timing(self, fact: DecodeTiming) -> None:
+        request = self._late(fact, "decode_ms")
+        request.decode_ms, request.decode_tokens = fact.ms, fact.tokens
+
+    def _total_timing(self, fact: TotalTiming) -> None:
+        self._late(fact, "total_ms").total_ms = fact.ms
+
+    def _acceptance(self, fact: RequestAcceptance) -> None:
+        request = self._late(fact, "draft_generated")
+        request.draft_generated, request.draft_accepted = fact.generated, fact.accepted
+        request.mean_accepted_length = fact.mean_accepted_length
+        if fact.per_position is not None:
+            request.acceptance_per_position = fact.per_position
+
+    def _per_position(self, fact: AcceptancePerPosition) -> None:
+        self._late(fact, "acceptance_per_position").acceptance_per_position = fact.rates
+
+    def _released(self, fact: TaskReleased) -> None:
+        known = self._open.get((fact.origin, fact.slot))
+        if known is None or known.request.task != fact.task:
+            return
+        known.released = True
+        known.request.at_s = fact.at_s
+        known.request.truncated = fact.truncated
+        known.request.slot_tokens = fact.n_tokens
+        if known.request.timed or known.request.cancelled or known.request.error is not None:
+            self._end((fact.origin, fact.slot))
+
+    def _cancelled(self, fact: TaskCancelled) -> None:
+        self._stopped(fact, None)
+
+    def _failed(self, fact: TaskFailed) -> None:
+        self._stopped(fact, fact.error)
+
+    def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
+        """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
+        for key, known in self._open.items():
+            if key[0] == fact.origin and known.request.task == fact.task:
+                break
+        else:
+            if (fact.origin, fact.task) in self._ended:
+                return
+            key = (fact.origin, -1 - fact.task)
+            known = self._open[key] = _Open(ServedRequest(None, fact.task, fact.origin, at_s=fact.at_s), released=True)
+        known.request.cancelled = known.request.cancelled or error is None
+        known.request.error = error or known.request.error
+        if known.released:
+            self._end(key)
+
+    def _event(self, fact: ServerEvent) -> None:
+        if fact.name == "restarted":
+            for key in list(self._open):
+                if fact.origin is None or key[0] == fact.origin:
+                    self._end(key)
+            self._ended.clear()
+
+
+# What the log says of drafts at the end of requests, for a server whose /metrics nobody can read. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class EndedDrafts:
+    """Sums over requests that drafted."""
+
+    tokens: int = 0
+    """Generated, the first of each request apart: it is the prompt's."""
+    seconds: float = 0.0
+    drafts: DraftTally = NO_DRAFTS
+    """Steps from the printed mean length, which has two decimals; replays not counted."""
+    positions: tuple[float, ...] = ()
+    """Mean share accepted per position, by steps; empty where a request does not tell (verbosity 4 does)."""
+
+    @property
+    def calls(self) -> float:
+        """Decode calls of the target, replays included: each brings one token beside those accepted."""
+        return self.tokens - self.drafts.accepted
+
+
+def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> EndedDrafts:
+    """Over the requests that ended after monotonic `since`; `requests` come with their ends, the newest first."""
+    tokens, seconds, drafts, all_tell = 0, 0.0, NO_DRAFTS, True
+    for at, logged_request in requests:
+        if at < since:
+            break
+        own = _steps(logged_request)
+        if (
+            own is None
+            or not logged_request.decode_tokens
+            or not logged_request.draft_generated
+            or logged_request.draft_accepted is None
+        ):
+            continue
+        tokens += logged_request.decode_tokens - 1
+        seconds += (logged_request.decode_ms or 0.0) / 1000.0
+        rates = logged_request.acceptance_per_position
+        all_tell = all_tell and rates is not None
+        drafts += DraftTally(
+            logged_request.draft_generated,
+            min(logged_request.draft_accepted, logged_request.decode_tokens - 1),
+            own,
+            tuple(own * rate for rate in rates or ()),
+        )
+    return EndedDrafts(tokens, seconds, drafts, drafts.acceptance_per_position or () if all_tell else ())
+
+
+def _steps(request: ServedRequest) -> float | None:
+    if request.steps.steps:
+        return float(request.steps.steps)
+    if not request.draft_accepted or request.mean_accepted_length is None or request.mean_accepted_length <= 1.0:
+        return None
+    return request.draft_accepted / (request.mean_accepted_length - 1.0)

@@ -1,0 +1,1 @@
+"""Acceptance, draft length and the drafter: why speculation gains or does not."""

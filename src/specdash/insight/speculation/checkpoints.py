@@ -1,0 +1,228 @@
+"""Derives how rejected tokens are taken back, and what that costs. docs/views.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import Counters, Source
+from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
+from specdash.insight.log.counter_log import delta
+from specdash.insight.log.log_view import CONTEXT, SPECULATIVE
+from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
+from specdash.insight.request import ended_drafts
+from specdash.insight.speculation import acceptance, speculation
+from specdash.system.text import percent
+
+if TYPE_CHECKING:
+    from specdash.core.readings import ModelOutline, Props
+    from specdash.core.speculation import SpecType
+    from specdash.insight.request import DraftTally
+    from specdash.insight.state import TargetState
+
+START_LINE = "spec_checkpoints"
+_ZERO = Counters()
+NOTHING = "it does not speculate"
+_TOLD = {
+    Rollback.CUT: "Rejected tokens are cut from the KV cache, which costs nothing.",
+    Rollback.STATE: "Rejected tokens are taken back from kept states: nothing is decoded again.",
+}
+
+
+def derive(state: TargetState, now: float, wall: float, window_s: float) -> CheckpointsPicture:
+    """This part of the picture. The caller holds the state's lock."""
+    del wall
+    log = state.log
+    model = model_of(state)
+    way, because = way_of(state)
+    figures = _figures(state, way, log.step_totals.since(now - window_s), _window(state, now, window_s), now - window_s)
+    life = _figures(state, way, log.step_totals.total, _life(state), float("-inf"))
+    if log.since_wall is not None:
+        # Only a part of its life was read.
+        life = life if life.basis == "counters" else ReplayFigures()
+    held = not figures.basis and bool(life.basis)
+    shown = life if held else figures
+    return CheckpointsPicture(
+        memory=model.memory if model is not None else None,
+        rollback=way,
+        because=because,
+        context=log.checkpoint_tally.counts(CONTEXT) if log.since_wall is None else CheckpointCounts(),
+        speculative=log.checkpoint_tally.counts(SPECULATIVE) if log.since_wall is None else CheckpointCounts(),
+        full_reprocessed=log.checkpoint_tally.full_reprocessed if log.since_wall is None else 0,
+        held=held,
+        basis=shown.basis,
+        steps=shown.steps,
+        replays=shown.replays,
+        replayed_tokens=shown.replayed_tokens,
+        lost_s=shown.lost_s,
+        lost_share=shown.lost_share,
+        mean_accepted_length=shown.mean_accepted_length,
+        effective_length=shown.effective_length,
+        lifetime=life,
+        verdict=_verdict(way, shown),
+    )
+
+
+def model_of(state: TargetState) -> ModelOutline | None:
+    """What the model's file says, None where it cannot be seen."""
+    props: Props | None = state.value(Source.PROPS)
+    return props.model if props is not None else None
+
+
+def chain_of(state: TargetState) -> tuple[SpecType, ...]:
+    """The types with which the server speculates, as far as anything tells."""
+    names = speculation.types_of(state) or tuple(state.log.implementations)
+    return tuple(item for name in names if (item := spec_type(name)) is not None)
+
+
+def way_of(state: TargetState) -> tuple[Rollback | None, str]:
+    """How rejected tokens are taken back, None where that is not known, and why, in one sentence."""
+    if speculation.is_active(state) is False:
+        return None, NOTHING
+    log, chain, model = state.log, chain_of(state), model_of(state)
+    said = START_LINE in log.events
+    done = log.step_totals.total.replays > 0 or log.checkpoint_tally.counts(SPECULATIVE).restored > 0
+    if model is not None and model.memory is not None and chain:
+        found, why = _of_model(model, model.memory, chain)
+        # What the server does overrules what is known of its model's architecture.
+        if found is Rollback.CHECKPOINT or not (said or done):
+            return found, why
+    if said:
+        return Rollback.CHECKPOINT, "the server said at its start that it uses checkpoints"
+    return (Rollback.CHECKPOINT, "the log shows restores and replays") if done else (None, _unknown(state, model))
+
+
+def _of_model(model: ModelOutline, memory: MemoryKind, chain: tuple[SpecType, ...]) -> tuple[Rollback, str]:
+    """As the model's file has it: the dearest way of the chain."""
+    name = model.architecture or "the model"
+    if memory in (MemoryKind.ATTENTION, MemoryKind.WINDOW):
+        return Rollback.CUT, f"{name} keeps a KV cache of every token"
+    ways = {item.name: rollback(item, memory, gives_states=model.gives_states) for item in chain}
+    kept = ", ".join(key for key, way in ways.items() if way is Rollback.STATE)
+    again = ", ".join(key for key, way in ways.items() if way is Rollback.CHECKPOINT)
+    if not again:
+        return Rollback.STATE, f"{name} is {memory}, and keeps the states of the last tokens for {kept}"
+    if kept:
+        return Rollback.CHECKPOINT, f"{name} is {memory}: states are kept for {kept}, not for longer drafts of {again}"
+    if model.gives_states:
+        return Rollback.CHECKPOINT, f"{name} is {memory}, and for {again} no states are kept"
+    return Rollback.CHECKPOINT, f"{name} is {memory}: its state cannot be cut back"
+
+
+def _unknown(state: TargetState, model: ModelOutline | None) -> str:
+    if model is not None and model.memory is not None:
+        return "the type of speculation is not known"
+    if Source.PROPS not in state.last_known:
+        return "nothing is known of the model yet"
+    return "the model's file cannot be seen from here, and the log does not tell (verbosity 4 does)"
+
+
+def _figures(
+    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Counters, Counters] | None, since: float
+) -> ReplayFigures:
+    drafts_each_step = all(item.reads_draft_model for item in chain_of(state))
+    totals = _totals(*counted) if counted is not None else None
+    if steps.calls:
+        traced = _traced(steps, totals)
+        if totals is None or drafts_each_step:
+            return traced
+        # An n-gram type drafts now and then, and steps without a draft leave no trace.
+        every = _reckoned("counters", *totals, replays=False)
+        return replace(traced, effective_length=min(traced.effective_length or 1.0, every.effective_length or 1.0))
+    again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
+    if totals is not None:
+        return _reckoned("counters", *totals, replays=again)
+    ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
+    if not 0 < (ended.drafts.steps or 0) <= ended.calls + 0.5:
+        return ReplayFigures()
+    sums = float(ended.tokens), ended.seconds, min(ended.drafts.steps or 0, ended.calls), float(ended.drafts.accepted)
+    return _reckoned("requests", *sums, replays=again)
+
+
+def _traced(steps: DraftTally, totals: tuple[float, float, float, float] | None) -> ReplayFigures:
+    decode_s, lost_s, share = steps.decode_s, None, None
+    if decode_s is not None:
+        lost_s = min(steps.replay_s, decode_s)
+        share = lost_s / decode_s if decode_s > 0 else None
+    else:
+        share = steps.replays / steps.calls
+        lost_s = totals[1] * share if totals is not None else None
+    return ReplayFigures(
+        basis="trace",
+        steps=round(steps.steps or 0),
+        replays=steps.replays,
+        replayed_tokens=steps.replayed,
+        lost_s=lost_s,
+        lost_share=share,
+        mean_accepted_length=steps.mean_accepted_length,
+        effective_length=steps.tokens / steps.calls,
+    )
+
+
+def _totals(first: Counters, last: Counters) -> tuple[float, float, float, float] | None:
+    """Tokens, decode seconds, verification steps and accepted tokens; None where nothing was verified."""
+    tokens = delta(first.predicted_tokens, last.predicted_tokens)
+    seconds = delta(first.predicted_seconds, last.predicted_seconds)
+    steps = delta(first.verification_steps, last.verification_steps)
+    accepted = delta(acceptance.exact_accepted(first), acceptance.exact_accepted(last))
+    if not tokens or not steps or accepted is None or accepted >= tokens or steps > tokens - accepted:
+        return None
+    return tokens, seconds or 0.0, steps, accepted
+
+
+def _reckoned(
+    basis: str, tokens: float, seconds: float, steps: float, accepted: float, *, replays: bool | None
+) -> ReplayFigures:
+    """Every decode call brings one token beside those accepted, so tokens less accepted ones are the decode calls.
+
+    Those that are no step are replays, or steps without a draft; a type that drafts with a model has few of these.
+    `replays` says whether there are any, None that nobody can tell.
+    """
+    calls = tokens - accepted
+    again = round(min(steps, calls - steps)) if replays else 0
+    share = again / calls if replays is not None else None
+    return ReplayFigures(
+        basis=basis,
+        steps=round(steps),
+        replays=again,
+        replayed_tokens=0 if replays is False else None,
+        lost_s=seconds * share if share is not None else None,
+        lost_share=share,
+        mean_accepted_length=1.0 + accepted / steps,
+        effective_length=tokens / calls,
+    )
+
+
+def _window(state: TargetState, now: float, window_s: float) -> tuple[Counters, Counters] | None:
+    bounds = state.window(now, window_s)
+    return (bounds[0].counters, bounds[1].counters) if bounds is not None else None
+
+
+def _life(state: TargetState) -> tuple[Counters, Counters] | None:
+    last = state.counters.last
+    return (_ZERO, last.counters) if last is not None else None
+
+
+def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:
+    if way is None:
+        return ""
+    if way is not Rollback.CHECKPOINT:
+        return _TOLD[way]
+    if figures.effective_length is None:
+        return "Every rejection restores a checkpoint and decodes again; no step was seen yet."
+    length = f"{figures.effective_length:.1f} tokens a decode call"
+    if figures.mean_accepted_length is not None and figures.mean_accepted_length - figures.effective_length >= 0.05:
+        length += f", not the {figures.mean_accepted_length:.1f} that the server prints"
+    if figures.basis != "trace":
+        most = f"at most {percent(figures.lost_share)} of decode time goes into replays" if figures.lost_share else ""
+        return f"{_capital(length)}{'; ' if most else ''}{most} (LLAMA_TRACE=1 tells what replays take)."
+    if not figures.replays:
+        return f"{_capital(length)}; no draft was rejected."
+    if figures.lost_share is None:
+        return f"{_capital(length)}; {figures.replays} replays."
+    return f"{percent(figures.lost_share)} of decode time goes into replays: {length}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

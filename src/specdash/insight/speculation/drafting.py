@@ -1,0 +1,181 @@
+"""Derives whether the server really speculates, and why not.
+
+What the slots show now counts most; then drafts that were made; then what the runner found out after the start. Why it
+does not is told by the runner's check, the log, or the parameters it was started with, in this order.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from specdash.core.masking import flags_of, speculation
+from specdash.core.readings import HealthStatus, Props, Slots, Source
+from specdash.core.records import SEE_LOG, Drafting, unexplained
+from specdash.core.speculation import NO_SPECULATION
+from specdash.insight.picture import DraftingPicture
+from specdash.insight.request import NO_DRAFTS
+from specdash.llama.start_failures import StartFailure, explain, unspoken
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from specdash.core.records import StartCheck
+    from specdash.insight.state import TargetState
+
+PROBLEM_CLASSES = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "draft_load_failed")
+"""Line classes that say why a server which runs does not speculate."""
+_TYPE = "spec-type"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingEvidence:
+    """What there is to judge by. None is unknown."""
+
+    slots: tuple[bool, ...] | None = None
+    """Whether each slot can draft, as /slots says."""
+    drafted: int = 0
+    """Draft tokens since the server's start."""
+    accepted: int | None = None
+    parameters: tuple[tuple[str, str], ...] = ()
+    """With which speculation parameters it was started."""
+    knows_parameters: bool = False
+    """Whether these are all, so that a type which is not there was not asked for."""
+    problems: tuple[str, ...] = ()
+    """Lines of its log that say why it does not speculate."""
+    check: StartCheck | None = None
+    away: str = ""
+    """Why nothing can be said of it now: it does not answer, or loads its model."""
+    hidden: str = ""
+    """Why its slots cannot be seen."""
+
+    @property
+    def types(self) -> tuple[str, ...] | None:
+        """The chain that was asked for, empty for none; None when that is not known."""
+        chain = dict(self.parameters).get(_TYPE)
+        if chain is not None:
+            names = tuple(part.strip() for part in chain.split(",") if part.strip())
+            return () if set(names) <= {NO_SPECULATION} else names
+        return () if self.knows_parameters else None
+
+
+def derive(state: TargetState, now: float, wall: float, window_s: float) -> DraftingPicture:
+    """This part of the picture. The caller holds the state's lock."""
+    del window_s
+    check = state.target.start_check
+    found = judge(seen_of(state, now))
+    age = max(0.0, wall - check.checked) if check is not None and not check.pending else None
+    return DraftingPicture(found.state, found.because, found.fix, age)
+
+
+def seen_of(state: TargetState, now: float) -> DraftingEvidence:
+    """What the state has to judge by. The caller holds its lock."""
+    slots = state.value(Source.SLOTS)
+    scrape = state.counters.last
+    drafted = int(scrape.counters.draft_tokens or 0) if scrape is not None else 0
+    accepted = int(scrape.counters.accepted_tokens or 0) if scrape is not None else None
+    if not drafted and state.log.slot_steps:
+        live = sum((slot_steps.drafts for slot_steps in state.log.slot_steps.values()), NO_DRAFTS)
+        drafted, accepted = round(live.drafted), round(live.accepted)
+    parameters, all_known = _parameters(state)
+    return DraftingEvidence(
+        slots=slots.drafting if isinstance(slots, Slots) else None,
+        drafted=drafted,
+        accepted=accepted,
+        parameters=parameters,
+        knows_parameters=all_known,
+        problems=tuple(
+            storm_view.sample
+            for storm_view in state.log.storms.view(now)
+            if storm_view.warning in PROBLEM_CLASSES and not storm_view.is_former
+        ),
+        check=state.target.start_check,
+        away=_away(state),
+        hidden=_hidden(state),
+    )
+
+
+def judge(seen: DraftingEvidence) -> DraftingPicture:
+    """The verdict."""
+    if seen.away:
+        return DraftingPicture(Drafting.UNKNOWN, seen.away)
+    check = seen.check if seen.check is not None and not seen.check.pending else None
+    if seen.slots is not None and not all(seen.slots):
+        return _not_all(seen, seen.slots, check)
+    if seen.drafted:
+        return DraftingPicture(Drafting.YES, _drafts(seen))
+    if check is not None and (seen.slots is None or check.drafting in (Drafting.YES, Drafting.READY)):
+        return DraftingPicture(check.drafting, check.because, check.fix)
+    if seen.slots is not None:
+        return DraftingPicture(Drafting.READY, "its slots can draft; no draft seen yet")
+    failure = explained(seen.problems)
+    if failure is not None:
+        return DraftingPicture(Drafting.FAILED, failure.because, failure.fix)
+    if seen.types == () and seen.knows_parameters and unspoken(dict(seen.parameters)) is None:
+        return DraftingPicture(Drafting.OFF, "no speculation type is set")
+    return DraftingPicture(Drafting.UNKNOWN, seen.hidden or "no slot data yet")
+
+
+def _not_all(seen: DraftingEvidence, slots: tuple[bool, ...], check: StartCheck | None) -> DraftingPicture:
+    """The slots say that none drafts, or not all do."""
+    if not any(slots) and seen.types == () and dict(seen.parameters).get(_TYPE):
+        return DraftingPicture(Drafting.OFF, "no speculation type is set")
+    failure = explained(seen.problems)
+    if check is not None and check.drafting is Drafting.FAILED:
+        return DraftingPicture(Drafting.FAILED, check.because, check.fix)
+    failure = failure or unspoken(dict(seen.parameters))
+    if failure is not None:
+        return DraftingPicture(Drafting.FAILED, failure.because, failure.fix)
+    if seen.types or any(slots):
+        return DraftingPicture(Drafting.FAILED, unexplained(sum(slots), len(slots)), SEE_LOG)
+    if seen.types is None:
+        return DraftingPicture(Drafting.OFF, "its slots do not draft, and no setting asks for it")
+    return DraftingPicture(Drafting.OFF, "no speculation type is set")
+
+
+@lru_cache(maxsize=16)
+def explained(problems: tuple[str, ...]) -> StartFailure | None:
+    """The cause that lines of the log name; None where there are none."""
+    return explain(problems, None) if problems else None
+
+
+def _drafts(seen: DraftingEvidence) -> str:
+    chain = ",".join(seen.types) + ", " if seen.types else ""
+    if seen.accepted is None:
+        return f"{chain}{seen.drafted} tokens drafted since its start"
+    return f"{chain}{seen.accepted} of {seen.drafted} drafted tokens accepted since its start"
+
+
+def _parameters(state: TargetState) -> tuple[tuple[tuple[str, str], ...], bool]:
+    """Parameters that the server was started with, and whether they are all: of its record or its command line."""
+    target = state.target
+    if target.parameters or target.engine is not None or target.pid is not None:
+        return target.parameters, target.engine is not None or target.pid is not None
+    process = state.value(Source.PROCESS)
+    command: tuple[str, ...] = process.command if process is not None else ()
+    return (_of_command(command), True) if command else ((), False)
+
+
+@lru_cache(maxsize=8)
+def _of_command(command: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return speculation(flags_of(command[1:]))
+
+
+def _away(state: TargetState) -> str:
+    reading = state.latest.get(Source.HEALTH)
+    if reading is None:
+        return "no answer yet"
+    if reading.value is None:
+        return "the server does not answer"
+    if reading.value.status is HealthStatus.LOADING:
+        return "it loads its model"
+    return ""
+
+
+def _hidden(state: TargetState) -> str:
+    props = state.value(Source.PROPS)
+    if isinstance(props, Props) and props.is_sleeping:
+        return "it sleeps, and looking at its slots would wake it"
+    reading = state.latest.get(Source.SLOTS)
+    if reading is not None and reading.failure is not None:
+        return f"/slots: {reading.failure.detail}"
+    return ""

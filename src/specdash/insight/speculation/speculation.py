@@ -1,0 +1,188 @@
+"""Derives what is known about speculation: whether it is active, with what, and how much of it is accepted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdash.core.readings import ReadingStatus, Source
+from specdash.core.speculation import spec_type
+from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
+from specdash.insight.speculation import acceptance
+from specdash.insight.speculation.drafting import PROBLEM_CLASSES
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from specdash.core.readings import Slots
+    from specdash.core.speculation import SpecType
+    from specdash.insight.log.counter_log import Scrape
+    from specdash.insight.request import DraftTally
+    from specdash.insight.state import TargetState
+
+LIVE_SPAN_S = 10.0
+COUNTER_ERROR = 0.0025
+"""A window whose counters are rounded by more than this share of its drafts is taken from the log instead."""
+TYPE_PARAMETER = "spec-type"
+
+
+def derive(state: TargetState, now: float, window_s: float) -> SpeculationPicture:
+    """The speculation part of the picture. The caller holds the state's lock; nothing in it is changed."""
+    scrape = state.counters.last
+    counters = scrape.counters if scrape else None
+    drafted = _window(state, now, window_s)
+    lifetime = acceptance.since_start(counters) if counters else None
+    bounds = state.window(now, window_s)
+    counted = acceptance.between(*bounds) if bounds is not None else None
+    lengths = drafted.window if drafted is not None and drafted.window.steps else lifetime
+    active = is_active(state)
+    return SpeculationPicture(
+        active=active,
+        types=types_of(state),
+        parameters=state.target.parameters,
+        draft_tokens_total=counters.draft_tokens if counters else None,
+        accepted_tokens_total=acceptance.exact_accepted(counters) if counters else None,
+        verification_steps_total=counters.verification_steps if counters else None,
+        mean_accepted_length=lengths.mean_accepted_length if lengths else None,
+        accepted_per_position=counters.accepted_per_position if counters else None,
+        acceptance_per_position_window=counted.acceptance_per_position if counted else None,
+        acceptance_per_position_lifetime=lifetime.acceptance_per_position if lifetime else None,
+        acceptance=Acceptance(
+            window=_windowed(state, drafted, now, window_s),
+            lifetime=_dated(_measured(lifetime, Source.METRICS, None, "lifetime"), state.totals_stale_s(now)),
+            live=_live(state, now),
+        ),
+        tokens_per_decode=_gain(state, now),
+        problem="" if active else _problem(state, now),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """What was drafted in a window, and who tells it."""
+
+    window: DraftTally
+    source: Source
+
+
+def _window(state: TargetState, now: float, window_s: float, last: Scrape | None = None) -> _Drafted | None:
+    """The window before `now`: of the counters up to `last`, else, and where those are rounded or not of now, of the
+    log's exact figures."""
+    exact = state.log.requests_exact.since(now - window_s)
+    logged = _Drafted(exact, Source.LOG) if exact.drafted else None
+    bounds = state.counters.window(now, window_s, last=last)
+    counted = acceptance.between(*bounds) if bounds is not None else None
+    if bounds is None or counted is None:
+        return logged
+    error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
+    rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
+    stale = last is None and state.totals_stale_s(now) is not None
+    return logged if logged is not None and (rounded or stale) else _Drafted(counted, Source.METRICS)
+
+
+def _windowed(state: TargetState, drafted: _Drafted | None, now: float, window_s: float) -> MeasuredFigure:
+    if drafted is not None and drafted.window.acceptance is not None:
+        known = _measured(drafted.window, drafted.source, window_s, "window")
+        return known if drafted.source is Source.LOG else _dated(known, state.totals_stale_s(now))
+    return _held(state, now, window_s)
+
+
+def _held(state: TargetState, now: float, window_s: float) -> MeasuredFigure:
+    """The window that ended with the newest drafts there were: dimmed while the server is idle."""
+    last = state.counters.drafted
+    moments = [at for at in (last.at if last is not None else None, state.log.requests_exact.newest) if at is not None]
+    if not moments:
+        return MeasuredFigure()
+    at = min(now, max(moments))
+    held = _window(state, at, window_s, last)
+    return (
+        _dated(_measured(held.window, held.source, window_s, "held"), now - at)
+        if held is not None
+        else MeasuredFigure()
+    )
+
+
+def _dated(measured: MeasuredFigure, age_s: float | None) -> MeasuredFigure:
+    """The figure as it was so long ago; that of now where `age_s` is None."""
+    if age_s is None or measured.value is None:
+        return measured
+    return replace(
+        measured, status=ReadingStatus.STALE, age_s=age_s, basis="held" if measured.window_s else measured.basis
+    )
+
+
+def _measured(drafted: DraftTally | None, source: Source, window_s: float | None, basis: str) -> MeasuredFigure:
+    if drafted is None or drafted.acceptance is None:
+        return MeasuredFigure()
+    return MeasuredFigure(drafted.acceptance, ReadingStatus.KNOWN, source, window_s, 0.0, basis)
+
+
+def _live(state: TargetState, now: float) -> MeasuredFigure:
+    return _measured(state.log.live_steps(now, LIVE_SPAN_S), Source.LOG, LIVE_SPAN_S, "live")
+
+
+def _gain(state: TargetState, now: float) -> MeasuredFigure:
+    if state.gain is None:
+        return MeasuredFigure()
+    age = now - state.gain.at
+    known = age <= LIVE_SPAN_S and state.totals_stale_s(now) is None
+    status, basis = (ReadingStatus.KNOWN, "live") if known else (ReadingStatus.STALE, "held")
+    return MeasuredFigure(state.gain.value, status, state.gain.source, LIVE_SPAN_S, age, basis)
+
+
+def is_active(state: TargetState) -> bool | None:
+    """Whether the server speculates, None when that is not known."""
+    slots: Slots | None = state.value(Source.SLOTS)
+    if slots is not None:
+        flags = [slot.speculative for slot in slots.slots if slot.speculative is not None]
+        if flags:
+            return any(flags)
+    scrape = state.counters.last
+    if scrape is not None and scrape.counters.draft_tokens:
+        return True
+    return None
+
+
+def types_of(state: TargetState) -> tuple[str, ...] | None:
+    """With what it speculates, as it says itself, else as it was started; None when that is not known."""
+    slots: Slots | None = state.value(Source.SLOTS)
+    if slots is not None:
+        seen = {kind: None for slot in slots.slots for kind in slot.speculative_types or ()}
+        if seen:
+            return tuple(seen)
+    for name, value in state.target.parameters:
+        if name == TYPE_PARAMETER:
+            return tuple(part for part in value.split(",") if part)
+    return None
+
+
+def longest_draft(state: TargetState) -> int | None:
+    """How many tokens are drafted at a time at most; None where nothing tells."""
+    if is_active(state) is False:
+        return 0
+    names = types_of(state) or tuple(state.log.implementations)
+    lengths = [asked_length(state, item) for name in names if (item := spec_type(name)) is not None]
+    known = [length for length in lengths if length is not None]
+    if known and len(known) == len(names):
+        return max(known)
+    scrape = state.counters.last
+    positions = scrape.counters.accepted_per_position if scrape is not None else None
+    return len(positions) if positions else None
+
+
+def asked_length(state: TargetState, kind: SpecType) -> int | None:
+    """The longest draft that a type was started with, or has by nature; None where nothing tells."""
+    given = dict(state.target.parameters).get(kind.max_parameter or "")
+    said = state.log.implementations.get(kind.name, {}).get("n_max")
+    return whole(given) or whole(said) or kind.fixed_draft_length
+
+
+def whole(text: str | None) -> int | None:
+    """The whole number that a parameter or the log says; None where it is none."""
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _problem(state: TargetState, now: float) -> str:
+    for view in state.log.storms.view(now):
+        if view.warning in PROBLEM_CLASSES:
+            return view.sample
+    return ""

@@ -1,0 +1,1 @@
+"""What speculation gains against no speculation, with its interval."""

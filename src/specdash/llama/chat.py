@@ -1,0 +1,241 @@
+"""One chat request to a llama-server, streamed and timed; it ends in time in a `ChatAnswer`, never in an exception.
+
+Only the first event that brings something and those at the end are parsed: on a machine that runs the server too,
+parsing every token would take time that decode might have had.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import time
+from dataclasses import field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from specdash.llama.blocking import bearer
+from specdash.llama.server_answers import error_message, mapping, natural, one_line
+from specdash.llama.server_answers import text as as_text
+from specdash.system import http
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATH = "/v1/chat/completions"
+SILENCE_S = 600.0
+"""A long prompt is silent until its first token."""
+LIMIT_S = 1800.0
+_TELLING = re.compile(rb'"finish_reason"\s*:\s*"|"timings"|"usage"\s*:\s*\{|"error"')
+
+
+class ChatFault(StrEnum):
+    """Why a request brought no whole answer."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    BROKEN = "broken off"
+    BUSY = "busy"
+    """429 or 503: it would not take the request now."""
+    REFUSED = "refused"
+    """Another 4xx: the request itself is not to its liking."""
+    SERVER = "server error"
+    GARBAGE = "not understood"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class ChatAnswer:
+    """What came. Times are of the monotonic clock."""
+
+    sent_s: float
+    first_s: float | None = None
+    done_s: float | None = None
+    chunks: int = 0
+    anything: bool = False
+    """Whether text, reasoning or a tool call came."""
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    finish: str | None = None
+    model: str | None = None
+    build: str | None = None
+    """`system_fingerprint`."""
+    fault: ChatFault | None = None
+    error: str = ""
+    status: int | None = None
+    text: str = ""
+    """Of the answer, where it is kept."""
+    reasoning: str = ""
+    """Likewise."""
+    called: str = ""
+    """What the tool calls consist of, likewise."""
+    calls: set[int] = field(default_factory=set)
+    """Places of the tool calls."""
+    ended: bool = False
+    """Whether the stream said that it was its end."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing came, although the request did not fail."""
+        return not self.anything and self.fault is None
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Of the whole prompt; by `timings`, else by `usage`."""
+        processed, cached = natural(self.timings.get("prompt_n")), natural(self.timings.get("cache_n"))
+        if processed is not None:
+            return processed + (cached or 0)
+        return natural(self.usage.get("prompt_tokens"))
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Those of the prompt that needed no work."""
+        told = natural(self.timings.get("cache_n"))
+        return (
+            told if told is not None else natural(mapping(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
+        )
+
+    @property
+    def predicted_tokens(self) -> int | None:
+        """Generated tokens; by `timings`, else by `usage`."""
+        told = natural(self.timings.get("predicted_n"))
+        return told if told is not None else natural(self.usage.get("completion_tokens"))
+
+
+class ChatClient:
+    """Asks one server; used by several threads at once. `cancel` ends all that is under way, and all that follows."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        silence_s: float = SILENCE_S,
+        limit_s: float = LIMIT_S,
+        keep_text: bool = False,
+    ) -> None:
+        """`silence_s` bounds each wait for data, `limit_s` a whole answer. Raises `UsageError` for a key that cannot be
+        sent."""
+        self._url, self._key, self._headers = url, key, bearer(key)
+        self._silence_s, self._limit_s, self._keep_text = silence_s, limit_s, keep_text
+        self.cancel = http.Cancel()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self.cancel.cancelled
+
+    def ask(self, body: Mapping[str, Any]) -> ChatAnswer:
+        """Send the request, which should ask for a stream, and hear the answer out."""
+        heard = ChatAnswer(time.monotonic())
+        try:
+            with http.opened(
+                self._url, PATH, body=body, headers=self._headers, timeout=self._silence_s, cancel=self.cancel
+            ) as answer:
+                self._exchange(answer, heard)
+        except http.NoConnectionError as error:
+            self._failed(heard, ChatFault.UNREACHABLE, f"no connection: {one_line(http.words(error))}")
+        except http.LateError:
+            self._failed(heard, ChatFault.TIMEOUT, f"not complete within {self._limit_s:.0f} s")
+        except TimeoutError:
+            self._failed(heard, ChatFault.TIMEOUT, f"nothing came for {self._silence_s:.0f} s")
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
+                self._failed(heard, ChatFault.GARBAGE, http.words(error))
+            else:
+                self._failed(heard, ChatFault.BROKEN, f"the connection broke: {one_line(http.words(error))}")
+        if heard.fault is not None and self.cancelled:
+            heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
+        return heard
+
+    def _exchange(self, answer: http.Response, heard: ChatAnswer) -> None:
+        heard.status = answer.status
+        if answer.status != 200:
+            self._refused(heard, answer.status, http.whole(answer))
+            return
+        if "text/event-stream" not in answer.headers.get("Content-Type", ""):
+            self._whole(heard, http.whole(answer))
+            return
+        self._stream(heard, answer)
+        heard.done_s = time.monotonic()
+        if heard.fault is None and not heard.ended and heard.finish is None:
+            self._failed(heard, ChatFault.BROKEN, "the answer stopped before its end")
+
+    def _stream(self, heard: ChatAnswer, answer: http.Response) -> None:
+        """Hear it to its end, or to what is wrong with it. Raises OSError."""
+        for event in http.events(http.blocks(answer, heard.sent_s + self._limit_s)):
+            if event == b"[DONE]":
+                heard.ended = True
+                return
+            if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
+                heard.chunks += 1
+                continue
+            try:
+                told = json.loads(event)
+            except ValueError:
+                self._failed(heard, ChatFault.GARBAGE, f"an event that is not JSON: {one_line(repr(event[:60]))}")
+                return
+            self._take(heard, mapping(told))
+            if heard.fault is not None:
+                return
+
+    def _take(self, heard: ChatAnswer, told: Mapping[str, Any]) -> None:
+        if "error" in told:
+            message = error_message(json.dumps(told)) or "an error event"
+            self._failed(heard, ChatFault.SERVER, self._scrubbed(message))
+            return
+        heard.timings = mapping(told.get("timings")) or heard.timings
+        heard.usage = mapping(told.get("usage")) or heard.usage
+        heard.model = as_text(told.get("model")) or heard.model
+        heard.build = as_text(told.get("system_fingerprint")) or heard.build
+        choices = told.get("choices")
+        choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
+        finish = choice.get("finish_reason")
+        heard.finish = finish if isinstance(finish, str) else heard.finish
+        delta = mapping(choice.get("delta")) or mapping(choice.get("message"))
+        text = delta.get("content")
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        calls = delta.get("tool_calls")
+        if text or reasoning or calls:
+            heard.anything = True
+            heard.chunks += 1
+            # An answer in one piece does not tell when its first token was there.
+            if heard.first_s is None and heard.done_s is None:
+                heard.first_s = time.monotonic()
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            index = natural(mapping(call).get("index"))
+            heard.calls.add(place if index is None else index)
+            if self._keep_text:
+                made = mapping(mapping(call).get("function"))
+                heard.called += (as_text(made.get("name")) or "") + (as_text(made.get("arguments")) or "")
+        if self._keep_text:
+            heard.text += as_text(text) or ""
+            heard.reasoning += as_text(reasoning) or ""
+
+    def _whole(self, heard: ChatAnswer, body: bytes) -> None:
+        """An answer in one piece, of a server that does not stream."""
+        heard.done_s = time.monotonic()
+        try:
+            told = json.loads(body)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict) or not ("choices" in told or "error" in told):
+            self._failed(heard, ChatFault.GARBAGE, "the answer is no chat completion; is this llama-server?")
+            return
+        self._take(heard, told)
+
+    def _refused(self, heard: ChatAnswer, status: int, body: bytes) -> None:
+        kind = ChatFault.SERVER if status >= 500 else ChatFault.REFUSED
+        if status in (429, 503):
+            kind = ChatFault.BUSY
+        message = self._scrubbed(error_message(body))
+        self._failed(heard, kind, f"HTTP {status}{': ' if message else ''}{message}")
+
+    def _failed(self, heard: ChatAnswer, fault: ChatFault, error: str) -> ChatAnswer:
+        heard.fault, heard.error = fault, self._scrubbed(error)
+        heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
+        return heard
+
+    def _scrubbed(self, words: str) -> str:
+        return one_line(words.replace(self._key, "***") if self._key else words)

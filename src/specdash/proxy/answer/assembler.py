@@ -1,0 +1,534 @@
+"""Chunks of a chat completion to pieces of an answer: what the upstream said, said again in one way.
+
+Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat streaming".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from specdash.proxy.answer.blocks import ToolCall, Usage
+from specdash.proxy.http.responses import object_of, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.proxy.answer.blocks import BlockSink
+
+
+# What an answer has cost so far, of the three places where an upstream tells it.
+#
+# Source: llama.cpp tools/server README (`timings`, `prompt_progress`), OpenAI API reference (`usage`).
+
+_Number = TypeVar("_Number", int, float)
+
+
+class Meter:
+    """Keeps the latest counts as they came and interprets them only when asked: chunks are many, questions few."""
+
+    __slots__ = ("_deltas", "_progress", "_timings", "_usage", "started")
+
+    def __init__(self) -> None:
+        self.started = False
+        """Some content has come: thinking, text or a call."""
+        self._deltas = 0
+        self._timings: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
+
+    @property
+    def usage_source(self) -> str:
+        """Where `usage` comes from: the upstream's usage chunk, its timings, or deltas counted here."""
+        if _count(self._usage, "prompt_tokens") is not None:
+            return "usage"
+        return "timings" if _count(self._timings, "predicted_n") is not None else "counted"
+
+    @property
+    def usage(self) -> Usage:
+        """The best known now."""
+        source = self.usage_source
+        if source == "usage":
+            prompt = _count(self._usage, "prompt_tokens") or 0
+            completion = _count(self._usage, "completion_tokens") or 0
+        else:
+            prompt = self.prompt_total or 0
+            completion = self.predicted or 0
+        return Usage(prompt, min(prompt, self.cached or 0), completion)
+
+    @property
+    def prompt_total(self) -> int | None:
+        """Tokens of the whole prompt."""
+        return _first(_count(self._usage, "prompt_tokens"), _count(self._progress, "total"), self._evaluated())
+
+    @property
+    def prompt_done(self) -> int | None:
+        """Tokens of the prompt that are processed or were in the cache."""
+        if self.started:
+            return self.prompt_total
+        return _first(_count(self._progress, "processed"), self._evaluated())
+
+    @property
+    def cached(self) -> int | None:
+        """Tokens of the prompt that were in the cache."""
+        details = self._usage.get("prompt_tokens_details")
+        of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
+        return _first(of_usage, _count(self._timings, "cache_n"), _count(self._progress, "cache"))
+
+    @property
+    def prefilled(self) -> int | None:
+        """Prompt tokens processed so far that were not in the cache."""
+        done = self.prompt_done
+        return None if done is None else max(0, done - (self.cached or 0))
+
+    @property
+    def predicted(self) -> int | None:
+        """Tokens of the answer; deltas of content where the upstream does not count them."""
+        counted = self._deltas or None
+        return _first(_count(self._timings, "predicted_n"), _count(self._usage, "completion_tokens"), counted)
+
+    @property
+    def draft(self) -> int | None:
+        """Draft tokens proposed."""
+        return _count(self._timings, "draft_n")
+
+    @property
+    def accepted(self) -> int | None:
+        """Draft tokens accepted."""
+        return _count(self._timings, "draft_n_accepted")
+
+    @property
+    def prefill_ms(self) -> float | None:
+        """Milliseconds the prompt took, or has taken so far."""
+        if self.started or not self._progress:
+            return _first(_number(self._timings, "prompt_ms"), _number(self._progress, "time_ms"))
+        return _number(self._progress, "time_ms")
+
+    @property
+    def decode_ms(self) -> float | None:
+        """Milliseconds of decoding."""
+        return _number(self._timings, "predicted_ms")
+
+    def _evaluated(self) -> int | None:
+        """Prompt tokens by the timings: those of the cache and those processed."""
+        fresh = _count(self._timings, "prompt_n")
+        return None if fresh is None else fresh + (_count(self._timings, "cache_n") or 0)
+
+
+def _count(values: dict[str, Any], name: str) -> int | None:
+    value = _number(values, name)
+    return None if value is None or value < 0 else int(value)
+
+
+def _number(values: dict[str, Any], name: str) -> float | None:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value
+
+
+def _first(*values: _Number | None) -> _Number | None:
+    return next((value for value in values if value is not None), None)
+
+
+# Bytes of a chat completion stream to its chunks, whatever the reads were.
+#
+# Source of the framing: WHATWG HTML, "Server-sent events".
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""An event that grows past this is an upstream gone wrong, not an answer."""
+
+_BOM = b"\xef\xbb\xbf"
+_SHOWN = 200
+
+
+class ChatDecoder:
+    """Calls `on_chunk` with each JSON object of the stream, in order; what was read together makes no difference.
+
+    What cannot be understood becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are:
+    llama.cpp's old `error: {...}` lines, events named error, data that is not a JSON object.
+    """
+
+    __slots__ = ("_after_cr", "_on_chunk", "_parts", "_size", "_stopped", "done")
+
+    def __init__(self, on_chunk: Callable[[dict[str, Any]], None]) -> None:
+        self._on_chunk = on_chunk
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self._stopped = False
+        self.done = False
+        """`[DONE]` was seen; nothing after it counts."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the stream, cut anywhere."""
+        if self._after_cr or b"\r" in data:
+            data = self._line_feeds(data)
+        if not data or self._stopped:
+            return
+        parts = self._parts
+        if parts:
+            ends = b"\n\n" in data or (data[:1] == b"\n" and parts[-1][-1:] == b"\n")
+            parts.append(data)
+            if not ends:
+                self._grow(len(data))
+                return
+            data = b"".join(parts)
+            parts.clear()
+        events = data.split(b"\n\n")
+        rest = events.pop()
+        self._size = len(rest)
+        if rest:
+            parts.append(rest)
+        for event in events:
+            if self._is_last(event):
+                return
+
+    def close(self) -> None:
+        """The stream has ended; an event without its blank line counts when it is whole."""
+        event = b"".join(self._parts)
+        self._parts.clear()
+        if event and not self._stopped:
+            self._lines(event, is_partial=True)
+        self._stopped = True
+
+    def stop(self) -> None:
+        """Pass no further chunk, not even of bytes already read: for use inside `on_chunk`."""
+        self._stopped = True
+
+    def _grow(self, count: int) -> None:
+        self._size += count
+        if self._size > MAX_EVENT_BYTES:
+            self._parts.clear()
+            self._stopped = True
+            self._failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        """CRLF and CR as LF; a CR counts at once, and an LF right after it, even in the next read, does not."""
+        if self._after_cr and data[:1] == b"\n":
+            data = data[1:]
+            self._after_cr = False
+        if data:
+            self._after_cr = data[-1:] == b"\r"
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _is_last(self, event: bytes) -> bool:
+        """Take an event; true when no other is wanted."""
+        if event[:7] == b"data: {" and b"\n" not in event:
+            try:
+                chunk = orjson.loads(event[6:])
+            except orjson.JSONDecodeError:
+                self._data(event[6:], named_error=False, is_partial=False)
+            else:
+                self._on_chunk(chunk)
+        elif event:
+            self._lines(event, is_partial=False)
+        return self._stopped
+
+    def _lines(self, event: bytes, *, is_partial: bool) -> None:
+        data: list[bytes] = []
+        named_error = False
+        for line in event.removeprefix(_BOM).split(b"\n"):
+            if line[:1] == b"{":
+                data.append(line)
+                continue
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                named_error = value == b"error"
+            elif name == b"error":
+                named_error = True
+                data.append(value)
+        if data:
+            self._data(b"\n".join(data), named_error=named_error, is_partial=is_partial)
+
+    def _data(self, data: bytes, *, named_error: bool, is_partial: bool) -> None:
+        text = data.strip()
+        if not text:
+            return
+        if text == b"[DONE]":
+            self.done = True
+            self._stopped = True
+            return
+        try:
+            value = read_json(text)
+        except ValueError:
+            if not is_partial:
+                self._failed(_shown("the upstream sent an event that is not JSON", text))
+            return
+        if not isinstance(value, dict):
+            if not is_partial:
+                self._failed(_shown("the upstream sent an event that is not a JSON object", text))
+        elif named_error and "error" not in value:
+            self._on_chunk({"error": value})
+        else:
+            self._on_chunk(value)
+
+    def _failed(self, message: str) -> None:
+        self._on_chunk({"error": {"type": "api_error", "message": message}})
+
+
+def _shown(problem: str, text: bytes) -> str:
+    return f"{problem}: {text[:_SHOWN].decode('utf-8', 'replace')}"
+
+
+UNNAMED_TOOL = "unnamed_tool"
+"""The name of a call whose upstream never gave one: no client has it, so the model is told."""
+
+_NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_ID_PREFIX = "chatcmpl-"
+_NOTHING: dict[str, Any] = {}
+
+
+class CallRecord:
+    """One tool call as it arrives. `index` counts calls as they appear; `id` is the client's once it is announced."""
+
+    __slots__ = ("id", "index", "is_announced", "name", "pieces", "upstream_id")
+
+    def __init__(self, index: int, upstream_id: str) -> None:
+        self.index = index
+        self.upstream_id = upstream_id
+        self.id = ""
+        self.name = ""
+        self.pieces: list[str] = []
+        self.is_announced = False
+
+    @property
+    def arguments(self) -> str:
+        """JSON text so far."""
+        return "".join(self.pieces)
+
+
+class AnswerAssembler(Meter):
+    """Takes chunks, calls the sink once for each piece of content, and knows what the answer has cost so far.
+
+    `fallback_id` names an answer whose upstream gives no id. The sink may be replaced between two chunks.
+    """
+
+    __slots__ = (
+        "_by_index", "_by_upstream_id", "_fallback_id", "_texts", "_thinking", "calls", "error",
+        "finish_reason", "id", "model", "sink", "stop_text", "text_chars", "thinking_chars",
+    )  # fmt: skip
+
+    def __init__(self, sink: BlockSink, *, fallback_id: str = "") -> None:
+        super().__init__()
+        self.sink = sink
+        self._fallback_id = fallback_id
+        self.id: str | None = None
+        self.model: str | None = None
+        """What the upstream calls the model that answers."""
+        self.finish_reason: str | None = None
+        self.error: tuple[str, str] | None = None
+        """Type and message of the first error inside the stream."""
+        self.stop_text: str | None = None
+        """The stop word, when the upstream names it."""
+        self.text_chars = 0
+        self.thinking_chars = 0
+        self.calls: list[CallRecord] = []
+        self._by_index: dict[int | str, CallRecord] = {}
+        self._by_upstream_id: dict[str, CallRecord] = {}
+        self._texts: list[str] = []
+        self._thinking: list[str] = []
+
+    @property
+    def message_id(self) -> str:
+        """The id the client sees, made of the upstream's."""
+        return f"msg_{self._id_part()}"
+
+    def chunk(self, obj: dict[str, Any]) -> None:
+        """The next chunk; one that cannot be understood is passed over."""
+        if self.id is None and isinstance(obj.get("id"), str):
+            self.id = obj["id"] or None
+            model = obj.get("model")
+            self.model = model if isinstance(model, str) and model else None
+        if "timings" in obj and isinstance(obj["timings"], dict):
+            self._timings = obj["timings"]
+        choices = obj.get("choices")
+        if choices and isinstance(choices, list) and isinstance(choices[0], dict):
+            choice = choices[0]
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                self._delta(delta)
+            elif isinstance(choice.get("message"), dict):
+                self._message(choice["message"])
+            if choice.get("finish_reason") is not None:
+                self._finish(choice)
+        if "usage" in obj or "prompt_progress" in obj or "error" in obj:
+            self._extras(obj)
+
+    def whole(self, obj: dict[str, Any]) -> None:
+        """A complete `chat.completion` instead of chunks."""
+        self.chunk(obj)
+        self.end()
+
+    def end(self) -> None:
+        """No chunk follows: announce the calls that never got a name, if they hold anything."""
+        for call in self.calls:
+            if not call.is_announced and (call.upstream_id or any(call.pieces)):
+                call.name = UNNAMED_TOOL
+                self._announce(call)
+
+    def text(self) -> str:
+        """All visible text."""
+        return "".join(self._texts)
+
+    def thinking_text(self) -> str:
+        """All reasoning."""
+        return "".join(self._thinking)
+
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls announced so far, as the model wrote them."""
+        return [ToolCall(call.id, call.name, call.arguments) for call in self.calls if call.is_announced]
+
+    def _delta(self, delta: dict[str, Any]) -> None:
+        content = delta.get("content")
+        if content.__class__ is str and content and len(delta) == 1:
+            self._text(content)
+            return
+        thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
+        if thinking:
+            self.started = True
+            self._deltas += 1
+            self._thinking.append(thinking)
+            self.thinking_chars += len(thinking)
+            self.sink.thinking(thinking)
+        text = _text_of(content)
+        if text:
+            self._text(text)
+        entries = delta.get("tool_calls")
+        if entries and isinstance(entries, list):
+            for entry in entries:
+                if isinstance(entry, dict):
+                    self._call_delta(entry)
+
+    def _text(self, text: str) -> None:
+        self.started = True
+        self._deltas += 1
+        self._texts.append(text)
+        self.text_chars += len(text)
+        self.sink.text(text)
+
+    def _message(self, message: dict[str, Any]) -> None:
+        """A whole message: a delta in which every entry is a call of its own."""
+        entries = message.get("tool_calls")
+        if isinstance(entries, list):
+            first = len(self.calls)
+            numbered = [
+                {**entry, "index": f"{first + at}"} for at, entry in enumerate(entries) if isinstance(entry, dict)
+            ]
+            message = {**message, "tool_calls": numbered}
+        self._delta(message)
+
+    def _finish(self, choice: dict[str, Any]) -> None:
+        if isinstance(choice["finish_reason"], str):
+            self.finish_reason = choice["finish_reason"]
+        for name in ("stop_reason", "stopping_word"):
+            if isinstance(choice.get(name), str) and choice[name]:
+                self.stop_text = choice[name]
+
+    def _extras(self, obj: dict[str, Any]) -> None:
+        if isinstance(obj.get("usage"), dict):
+            self._usage = obj["usage"]
+        error = obj.get("error")
+        if error and self.error is None:
+            self.error = _error(error, obj)
+        if isinstance(obj.get("prompt_progress"), dict):
+            self._progress = obj["prompt_progress"]
+
+    def _call_delta(self, entry: dict[str, Any]) -> None:
+        function = entry.get("function")
+        if not isinstance(function, dict):
+            function = _NOTHING
+        name = function.get("name")
+        name = name if isinstance(name, str) else ""
+        upstream_id = entry.get("id")
+        upstream_id = upstream_id if isinstance(upstream_id, str) else ""
+        arguments = function.get("arguments")
+        if isinstance(arguments, (dict, list)):
+            arguments = orjson.dumps(arguments).decode()
+        elif not isinstance(arguments, str):
+            arguments = ""
+        self.started = True
+        self._deltas += 1
+        call = self._record(entry.get("index"), upstream_id, name, arguments)
+        if upstream_id and not call.upstream_id:
+            call.upstream_id = upstream_id
+            self._by_upstream_id[upstream_id] = call
+        if name and not call.name:
+            call.name = name
+            self._announce(call)
+        if arguments:
+            call.pieces.append(arguments)
+            if call.is_announced:
+                self.sink.arguments(call.index, arguments)
+
+    def _record(self, index: Any, upstream_id: str, name: str, arguments: str) -> CallRecord:
+        """The call an entry is about; upstreams leave out or repeat each of its marks."""
+        if isinstance(index, (int, str)):
+            call = self._by_index.get(index)
+            if call is None or self._is_next(call, upstream_id, name, arguments):
+                call = self._by_index[index] = self._new_call(upstream_id)
+            return call
+        if upstream_id:
+            return self._by_upstream_id.get(upstream_id) or self._new_call(upstream_id)
+        last = self.calls[-1] if self.calls else None
+        if last is None or (name and last.name and name != last.name) or self._is_next(last, "", name, arguments):
+            return self._new_call("")
+        return last
+
+    @staticmethod
+    def _is_next(call: CallRecord, upstream_id: str, name: str, arguments: str) -> bool:
+        """True when an entry with the marks of `call` can only be another call."""
+        if not name or not call.name:
+            return False
+        if upstream_id and call.upstream_id:
+            return upstream_id != call.upstream_id
+        return bool(arguments) and object_of(call.arguments) is not None
+
+    def _new_call(self, upstream_id: str) -> CallRecord:
+        call = CallRecord(len(self.calls), upstream_id)
+        self.calls.append(call)
+        if upstream_id:
+            self._by_upstream_id.setdefault(upstream_id, call)
+        return call
+
+    def _announce(self, call: CallRecord) -> None:
+        call.is_announced = True
+        known = _NOT_ID.sub("_", call.upstream_id) or f"{self._id_part()}_{call.index}"
+        wanted = known if known.startswith("toolu_") else f"toolu_{known}"
+        if any(call.id == wanted for call in self.calls):
+            wanted = f"{wanted}_{call.index}"
+        call.id = wanted
+        self.sink.tool(call.index, call.id, call.name)
+        for piece in call.pieces:
+            if piece:
+                self.sink.arguments(call.index, piece)
+
+    def _id_part(self) -> str:
+        return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"
+
+
+def _text_of(value: Any) -> str:
+    """Text of a content field: a string, or a list of parts that have some."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = (entry.get("text") for entry in value if isinstance(entry, dict))
+        return "".join(text for text in texts if isinstance(text, str))
+    return ""
+
+
+def _error(error: Any, obj: dict[str, Any]) -> tuple[str, str]:
+    """Type and message of an error in llama.cpp's or OpenAI's form, or a bare message."""
+    if isinstance(error, dict):
+        kind = error.get("type")
+        message = error.get("message")
+    else:
+        kind = obj.get("error_type")
+        message = obj.get("message") or error
+    told = message if isinstance(message, str) and message else orjson.dumps(error).decode()
+    return (kind if isinstance(kind, str) and kind else "api_error", told)

@@ -1,0 +1,461 @@
+"""One turn of POST /v1/messages: the client on one side, the upstream on the other, and every way it can end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
+from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Usage
+from specdash.proxy.answer.filters import Chain, VisibleContent, stop_reason_of
+from specdash.proxy.answer.repair import NOTHING, call_upstream, judge, repair
+from specdash.proxy.guardrails import GuardrailNote, loops
+from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
+from specdash.proxy.guardrails.tools import narrow, supplemented
+from specdash.proxy.http.client import ClientLeftError, ClientStream, ClientWatch
+from specdash.proxy.http.responses import (
+    ApiError,
+    PromptTooLongError,
+    ProxyStoppingError,
+    client_host,
+    header_map,
+    read_body,
+    send_json,
+)
+from specdash.proxy.sessions import session_id
+from specdash.proxy.translate.parse import parse_messages
+from specdash.proxy.translate.translate import chat_body, prefill_of
+from specdash.proxy.upstream.window import admitted, learn_models, must_wait, upstream_model
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from specdash.proxy.answer.assembler import AnswerAssembler
+    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.http.app import Proxy
+    from specdash.proxy.http.responses import Receive, Scope, Send
+    from specdash.proxy.sessions import ProxySession
+    from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.telemetry import ActiveRequest
+    from specdash.proxy.translate.parse import MessagesRequest, Tool
+
+
+# The longest time a turn may take.
+
+
+class Deadline:
+    """`PROXY_GENERATION_TIMEOUT` of one turn; 0 seconds are no limit."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout: asyncio.Timeout | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let the time run for this block. Raises `ApiError` 504 when it is over."""
+        if not self._seconds:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._seconds) as self._timeout:
+                yield
+        except TimeoutError:
+            said = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
+            raise ApiError(504, said) from None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the time stand still for this block: waiting for an operator is no part of the turn."""
+        timeout = self._timeout
+        when = timeout.when() if timeout is not None else None
+        if timeout is None or when is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        left = when - loop.time()
+        timeout.reschedule(None)
+        try:
+            yield
+        finally:
+            if not timeout.expired():
+                timeout.reschedule(loop.time() + left)
+
+
+# The order of the guardrails on the way in: from a client's request and its session to the body sent upstream.
+
+
+@dataclass(slots=True)
+class PreparedRequest:
+    """A request that is ready to be sent.
+
+    `request` is what the guardrails made of it, `body` the chat completions body, `estimate` the uncalibrated estimate
+    of its prompt in tokens, `tools` all tools the client offered: a call to a tool that narrowing left out is valid.
+    """
+
+    request: MessagesRequest
+    body: dict[str, Any]
+    estimate: int
+    prefill: str
+    tools: tuple[Tool, ...]
+    notes: list[GuardrailNote] = field(default_factory=list)
+
+
+def prepare(
+    request: MessagesRequest, session: ProxySession, settings: ProxySettings, *, window: int | None, model: str
+) -> PreparedRequest:
+    """Run every request guardrail, in order; what they remember goes into `session`.
+
+    The loop breaker judges the client's whole history; pruning comes after all that changes the prompt's size but for
+    the breaker's own note. `window` is the context window in tokens, None when unknown.
+    """
+    tools = request.tools
+    notes: list[GuardrailNote] = []
+    state = loops.loop_state(request.messages, settings)
+    session.loop = state
+    request, session.cut, note = cut_back(request, session.malformed_streak, session.cut, settings)
+    if note is not None:
+        session.malformed_streak = 0
+        session.contamination_resets += 1
+        notes.append(note)
+    request, session.chosen_tools, note = narrow(request, session.chosen_tools, settings)
+    notes += [note] if note else []
+    request, note = supplemented(request, settings)
+    notes += [note] if note else []
+    if window:
+        request, note = prune(request, window, settings, session.scale)
+        if note is not None:
+            # Every later request of the same history is pruned at the same place: that is no other cut.
+            pruned = (note.facts["removed"], note.facts["shortened"])
+            session.prunes += pruned != session.pruned
+            session.pruned = pruned
+            notes.append(note)
+    request, loop_notes = _break_loop(request, session, state, settings, window)
+    notes += loop_notes
+    thinking_off = bool(request.tools) and settings.disable_thinking_on_tool_turns
+    if thinking_off:
+        notes.append(GuardrailNote(Guardrail.THINKING_OFF, GuardrailAction.APPLIED))
+    prompt = request_tokens(request)
+    limit, note = max_tokens(request, round(prompt * session.scale), window, settings)
+    notes += [note] if note else []
+    body = chat_body(request, model, max_tokens=limit, thinking_off=thinking_off)
+    return PreparedRequest(request, body, prompt, prefill_of(request), tools, notes)
+
+
+def _break_loop(
+    request: MessagesRequest, session: ProxySession, state: loops.LoopState, settings: ProxySettings, window: int | None
+) -> tuple[MessagesRequest, tuple[GuardrailNote, ...]]:
+    forced = request.tool_choice.kind in {"any", "tool"} and bool(request.tools)
+    session.note_forced(forced, len(request.messages))
+    utilisation = session.utilisation(window)
+    request, notes = loops.break_loop(
+        request,
+        state,
+        settings,
+        forced=session.forced_streak,
+        utilisation=utilisation,
+        pause_s=session.pause_s(state.repeats),
+    )
+    session.loop_warnings += bool(notes)
+    if any(note.action is GuardrailAction.RELEASED for note in notes):
+        session.forced_streak = 0
+    return request, notes
+
+
+AT_ONCE_S = 0.25
+"""How long a stream that will wait long has before message_start: enough for an upstream that refuses at once."""
+NEARLY_FULL = 0.8
+"""Share of the context window from which a refusal is worth waiting for: its status makes clients compact."""
+
+
+async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
+    # The body has no name: it is free once it is parsed, and may have been 30 MB.
+    request = parse_messages(
+        await read_body(scope, receive, proxy.settings.max_body_mib << 20), proxy.settings.max_blocks
+    )
+    headers = header_map(scope)
+    session = proxy.sessions.get(session_id(headers, request, client_host(scope)))
+    session.note_arrival(len(request.messages), time.monotonic())
+    settings = proxy.settings
+    if not must_wait(proxy):
+        await learn_models(request.model, proxy.window)
+    prepared = None if must_wait(proxy) else _prepared(proxy, request, session)
+    strict = request.stream and (
+        settings.force_non_stream or (settings.malformed_tool_stream_strict and bool(request.tools))
+    )
+    event = RequestEvent(
+        time.time(), session.id, scope["request_id"], stream=request.stream, strict=strict, model=request.model,
+        messages=len(request.messages), tools=len(request.tools),
+    )  # fmt: skip
+    turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event, headers))
+    if prepared is not None:
+        turn.starts(prepared)
+    try:
+        async with ClientWatch(receive) as watch:
+            await (_stream if request.stream else _whole)(turn, send, watch)
+    except ClientLeftError:
+        turn.failed(RequestOutcome.CLIENT_LEFT, 499, None)
+    except asyncio.CancelledError:
+        turn.failed(RequestOutcome.ERROR, 529, "overloaded_error")
+        raise
+    except ApiError as error:
+        turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
+        raise
+    except Exception:
+        turn.failed(RequestOutcome.ERROR, 500, "api_error")
+        raise
+
+
+def _prepared(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
+    model = upstream_model(request.model, proxy.window)
+    proxy.window.note_use(model)
+    return prepare(request, session, proxy.settings, window=proxy.window.tokens, model=model)
+
+
+async def _whole(turn: Turn, send: Send, watch: ClientWatch) -> None:
+    await turn.admitted()
+    async with turn.deadline.running():
+        message = await turn.message()
+    watch.answered = True
+    await send_json(send, message)
+    turn.done()
+
+
+async def _stream(turn: Turn, send: Send, watch: ClientWatch) -> None:
+    settings = turn.proxy.settings
+    writer = SseWriter()
+    async with ClientStream(send, writer, lambda: turn.begin(writer), ping_interval=settings.ping_interval) as client:
+        waits_long = turn.is_strict and turn.is_ready and turn.fullness < NEARLY_FULL
+        at_once = turn.proxy.gate.held or waits_long
+        client.commit_after(min(settings.commit_delay, AT_ONCE_S) if at_once else settings.commit_delay)
+        try:
+            await turn.admitted()
+            async with turn.deadline.running():
+                await turn.stream(writer, client)
+        except ApiError as error:
+            if not client.started:
+                raise
+            watch.answered = True
+            await client.fail(error, turn.request_id)
+            turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
+            return
+        except asyncio.CancelledError:
+            if client.started and not watch.left:
+                await client.fail(ProxyStoppingError(), turn.request_id)
+            raise
+        except Exception:
+            if client.started:
+                watch.answered = True
+                await client.fail(ApiError(500, "internal error of the proxy"), turn.request_id)
+            raise
+        watch.answered = True
+        await client.close()
+        turn.done()
+
+
+class Turn:
+    """A turn from its arrival on. One that comes while the proxy is held, or before it has met the upstream again, is
+    prepared after that: how much the upstream takes may be another then. Use `stream` or `message` once, then `done`
+    or `failed` once.
+    """
+
+    prepared: PreparedRequest
+    """What goes upstream; there once the turn `is_ready`."""
+
+    def __init__(self, proxy: Proxy, request: MessagesRequest, session: ProxySession, active: ActiveRequest) -> None:
+        self.proxy = proxy
+        self.session = session
+        self.active = active
+        self.is_ready = False
+        self.is_strict = bool(active.event.strict)
+        self.request_id = active.event.request_id
+        self.usage = Usage()
+        self._request = request
+        self._prompt_estimated = False
+        self._message_id: str | None = None
+        self._stop_reason = "end_turn"
+        self._stop_text: str | None = None
+        self._calls: list[str] = []
+        self._current: AnswerAssembler | None = None
+
+    def starts(self, prepared: PreparedRequest) -> None:
+        """The request is ready to be sent; the settings of this moment hold for the rest of the turn."""
+        self.prepared = prepared
+        self.settings = self.proxy.settings
+        self.deadline = Deadline(self.settings.generation_timeout)
+        self.is_ready = True
+        for note in prepared.notes:
+            self.proxy.telemetry.note(self.active, self.session, note)
+
+    async def admitted(self) -> None:
+        """Return once the request is ready and may be sent. Raises `ApiError` 529 when a hold outlasts its wait."""
+        if not self.is_ready:
+            await admitted(self.proxy, self._wait_for_gate)
+            self.starts(_prepared(self.proxy, self._request, self.session))
+
+    @property
+    def fullness(self) -> float:
+        """Share of the context window the prompt is thought to take; 0 when the window is unknown."""
+        window = self.proxy.window.tokens
+        return self._estimate / window if window else 0.0
+
+    async def message(self) -> dict[str, Any]:
+        """The whole answer as a Messages object."""
+        builder = MessageBuilder()
+        await self._answer(builder, None)
+        return {
+            "id": self.message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._request.model,
+            "content": builder.content(),
+            "stop_reason": self._stop_reason,
+            "stop_sequence": self._stop_text,
+            "usage": self.usage.anthropic(),
+        }
+
+    async def stream(self, writer: SseWriter, client: ClientStream) -> None:
+        """The same answer as events: as they come, or, on the strict path, once they are checked."""
+        if self.is_strict:
+            builder = MessageBuilder()
+            await self._answer(builder, None)
+            self.begin(writer)
+            builder.replay(writer)
+            self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED, forced=self.settings.force_non_stream)
+        else:
+
+            async def on_data(answer: AnswerAssembler) -> None:
+                if not writer.started:
+                    if answer.id is None:
+                        return
+                    self.begin(writer)
+                await client.flush()
+                if writer.has_content and self.active.ttft_s is None:
+                    self.active.first_content()
+                    # The client gets the processor for its first token, before what was read together with it.
+                    os.sched_yield()
+
+            await self._answer(writer, on_data, lambda: self.begin(writer))
+            self.begin(writer)
+        writer.finish(self._stop_reason, self._stop_text, self.usage)
+        if writer.has_content:
+            self.active.first_content()
+
+    def attempt_begins(self, answer: AnswerAssembler) -> None:
+        """Another upstream call is being made; `answer` is what it will fill."""
+        self._current = answer
+
+    def begin(self, writer: SseWriter) -> None:
+        """Write message_start unless it is written, with the prompt's real size where it is known by now."""
+        if writer.started:
+            return
+        if self._current is not None:
+            self._identify(self._current)
+            self.active.update(self._current)
+        told = self.active.prompt()
+        prompt = self.usage.prompt or told.prompt or self._estimate
+        cached = self.usage.cached or told.cached
+        writer.start(self.message_id, self._request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
+
+    def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
+        """Tell what a guardrail did."""
+        self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
+
+    def chain(self, sink: BlockSink, *, thinking: bool) -> Chain:
+        """New filters in front of `sink`."""
+        prepared = self.prepared
+        return Chain(prepared.request, prepared.tools, self.settings, sink, prefill=prepared.prefill, thinking=thinking)
+
+    def count(self, answer: AnswerAssembler) -> None:
+        """Add one upstream call's tokens; a prompt whose size nobody told counts as it was estimated."""
+        usage = answer.usage
+        if not usage.prompt:
+            usage += Usage(prompt=self._estimate)
+            self._prompt_estimated = True
+        self.usage += usage
+
+    def done(self) -> None:
+        """The client has the answer."""
+        # The last call alone: how full the context is has nothing to do with what its retries cost.
+        self.session.turn_done(self.active.call_usage(), self.prepared.estimate, self.proxy.window.tokens)
+        self._finish(RequestOutcome.OK, 200, None, self._stop_reason)
+
+    def failed(
+        self, outcome: RequestOutcome, status: int, error_type: str | None, error: ApiError | None = None
+    ) -> None:
+        """The turn ended without a complete answer. Only the first of `done` and `failed` counts."""
+        if isinstance(error, PromptTooLongError) and not self.active.ended:
+            self.proxy.telemetry.overflow(self.active, error.tokens, error.maximum)
+        self._finish(outcome, status, error_type)
+
+    @property
+    def message_id(self) -> str:
+        """The upstream's id for the message, or our own when it has to be told before the upstream has said one."""
+        if self._message_id is None:
+            self._message_id = f"msg_{self.request_id.removeprefix('req_')}"
+        return self._message_id
+
+    @property
+    def _estimate(self) -> int:
+        size = self.prepared.estimate if self.is_ready else request_tokens(self._request)
+        return max(1, round(size * self.session.scale))
+
+    async def _wait_for_gate(self) -> None:
+        self.active.held()
+        await self.proxy.gate.wait(self.proxy.settings.hold_limit)
+
+    def _identify(self, answer: AnswerAssembler) -> None:
+        if answer.id and self._message_id is None:
+            self._message_id = answer.message_id
+
+    async def _answer(
+        self,
+        sink: BlockSink,
+        on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        """Bring the final answer into `sink`: at once with `on_data`, else only after it is judged."""
+        shown = VisibleContent(sink, begin)
+        draft = None if on_data is not None else MessageBuilder()
+        chain = self.chain(draft or shown, thinking=self.prepared.request.wants_thinking)
+        answer = await call_upstream(self, self.prepared.body, chain, on_data)
+        self._identify(answer)
+        self.count(answer)
+        bad = judge(self, answer, chain)
+        is_malformed = bad is not None and bad.is_malformed
+        held = chain.drop() if is_malformed else chain.release()
+        if draft is not None:
+            draft.replay(shown, calls=not is_malformed)
+        if chain.repeated:
+            chars = answer.text_chars + answer.thinking_chars
+            self.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
+        used = answer
+        if bad is not None:
+            used = await repair(self, bad, answer, chain, held, shown)
+        elif shown.calls:
+            self.session.malformed_streak = 0
+        if not (shown.calls or shown.has_text or shown.has_thinking or chain.stop_text):
+            shown.text(NOTHING)
+        self._calls = shown.calls
+        self._stop_text = chain.stop_text or answer.stop_text
+        finish = "length" if chain.repeated else used.finish_reason
+        self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
+
+    def _finish(
+        self, outcome: RequestOutcome, status: int, error_type: str | None, stop_reason: str | None = None
+    ) -> None:
+        self.proxy.telemetry.finish(
+            self.active,
+            outcome=outcome,
+            status=status,
+            error_type=error_type,
+            stop_reason=stop_reason,
+            usage=self.usage if self.usage.total else None,
+            prompt_estimated=self._prompt_estimated,
+            tool_calls=self._calls,
+        )

@@ -1,0 +1,1 @@
+"""The proxy as an HTTP server: listening, limits, authentication, errors, event streams."""

@@ -1,0 +1,531 @@
+"""The proxy as a service: it listens, reloads, drains and ends as its supervisor tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+import uvloop
+
+from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
+from specdash.core.paths import proxy_records_dir
+from specdash.core.records import ProxyRecord
+from specdash.proxy.http.access import is_local
+from specdash.proxy.http.app import Proxy, asgi
+from specdash.proxy.http.connection import Connection
+from specdash.proxy.settings import reread
+from specdash.proxy.telemetry import RotatedFile, events_path
+from specdash.proxy.upstream.upstream import without_secrets
+from specdash.system import files
+from specdash.system.sockets import open_listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+
+    from specdash.proxy.otel import OtelObserver
+    from specdash.proxy.settings import Configuration, ProxySettings
+
+
+# Where the proxy listens: sockets of its own or systemd's, TLS, and the words between systemd and a service.
+#
+# Sources: sd_listen_fds(3), sd_notify(3).
+
+_FIRST_FD = 3
+_BACKLOG = 1024
+
+
+def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
+    """The sockets systemd passed to this process, else new ones on `PROXY_HOST` and `PROXY_PORT`.
+
+    Raises `PortInUseError` or `InputError`, also when a passed socket lets other machines in without a key.
+    """
+    found = inherited_sockets(env)
+    if not found:
+        return open_sockets(settings.host, settings.port)
+    for item in found:
+        if item.family != socket.AF_UNIX and not settings.api_key and not is_local(str(item.getsockname()[0])):
+            raise InputError(f"the socket unit listens on {address(item)}, for other machines too: set PROXY_API_KEY")
+    return found
+
+
+def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
+    """All sockets of `LISTEN_FDS`, when they are meant for this process; the variables are taken out of `env`."""
+    names = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+    pid, count, _ = (env.pop(name, "") for name in names)
+    if pid != str(os.getpid()) or not count.isdigit():
+        return []
+    found = []
+    for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
+        os.set_inheritable(descriptor, False)
+        found.append(socket.socket(fileno=descriptor))
+        found[-1].setblocking(False)
+    return found
+
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """A listening socket on every address of `host`."""
+    try:
+        found = open_listening(host, port)
+    except socket.gaierror as error:
+        raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
+    except OSError as error:
+        raise _refusal(error, host, port) from None
+    for item in found:
+        item.setblocking(False)
+    return found
+
+
+def _refusal(error: OSError, host: str, port: int) -> Exception:
+    if error.errno == errno.EADDRINUSE:
+        return PortInUseError(f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT")
+    if isinstance(error, PermissionError):
+        return InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023")
+    return InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})")
+
+
+def address(item: socket.socket) -> str:
+    """HOST:PORT of a listening socket, or the path of a Unix socket."""
+    name = item.getsockname()
+    if not isinstance(name, tuple):
+        return str(name)
+    host = f"[{name[0]}]" if ":" in str(name[0]) else name[0]
+    return f"{host}:{name[1]}"
+
+
+def client_url(item: socket.socket, *, tls: bool) -> str:
+    """The URL under which this machine reaches the socket."""
+    here = address(item).replace("[::]:", "[::1]:", 1).replace("0.0.0.0:", "127.0.0.1:", 1)
+    return f"{'https' if tls else 'http'}://{here}"
+
+
+def tls_context(settings: ProxySettings) -> ssl.SSLContext | None:
+    """The TLS side of the listening sockets, None for plain HTTP. Raises `InputError` naming key and file."""
+    certificate, key = settings.tls_cert_file, settings.tls_key_file
+    if certificate is None or key is None:
+        return None
+    for name, file in (("PROXY_TLS_CERT_FILE", certificate), ("PROXY_TLS_KEY_FILE", key)):
+        try:
+            text = Path(file).expanduser().read_bytes()
+        except OSError as error:
+            raise InputError(f"{name}={file}: {error.strerror or error}") from None
+        if b"-----BEGIN" not in text:
+            raise InputError(f"{name}={file}: is not a PEM file")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # An empty password, so that an encrypted key fails instead of asking the terminal.
+        context.load_cert_chain(Path(certificate).expanduser(), Path(key).expanduser(), password="")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or ""
+        if "MISMATCH" in reason:
+            said = f"is not the key of PROXY_TLS_CERT_FILE={certificate}"
+        else:
+            said = "is encrypted or damaged, or the certificate is; use an unencrypted PEM key"
+        raise InputError(f"PROXY_TLS_KEY_FILE={key}: {said}") from None
+    return context
+
+
+def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
+    """Tell systemd `state`, when it asked to be told; never fails."""
+    place = env.get("NOTIFY_SOCKET", "")
+    if not place.startswith(("/", "@")):
+        return
+    if state == "RELOADING=1":
+        state += f"\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as item:
+        item.connect(place.replace("@", "\0", 1))
+        item.sendall(state.encode())
+
+
+# The human log: its lines are written after the work they tell of, and one that cannot be written is counted.
+
+_STDERR = 2
+
+
+class StderrHandler(logging.Handler):
+    """Writes to standard error, past Python's buffer: it would keep what a full disk refuses, and complain at the end.
+
+    `lost` counts lines that could not be written.
+    """
+
+    lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            os.write(_STDERR, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.lost += 1
+
+
+class FileHandler(logging.Handler):
+    """Writes to a file that takes care of its size and its disk."""
+
+    def __init__(self, file: RotatedFile) -> None:
+        super().__init__()
+        self._file = file
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._file.lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.write(self.format(record))
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class LateHandler(logging.Handler):
+    """Passes records on to `handlers` in the event loop's next turn, or at once where no loop runs.
+
+    A line costs 0.1 ms where writing is slow, which would come before the first token of every request.
+    """
+
+    def __init__(self, handlers: Sequence[logging.Handler]) -> None:
+        super().__init__()
+        self._handlers = tuple(handlers)
+        self._waiting: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) > 1:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self.flush)
+        except RuntimeError:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, in order."""
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            for handler in self._handlers:
+                handler.handle(record)
+
+    def close(self) -> None:
+        self.flush()
+        for handler in self._handlers:
+            handler.close()
+        super().close()
+
+
+_LOG = logging.getLogger("specdash.proxy")
+LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
+_KEEP_ALIVE_S = 75
+_LEAVING_S = 0.5
+"""How long clients that keep their connection are told with their next answer that it is the last; a connection that is
+closed under a client costs it the request that it just sent."""
+_LAST_REQUEST_S = 0.1
+"""What a connection that was accepted last gets to send its request."""
+_IDLE_LOOK_S = 0.1
+_LAST_WORDS_S = 2.0
+"""What cancelled requests get to close their connections."""
+
+
+def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
+    """Serve until a signal ends it; the exit code. Raises `SpecdashError` when it cannot start.
+
+    `reloads` holds a SIGHUP that came before, if one did.
+    """
+    settings = configuration.settings
+    context = tls_context(settings)
+    sockets = listening_sockets(settings)
+    log_lines_lost = set_up_log(settings)
+    observer = _otel(configuration, sockets[0]) if settings.otel else None
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            early = reloads if reloads is not None else []
+            runner.run(_serve(configuration, sockets, context, early, log_lines_lost, observer))
+    finally:
+        if observer is not None:
+            observer.close()
+    return ExitCode.OK
+
+
+def _otel(configuration: Configuration, listening: socket.socket) -> OtelObserver | None:
+    """Who tells a collector; its variables may be in the env file. Raises `InputError` without the SDK."""
+    # The SDK reads them where it likes, also while it is imported.
+    os.environ.update((key, text) for key, text in configuration.texts.items() if key.startswith("OTEL_"))
+    try:
+        from specdash.proxy import otel
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("opentelemetry"):
+            raise
+        raise InputError("PROXY_OTEL=on needs OpenTelemetry's SDK: pip install 'specdash[otel]'") from None
+    except ValueError as error:
+        # OTEL_PROPAGATORS is read by an import.
+        raise InputError(f"PROXY_OTEL=on: {' '.join(str(error).split())}") from None
+    name = listening.getsockname()
+    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else (str(name), None)
+    observer = otel.start(host, port)
+    _LOG.info("OpenTelemetry: %s", "on" if observer is not None else "switched off by the OTEL_* variables")
+    return observer
+
+
+def set_up_log(settings: ProxySettings) -> Callable[[], int]:
+    """Send the log to stderr, and to `PROXY_LOG_FILE`; returns how many of its lines were lost.
+
+    Raises `InputError` when the file cannot be written.
+    """
+    handlers: list[StderrHandler | FileHandler] = [StderrHandler()]
+    if settings.log_file is not None:
+        path = Path(settings.log_file).expanduser()
+        file = RotatedFile(path, settings.log_max_mib << 20, name="Log file")
+        try:
+            path.parent.stat()
+            file.open()
+        except OSError as error:
+            raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
+        handlers.append(FileHandler(file))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[LateHandler(handlers)], force=True)
+    _LOG.setLevel(settings.log_level)
+    return lambda: sum(handler.lost for handler in handlers)
+
+
+async def _serve(
+    configuration: Configuration,
+    sockets: list[socket.socket],
+    context: ssl.SSLContext | None,
+    reloads: list[int],
+    log_lines_lost: Callable[[], int],
+    observer: OtelObserver | None,
+) -> None:
+    proxy = Proxy(configuration.settings)
+    proxy.telemetry.log_lines_lost = log_lines_lost
+    proxy.telemetry.observer = observer
+    record = record_of(configuration, client_url(sockets[0], tls=context is not None))
+    server = _Server(proxy, configuration, record, context, reloads)
+    file = write_record(record)
+    try:
+        await server.serve(sockets)
+        await server.end_requests()
+    finally:
+        file.unlink(missing_ok=True)
+        await proxy.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the signals of a service."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        configuration: Configuration,
+        record: ProxyRecord,
+        context: ssl.SSLContext | None,
+        reloads: list[int],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                asgi(proxy),
+                http=partial(Connection, proxy),  # type: ignore[arg-type]  # any callable does
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                backlog=1024,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=configuration.settings.drain_timeout,  # type: ignore[arg-type]
+                ssl_context_factory=None if context is None else lambda *_: context,
+            )
+        )
+        self._proxy = proxy
+        self._configuration = configuration
+        self._record = record
+        self._reloads = reloads
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End on the first SIGTERM or SIGINT once requests are done, on the second at once; reload on SIGHUP."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._reload if number is signal.SIGHUP else self._stop)
+        if self._reloads:
+            loop.call_soon(self._reload)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        where = ", ".join(address(item) for item in sockets or ())
+        _LOG.info("Proxy started: listening on %s -> upstream %s", where, self._proxy.upstream.shown_url)
+        # What is loaded by now stays: a full collection that walks it would hold up a stream for some 15 ms.
+        gc.collect()
+        gc.freeze()
+        notify("READY=1")
+        for problem in self._configuration.settings.problems:
+            _LOG.warning("%s", problem)
+        task = asyncio.get_running_loop().create_task(self._introduce())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let who has just connected ask, then drain and close."""
+        self._proxy.leaving = True
+        for server in self.servers:
+            server.close()
+        if self.server_state.connections and not self.force_exit:
+            await asyncio.sleep(_LAST_REQUEST_S)
+        closing = asyncio.get_running_loop().create_task(self._close_idle())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            closing.cancel()
+
+    async def _close_idle(self) -> None:
+        """Close connections that came at the last moment too: the drain waits for all, and a client may keep one idle
+        while it waits for the next proxy on another."""
+        while True:
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
+            await asyncio.sleep(_IDLE_LOOK_S)
+
+    async def end_requests(self) -> None:
+        """Cancel the requests that the drain left, and let them close their connections."""
+        left = {*self.server_state.tasks, *self._tasks}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LAST_WORDS_S)
+
+    async def _introduce(self) -> None:
+        await self._proxy.window.refresh(force=True)
+        say_settings(self._proxy)
+
+    def _stop(self) -> None:
+        if self.should_exit or self._proxy.leaving:
+            self.force_exit = self.should_exit = True
+            _LOG.warning("stopping at once: %d requests are cut off", len(self.server_state.tasks))
+            return
+        notify("STOPPING=1")
+        running = len(self.server_state.tasks)
+        if running:
+            limit_s = self._proxy.settings.drain_timeout
+            _LOG.info("stopping: %d running requests may take up to %g s to finish", running, limit_s)
+        if not self.server_state.connections:
+            self.should_exit = True
+            return
+        self._proxy.leaving = True
+        asyncio.get_running_loop().call_later(_LEAVING_S, self._leave)
+
+    def _leave(self) -> None:
+        self.should_exit = True
+
+    def _reload(self) -> None:
+        if self._configuration.env_file is None:
+            _LOG.info("reload: nothing to read, the settings come from the environment")
+            return
+        notify("RELOADING=1")
+        try:
+            result = reread(self._configuration)
+        except SpecdashError as error:
+            _LOG.error("reload: %s; nothing was changed", error)
+        else:
+            self._configuration = result.configuration
+            settings = result.configuration.settings
+            self._proxy.reconfigure(settings)
+            _LOG.setLevel(settings.log_level)
+            self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
+            self._tell_version()
+            for line in result.changed:
+                _LOG.info("reload: %s", line)
+            for key in result.needs_restart:
+                _LOG.warning("reload: %s was changed: it counts after a restart of the proxy", key)
+            for line in settings.problems:
+                _LOG.warning("reload: %s", line)
+            if not result.changed and not result.needs_restart:
+                _LOG.info("reload: no setting changed")
+        notify("READY=1")
+
+    def _tell_version(self) -> None:
+        """Say in the record which version of the env file is in force now."""
+        self._record = dataclasses.replace(self._record, env_digest=self._configuration.digest)
+        try:
+            write_record(self._record)
+        except OSError as error:
+            _LOG.error("reload: the run record cannot be written: %s", error)
+
+
+def say_settings(proxy: Proxy) -> None:
+    """The lines that tell what holds, in the words operators grep for."""
+    settings = proxy.settings
+    tokens = proxy.window.tokens
+    _LOG.info(
+        "Context window: %s, prune threshold: %g%%, prune target: %g%%",
+        f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers",
+        settings.context_prune_threshold * 100,
+        settings.context_prune_target_fraction * 100,
+    )
+    _LOG.info(
+        "Guardrails: malformed=%s stream_strict=%s force_non_stream=%s tool_narrowing=%s thinking_off_on_tools=%s "
+        "contamination_breaker=%s(%d) loop_breaker=%s",
+        *map(
+            _on, (settings.malformed_tool_guardrail, settings.malformed_tool_stream_strict, settings.force_non_stream)
+        ),
+        *map(
+            _on,
+            (settings.tool_narrowing, settings.disable_thinking_on_tool_turns, settings.session_contamination_breaker),
+        ),
+        settings.session_contamination_threshold,
+        _on(settings.loop_breaker),
+    )
+
+
+def _on(value: Any) -> str:
+    return "on" if value else "off"
+
+
+def record_of(configuration: Configuration, url: str) -> ProxyRecord:
+    """The record of this process, which listens at `url`."""
+    from specdash.system.processes import own_start
+
+    settings = configuration.settings
+    events = events_path(settings.events_file)
+    return ProxyRecord(
+        pid=os.getpid(),
+        pid_started=own_start(),
+        url=url,
+        upstream=without_secrets(settings.upstream),
+        events=str(events.absolute()) if events is not None else None,
+        log=os.path.abspath(os.path.expanduser(settings.log_file)) if settings.log_file else None,  # noqa: PTH100, PTH111
+        env_file=str(configuration.env_file) if configuration.env_file is not None else None,
+        api_key_env="PROXY_API_KEY" if settings.api_key else None,
+        env_digest=configuration.digest,
+    )
+
+
+def write_record(record: ProxyRecord) -> Path:
+    """Write it, or write it anew: whole or not at all, mode 0600; returns its file."""
+    directory = proxy_records_dir()
+    files.make_directories(directory)
+    path = directory / f"{record.pid}.json"
+    files.sweep(path.parent)
+    files.replace(path, record.to_json().encode())
+    return path

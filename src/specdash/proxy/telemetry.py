@@ -1,0 +1,610 @@
+"""Where everything the proxy does is told: live requests, counters, events and the human log."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import stat
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from specdash.core.paths import state_dir
+from specdash.core.proxy_events import (
+    DECODE,
+    PREFILL,
+    ActiveView,
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    RequestOutcome,
+    RequestPhase,
+    speed,
+    to_json,
+    warning_level,
+)
+from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text
+from specdash.proxy.answer.blocks import Usage
+from specdash.proxy.guardrails import GuardrailNote
+from specdash.system.data import dataclass
+from specdash.system.files import put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from specdash.core.proxy_events import RequestEvent
+    from specdash.proxy.answer.assembler import AnswerAssembler
+    from specdash.proxy.sessions import ProxySession, SessionStore
+    from specdash.proxy.settings import ProxySettings
+
+
+# The proxy's files, events and log: lines, appended and flushed one by one, rotated by size.
+#
+# A reader that follows the file sees whole lines only: each is one write, and what a failed write left behind is
+# ended with a newline before the next. Trouble with the disk never breaks a request.
+
+KEPT = 3
+RETRY_S = 5.0
+"""Pause before the file is tried again after an error."""
+_log = logging.getLogger("specdash.proxy")
+
+
+def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Path | None:
+    """Where events go: the file named, the default place when unset, None for `off`."""
+    if setting is None:
+        return state_dir(env) / "proxy-events.jsonl"
+    return None if setting.strip().lower() in {"off", "none", "0", "false", "no"} else Path(setting).expanduser()
+
+
+class RotatedFile:
+    """Appends lines to `path`, or drops them when it is None. `lost` counts lines that could not be written.
+
+    `name` is what the log calls the file. Only a regular file is rotated, and one that is moved away is begun anew.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        max_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        name: str = "Events file",
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.lost = 0
+        self.max_bytes = max_bytes
+        self._clock = clock
+        self._fd: int | None = None
+        self._identity = (0, 0)
+        self._is_regular = True
+        self._size = 0
+        self._torn = False
+        self._failed_at: float | None = None
+        self._told = False
+
+    def write(self, line: str) -> None:
+        """Append one line; a failure is counted, logged once and tried again after a while."""
+        if self.path is None:
+            return
+        if self._failed_at is not None and self._clock() - self._failed_at < RETRY_S:
+            self.lost += 1
+            return
+        data = (line + "\n").encode("utf-8", "backslashreplace")
+        try:
+            self._append(self.path, data)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._failed_at = None
+            self._told = False
+
+    def reopen(self) -> None:
+        """Let go of the file, so that the next line goes to whatever is at the path by then."""
+        self.close()
+        self._failed_at = None
+
+    def close(self) -> None:
+        """Close the file; a later line opens it again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def open(self) -> None:
+        """Open the file now. Raises OSError."""
+        if self.path is not None and self._fd is None:
+            self._open(self.path)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        if self._fd is not None and _identity(path) != self._identity:
+            self.close()
+        fd = self._fd if self._fd is not None else self._open(path)
+        if self._is_regular and self._size and self._size + len(data) > self.max_bytes:
+            self.close()
+            rotate(path)
+            fd = self._open(path)
+        if self._torn:
+            data = b"\n" + data
+        written = os.write(fd, data)
+        self._size += written
+        self._torn = written < len(data)
+        if self._torn:
+            raise OSError("the line was written only in part")
+
+    def _open(self, path: Path) -> int:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        found = os.fstat(fd)
+        self._size = found.st_size
+        self._identity = (found.st_dev, found.st_ino)
+        self._is_regular = stat.S_ISREG(found.st_mode)
+        self._torn = self._size > 0 and os.pread(fd, 1, self._size - 1) != b"\n"
+        self._fd = fd
+        return fd
+
+    def _failed(self, error: OSError) -> None:
+        self.lost += 1
+        self._failed_at = self._clock()
+        if not self._told:
+            self._told = True
+            reason = os.strerror(error.errno) if error.errno else error
+            _log.warning("%s %s cannot be written: %s; lines are lost until it can", self.name, self.path, reason)
+        self.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def rotate(path: Path) -> None:
+    """Move `path` to `.1`, `.1` to `.2`, and so on; the oldest of `KEPT` goes."""
+    for number in range(KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}")
+        if older.exists():
+            put(older, path.with_name(f"{path.name}.{number + 1}"))
+    if path.exists():
+        put(path, path.with_name(f"{path.name}.1"))
+
+
+# One request under way: its phase, its live numbers, and their sums over retries.
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the upstream calls of one request; None is unknown.
+
+    `prefilled` and `decoded` are tokens whose milliseconds are in `prefill_ms` and `decode_ms`; tokens from the cache
+    are no part of `prefilled`.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    draft: int | None = None
+    accepted: int | None = None
+    prefilled: int | None = None
+    prefill_ms: float | None = None
+    decoded: int | None = None
+    decode_ms: float | None = None
+
+    def plus(self, answer: AnswerAssembler) -> Totals:
+        """The sums with one more upstream call."""
+        prefill_ms, decode_ms = answer.prefill_ms or None, answer.decode_ms or None
+        return Totals(
+            self.usage + answer.usage,
+            _sum(self.draft, answer.draft),
+            _sum(self.accepted, answer.accepted),
+            _sum(self.prefilled, answer.prefilled if prefill_ms else None),
+            _sum(self.prefill_ms, prefill_ms),
+            _sum(self.decoded, answer.predicted if decode_ms else None),
+            _sum(self.decode_ms, decode_ms),
+        )
+
+
+def _sum(total: _Number | None, more: _Number | None) -> _Number | None:
+    return total if more is None else (total or 0) + more
+
+
+class ActiveRequest:
+    """A request between its arrival and its end; `event` holds what was known of it at its arrival.
+
+    Whoever serves the request calls `held`, `sent`, `update`, `first_content` and `next_attempt` as they happen. An
+    answer's numbers, those of the current attempt, are read when somebody looks, not when they arrive.
+    """
+
+    __slots__ = (
+        "_answer", "_clock", "_held_at", "_past", "arrived", "attempt", "ended", "event", "guardrails", "held_s",
+        "session", "trace", "ttft_s",
+    )  # fmt: skip
+
+    def __init__(self, session: ProxySession, event: RequestEvent, clock: Callable[[], float]) -> None:
+        self.session = session
+        self.event = event
+        self.arrived = clock()
+        self.attempt = 1
+        self.held_s: float | None = None
+        self.ttft_s: float | None = None
+        self.guardrails: list[str] = []
+        self.ended = False
+        self.trace: Any = None
+        """What the observer of requests knows of the client's trace."""
+        self._clock = clock
+        self._held_at: float | None = None
+        self._past = Totals()
+        self._answer: AnswerAssembler | None = None
+
+    def held(self) -> None:
+        """The request waits because the proxy is held."""
+        if self._held_at is None:
+            self._held_at = self._clock()
+
+    def sent(self) -> None:
+        """The request goes to the upstream now."""
+        if self._held_at is not None:
+            self.held_s = (self.held_s or 0.0) + self._clock() - self._held_at
+            self._held_at = None
+
+    def update(self, answer: AnswerAssembler) -> None:
+        """More of the answer is there. Called for every read of the upstream's bytes."""
+        self._answer = answer
+
+    def first_content(self) -> None:
+        """Content was sent to the client; only the first call counts."""
+        if self.ttft_s is None:
+            self.ttft_s = self._clock() - self.arrived
+
+    def next_attempt(self) -> None:
+        """The upstream will be asked once more: what the last call cost goes into the totals."""
+        self._past = self.totals()
+        self._answer = None
+        self.attempt += 1
+
+    def end(self) -> float:
+        """Nothing more will happen; the seconds since the arrival."""
+        self.sent()
+        self.ended = True
+        return max(0.0, self._clock() - self.arrived)
+
+    @property
+    def phase(self) -> RequestPhase:
+        """Where the request is now."""
+        if self.ended:
+            return RequestPhase.DONE
+        if self._held_at is not None:
+            return RequestPhase.HELD
+        answer = self._answer
+        if answer is None:
+            return RequestPhase.WAITING
+        if answer.started:
+            return RequestPhase.DECODE
+        return RequestPhase.WAITING if answer.prompt_done is None else RequestPhase.PREFILL
+
+    @property
+    def text_chars(self) -> int | None:
+        """Characters of visible text that the model wrote."""
+        return self._answer.text_chars if self._answer is not None else None
+
+    @property
+    def model(self) -> str | None:
+        """What the upstream calls the model of its latest answer."""
+        return self._answer.model[:LONGEST_NAME] if self._answer is not None and self._answer.model else None
+
+    def prompt(self) -> Usage:
+        """The prompt of the latest upstream call, as far as it is told by now."""
+        answer = self._answer
+        return Usage(answer.prompt_total or 0, answer.cached or 0) if answer is not None else Usage()
+
+    def call_usage(self) -> Usage:
+        """Tokens of the latest upstream call alone, as far as known."""
+        return self._answer.usage if self._answer is not None else Usage()
+
+    def totals(self) -> Totals:
+        """Everything so far, retries included."""
+        return self._past if self._answer is None else self._past.plus(self._answer)
+
+    def view(self) -> ActiveView:
+        """As the dashboard sees it."""
+        event, answer = self.event, self._answer
+        if answer is None:
+            numbers: dict[str, Any] = {}
+        else:
+            numbers = {
+                "prompt_tokens": answer.prompt_total,
+                "prompt_done": answer.prompt_done,
+                "cached_tokens": answer.cached,
+                "completion_tokens": answer.predicted,
+                "prefill_rate": speed(answer.prefilled, answer.prefill_ms, PREFILL),
+                "decode_rate": speed(answer.predicted, answer.decode_ms, DECODE),
+                "draft_tokens": answer.draft,
+                "accepted_tokens": answer.accepted,
+            }
+        return ActiveView(
+            request_id=event.request_id,
+            session=event.session,
+            started=event.at,
+            phase=self.phase,
+            path=event.path,
+            model=event.model,
+            stream=bool(event.stream),
+            strict=bool(event.strict),
+            tools=event.tools or 0,
+            attempt=self.attempt,
+            ttft_s=self.ttft_s,
+            guardrails=tuple(self.guardrails),
+            **numbers,
+        )
+
+
+# Sums since the proxy's start, for metrics. Labels are few and known: endpoints, outcomes, error types, guardrails.
+
+BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds of the buckets, in seconds; one more bucket has none."""
+MAX_LABELS = 32
+OTHER = "other"
+
+
+class Histogram:
+    """Counts of values by bucket, not cumulative, and their sum."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float | None) -> None:
+        """Count one value, if there is one."""
+        if value is not None:
+            self.counts[bisect_left(BOUNDS_S, value)] += 1
+            self.sum += value
+
+
+@dataclass(slots=True)
+class TokenTally:
+    """Counts of ended requests. `sums` are of tokens and seconds, by the metric's name, over all retries."""
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By endpoint and outcome."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """By error type."""
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ttft: Histogram = field(default_factory=Histogram)
+    duration: Histogram = field(default_factory=Histogram)
+
+    def add(self, event: RequestEvent, totals: Totals) -> None:
+        """Count a finished request."""
+        self.requests[event.path, event.outcome] += 1
+        if event.outcome is RequestOutcome.ERROR:
+            kind = event.error_type or "unknown"
+            self.errors[kind if kind in self.errors or len(self.errors) < MAX_LABELS else OTHER] += 1
+        for name, value in (
+            ("retries", event.retries),
+            ("held_seconds", event.held_s),
+            ("prompt_tokens", None if event.prompt_estimated else event.prompt_tokens),
+            ("cached_tokens", event.cached_tokens),
+            ("completion_tokens", event.completion_tokens),
+            ("prefilled_tokens", totals.prefilled),
+            ("prefill_seconds", event.prefill_s),
+            ("decoded_tokens", totals.decoded),
+            ("decode_seconds", event.decode_s),
+            ("draft_tokens", event.draft_tokens),
+            ("accepted_tokens", event.accepted_tokens),
+        ):
+            self.sums[name] += value or 0
+        self.ttft.add(event.ttft_s)
+        self.duration.add(event.duration_s)
+
+    def count(self, outcome: RequestOutcome) -> int:
+        """Requests that ended so, over all endpoints."""
+        return sum(number for (_, how), number in self.requests.items() if how == outcome)
+
+
+_LOG = logging.getLogger("specdash.proxy")
+CLIENT_LEFT_STATUS = 499
+LONGEST_NAME = 100
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+MOST_NAMES = 50
+
+
+class RequestObserver(Protocol):
+    """Somebody outside who wants to know of every finished request. Nothing here may raise or wait."""
+
+    losses: Any
+    """`spans` and `exports` that were lost on the way there."""
+
+    def arrived(self, headers: Mapping[str, str]) -> Any:
+        """A request arrived with these headers; what `finished` is given as its trace."""
+
+    def finished(self, event: RequestEvent, model: str | None, trace: Any) -> None:
+        """It ended; `model` is what the upstream called the model that answered."""
+
+
+class Telemetry:
+    """Told by whoever serves requests; asked by /v1/context and /metrics. Nothing here fails a request.
+
+    `counters` counts guardrail actions as `guardrail:action`, `tally` everything else, since the proxy's start.
+    `started` is Unix time.
+    """
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        sessions: SessionStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.started = wall()
+        self.counters: Counter[str] = Counter()
+        self.tally = TokenTally()
+        self.file = RotatedFile(events_path(settings.events_file, env), settings.events_max_mib << 20, clock)
+        self.log_lines_lost: Callable[[], int] = int
+        """Lines of the human log that could not be written."""
+        self.observer: RequestObserver | None = None
+        self._sessions = sessions
+        self._clock = clock
+        self._wall = wall
+        self._active: dict[int, ActiveRequest] = {}
+
+    @property
+    def active(self) -> list[ActiveRequest]:
+        """Requests under way, oldest first."""
+        return list(self._active.values())
+
+    def begin(
+        self, session: ProxySession, event: RequestEvent, headers: Mapping[str, str] = NO_HEADERS
+    ) -> ActiveRequest:
+        """A request arrived and is understood, `event` is what is known of it; every one must be finished."""
+        event = dataclasses.replace(event, at=self._wall(), session=session.id, model=event.model[:LONGEST_NAME])
+        active = ActiveRequest(session, event, self._clock)
+        if self.observer is not None:
+            active.trace = self.observer.arrived(headers)
+        session.model = event.model
+        self._sessions.enter(session)
+        self._active[id(active)] = active
+        if _LOG.isEnabledFor(logging.INFO):
+            facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
+            _recorder_log(line_text("request", facts, session=session.id, request_id=event.request_id))
+        return active
+
+    def note(self, active: ActiveRequest | None, session: ProxySession, note: GuardrailNote) -> None:
+        """A guardrail did something."""
+        mark = f"{note.guardrail}:{note.action}"
+        self.counters[mark] += 1
+        if active is not None and mark not in active.guardrails:
+            active.guardrails.append(mark)
+        request_id = active.event.request_id if active is not None else ""
+        facts = numbers_and_names(note.facts)
+        self.file.write(
+            to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
+        )
+        _recorder_log(note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id))
+
+    def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
+        """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
+        active.session.overflows += 1
+        facts = {"overflows": active.session.overflows, "prompt": tokens, "window": maximum}
+        self.note(active, active.session, GuardrailNote(Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, facts))
+
+    def finish(
+        self,
+        active: ActiveRequest,
+        *,
+        outcome: RequestOutcome,
+        status: int = 200,
+        error_type: str | None = None,
+        stop_reason: str | None = None,
+        usage: Usage | None = None,
+        prompt_estimated: bool = False,
+        tool_calls: Sequence[str] = (),
+    ) -> None:
+        """The request ended; only the first call counts. Call `ProxySession.turn_done` before it.
+
+        `usage` is the whole turn's, retries included. Where the upstream calls that `active` saw come to more (one was
+        cut short), those count. `prompt_estimated` says that an upstream did not tell the size of its prompt.
+        """
+        if active.ended:
+            return
+        duration_s = active.end()
+        self._active.pop(id(active), None)
+        self._sessions.leave(active.session)
+        totals = active.totals()
+        if usage is None or totals.usage.total > usage.total:
+            usage, prompt_estimated = totals.usage, False
+        event = dataclasses.replace(
+            active.event,
+            outcome=outcome,
+            status=CLIENT_LEFT_STATUS if outcome is RequestOutcome.CLIENT_LEFT else status,
+            error_type=error_type,
+            stop_reason=stop_reason,
+            duration_s=round(duration_s, 4),
+            held_s=_rounded(active.held_s, 4),
+            ttft_s=_rounded(active.ttft_s, 4),
+            prefill_s=_rounded(_seconds(totals.prefill_ms), 4),
+            decode_s=_rounded(_seconds(totals.decode_ms), 4),
+            prompt_tokens=usage.prompt or None,
+            cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
+            completion_tokens=usage.completion if usage.total > 0 else None,
+            prefill_rate=_rounded(speed(totals.prefilled, totals.prefill_ms, PREFILL), 2),
+            decode_rate=_rounded(speed(totals.decoded, totals.decode_ms, DECODE), 2),
+            draft_tokens=totals.draft,
+            accepted_tokens=totals.accepted,
+            retries=active.attempt - 1,
+            context_window=active.session.window,
+            tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
+            guardrails=tuple(active.guardrails),
+            prompt_estimated=prompt_estimated or None,
+        )
+        self.tally.add(event, totals)
+        self.file.write(to_json(event))
+        _log_response(event, active.text_chars)
+        if outcome is RequestOutcome.OK:
+            _log_context(active.session)
+        if self.observer is not None:
+            self.observer.finished(event, active.model, active.trace)
+
+    def reconfigure(self, settings: ProxySettings) -> None:
+        """After SIGHUP: the events file may have been moved away. Where it is changes with a restart only."""
+        self.file.max_bytes = settings.events_max_mib << 20
+        self.file.reopen()
+
+
+def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` without anything that is neither, and names bounded: an event is no place for text."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, (bool, int, float)):
+            found[name] = value
+        elif isinstance(value, str):
+            found[name] = value[:LONGEST_NAME]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            found[name] = [str(entry)[:LONGEST_NAME] for entry in list(value)[:MOST_NAMES]]
+    return found
+
+
+def _recorder_log(line: tuple[int, str]) -> None:
+    """A line of the human log: its wording is in `core.proxy_lines`."""
+    _LOG.log(line[0], "%s", line[1])
+
+
+def _log_response(event: RequestEvent, text_chars: int | None) -> None:
+    if _LOG.isEnabledFor(logging.INFO):
+        facts = {
+            "finish": event.stop_reason or event.outcome,
+            "output_tokens": event.completion_tokens,
+            "text_len": text_chars,
+            "tool_calls": len(event.tool_calls or ()),
+            "status": event.status,
+            "error": event.error_type,
+            "retries": event.retries or None,
+            "ttft_s": event.ttft_s,
+            "tok_s": event.decode_rate,
+        }
+        _recorder_log(line_text("response", facts, session=event.session, request_id=event.request_id))
+
+
+def _log_context(session: ProxySession) -> None:
+    """What the session's last turn used of its window; nothing while either is unknown."""
+    tokens, window = session.context_tokens, session.window
+    if tokens is None or not window:
+        return
+    level, left = warning_level(tokens / window), session.turns_remaining(window)
+    _recorder_log(context_text(ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)))
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000.0
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,1 @@
+"""Messages requests into chat completions, block by block."""

@@ -1,0 +1,310 @@
+"""A Messages request as the body of llama.cpp's POST /v1/chat/completions.
+
+The body is a pure function of the request, and what a turn renders to never depends on later turns: the upstream keeps
+the prefix of a growing conversation in its cache only as long as not one token of it changes.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from specdash.proxy.http.responses import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from specdash.proxy.translate.parse import Block, Message, MessagesRequest, Tool
+
+
+# Claude Code's billing header, a line at the start of the system prompt whose values change with every request.
+#
+# `x-anthropic-billing-header: cc_version=2.1.50.d2a; cc_entrypoint=cli; cch=81ac4;`: left alone it makes every prompt
+# new from its first tokens on, and the upstream's prefix cache useless.
+
+# Only the run of `key=value;` right after the name belongs to the header: text that follows may speak of `cch=` too.
+_HEADER = re.compile(r"\s*x-anthropic-billing-header:(?:[ \t]*+[\w-]++=[^;\s]*+;?+)*+", re.IGNORECASE)
+_NONCE = re.compile(r"\b(cch=)[^;\s]*")
+_VERSION = re.compile(r"\b(cc_version=\d+\.\d+\.\d+)[^;\s]*")
+
+
+def steady(text: str) -> str:
+    """A system text with the header's rotating values replaced by constants; other text comes back as it is."""
+    header = _HEADER.match(text)
+    if header is None:
+        return text
+    return _VERSION.sub(r"\1", _NONCE.sub(r"\g<1>0", header[0])) + text[header.end() :]
+
+
+def without_header(text: str) -> str:
+    """A system text without the header."""
+    header = _HEADER.match(text)
+    return text if header is None else text[header.end() :].lstrip()
+
+
+# Content blocks rendered for a chat completion: runs of text, and images as `image_url` parts.
+
+Part = str | dict[str, Any]
+"""A text, or an `image_url` part."""
+
+JOINT = "\n\n"
+"""Between two texts that become one."""
+
+_NAMED_BY = {"base64": "media_type", "url": "url"}
+
+
+def parts_of(blocks: Iterable[Block]) -> Iterator[Part]:
+    """What text, image, document and search result blocks show, in order; other blocks show nothing."""
+    for block in blocks:
+        match block["type"]:
+            case "text":
+                yield block["text"]
+            case "image":
+                yield _image(block["source"])
+            case "document":
+                yield from _document(block)
+            case "search_result":
+                yield _search_result(block)
+
+
+def result_parts(block: Block) -> list[Part]:
+    """What a tool result shows; a failed one says that it is an error."""
+    content = block.get("content") or ""
+    parts: list[Part] = [content] if isinstance(content, str) else list(parts_of(content))
+    if not block.get("is_error"):
+        return parts
+    first = parts[0] if parts and isinstance(parts[0], str) else None
+    if first is None:
+        return ["Error", *parts]
+    return parts if _says_error(first) else [f"Error: {first}" if first else "Error", *parts[1:]]
+
+
+def content_of(parts: Iterable[Part]) -> str | list[dict[str, Any]]:
+    """A chat message's `content`: one string, or a list of parts when there is an image."""
+    found: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            if part:
+                texts.append(part)
+        else:
+            _add_text(found, texts)
+            found.append(part)
+    if not found:
+        return JOINT.join(texts)
+    _add_text(found, texts)
+    return found
+
+
+def _add_text(found: list[dict[str, Any]], texts: list[str]) -> None:
+    if texts:
+        found.append({"type": "text", "text": JOINT.join(texts)})
+        texts.clear()
+
+
+def _says_error(text: str) -> bool:
+    return text.lstrip()[:24].lower().lstrip("<[(*# ").startswith(("error", "tool_use_error"))
+
+
+def _image(source: dict[str, Any]) -> Part:
+    match source["type"]:
+        case "base64":
+            url = f"data:{source['media_type']};base64,{source['data']}"
+        case "url":
+            url = source["url"]
+        case _:
+            return "[An image that was uploaded elsewhere: it cannot be read here]"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _document(block: Block) -> Iterator[Part]:
+    source = block["source"]
+    title = block.get("title") or ""
+    match source["type"]:
+        case "text":
+            inner: Iterable[Part] = (source["data"],)
+        case "content" if isinstance(source["content"], str):
+            inner = (source["content"],)
+        case "content":
+            inner = parts_of(source["content"])
+        case kind:
+            what = source.get(_NAMED_BY.get(kind, "")) or "a file"
+            name = f" {title!r}" if title else ""
+            yield f"[A document{name} ({what}): it cannot be read here]"
+            return
+    yield "\n".join(filter(None, ["<document>", title and f"<title>{title}</title>", block.get("context") or ""]))
+    yield from inner
+    yield "</document>"
+
+
+def _search_result(block: Block) -> str:
+    heading = " ".join(filter(None, [block.get("title") or "", f"({block['source']})" if block.get("source") else ""]))
+    return "\n".join(filter(None, [heading, *(inner["text"] for inner in block["content"])]))
+
+
+ChatMessage = dict[str, Any]
+
+TELLING: dict[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "timings_per_token": True,
+    "return_progress": True,
+}
+"""Asked of every generation: an answer as it comes, with usage, timings, and progress of the prompt."""
+
+_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+
+
+def chat_body(
+    request: MessagesRequest, model: str, *, max_tokens: int | None = None, thinking_off: bool = False
+) -> dict[str, Any]:
+    """The whole upstream body. `max_tokens` replaces the request's; `thinking_off` keeps the model from reasoning."""
+    messages = chat_messages(request)
+    body: dict[str, Any] = {"model": model, "messages": messages}
+    body |= _tool_fields(request)
+    body["max_tokens"] = request.max_tokens if max_tokens is None else max_tokens
+    for name in ("temperature", "top_p", "top_k"):
+        value = getattr(request, name)
+        if value is not None:
+            body[name] = value
+    is_prefill = bool(messages) and messages[-1]["role"] == "assistant"
+    body |= _thinking_fields(request, thinking_off or is_prefill)
+    if is_prefill:
+        # Left to itself, one build repeats the prefill in a stream and another does not; asked, all do.
+        body["echo"] = True
+    return body | TELLING
+
+
+def prefill_of(request: MessagesRequest) -> str:
+    """The text the answer has to continue, when the conversation ends in an assistant turn; else ""."""
+    if request.messages[-1].role != "assistant":
+        return ""
+    last = next(turns for role, turns in _runs(reversed(request.messages)) if role == "assistant")
+    return _assistant_text(block for turn in reversed(last) for block in turn.content)
+
+
+def chat_messages(request: MessagesRequest) -> list[ChatMessage]:
+    """System and conversation: user and assistant turns alternate, tool results follow the calls they answer."""
+    found: list[ChatMessage] = []
+    system = system_text(request.system)
+    if system:
+        found.append({"role": "system", "content": system})
+    calls: list[str] = []
+    for role, turns in _runs(request.messages):
+        if role == "assistant":
+            message = _assistant(turns)
+            calls = [call["id"] for call in message.get("tool_calls", ())]
+            found.append(message)
+        else:
+            found += _answers(turns, calls)
+            calls = []
+    # No template ends in a call; a guardrail's cut or a count of tokens may.
+    found += [{"role": "tool", "tool_call_id": call, "content": ""} for call in calls]
+    return found
+
+
+def system_text(system: Iterable[Block]) -> str:
+    """The system prompt, the same for every request of a conversation."""
+    return JOINT.join(filter(None, (steady(block["text"]) for block in system)))
+
+
+def chat_tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    """Tools as functions. The schema is the client's, but for what llama.cpp's grammar and templates stumble over."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": _parameters(tool.schema)},
+        }
+        for tool in tools
+    ]
+
+
+def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in schema.items() if key != "$schema"}
+    kept.setdefault("properties", {})
+    return kept
+
+
+def _tool_fields(request: MessagesRequest) -> dict[str, Any]:
+    choice = request.tool_choice
+    tools = request.tools
+    if choice.kind == "tool":
+        # llama.cpp has no form that names a function: the only tool offered is the one that can be called.
+        tools = tuple(tool for tool in tools if tool.name == choice.name)
+        if not tools:
+            raise InvalidRequestError("tool_choice.name", "no tool of this name is in `tools`")
+    if not tools:
+        return {}
+    return {"tools": chat_tools(tools), "tool_choice": _CHOICES[choice.kind], "parallel_tool_calls": choice.parallel}
+
+
+def _thinking_fields(request: MessagesRequest, off: bool) -> dict[str, Any]:
+    if off or request.thinking == "disabled":
+        return {"chat_template_kwargs": {"enable_thinking": False}}
+    if request.thinking is None:
+        return {}
+    fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
+    if request.thinking == "enabled" and request.thinking_budget is not None:
+        fields["thinking_budget_tokens"] = request.thinking_budget
+    return fields
+
+
+def _runs(messages: Iterable[Message]) -> Iterator[tuple[str, list[Message]]]:
+    """Turns of the same side in a row: templates want the sides to alternate."""
+    for is_assistant, turns in groupby(messages, lambda message: message.role == "assistant"):
+        yield "assistant" if is_assistant else "user", list(turns)
+
+
+def _assistant_text(blocks: Iterable[Block]) -> str:
+    return JOINT.join(block["text"] for block in blocks if block["type"] == "text" and block["text"])
+
+
+def _assistant(turns: Iterable[Message]) -> ChatMessage:
+    blocks = [block for turn in turns for block in turn.content]
+    thinking = JOINT.join(block["thinking"] for block in blocks if block["type"] == "thinking" and block["thinking"])
+    calls = [_call(block) for block in blocks if block["type"] == "tool_use"]
+    text = _assistant_text(blocks)
+    message: ChatMessage = {"role": "assistant", "content": text if text or not calls else None}
+    if thinking:
+        message["reasoning_content"] = thinking
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(block: Block) -> dict[str, Any]:
+    arguments = orjson.dumps(block["input"]).decode()
+    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
+
+
+def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage]:
+    """Results of `calls` as tool messages, in the client's order, then everything else as one user message."""
+    found: list[ChatMessage] = []
+    said: list[Part] = []
+    for turn in turns:
+        if turn.role == "system":
+            said += _reminder(turn)
+            continue
+        for block in turn.content:
+            if block["type"] != "tool_result":
+                said += parts_of((block,))
+            elif block["tool_use_id"] in calls:
+                content = content_of(result_parts(block))
+                found.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content})
+            else:
+                # Its call was pruned away, and templates refuse an answer to nothing.
+                said += ["Result of an earlier tool call:", *result_parts(block)]
+    if said or not found:
+        found.append({"role": "user", "content": content_of(said)})
+    return found
+
+
+def _reminder(turn: Message) -> list[Part]:
+    """An instruction in mid-conversation stays in its place: moved to the top it would change the cached prefix."""
+    inner = [part for part in parts_of(turn.content) if part]
+    if all(isinstance(part, str) for part in inner):
+        return [f"<system-reminder>\n{content_of(inner)}\n</system-reminder>"] if inner else []
+    return ["<system-reminder>", *inner, "</system-reminder>"]

@@ -1,0 +1,441 @@
+"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from specdash.proxy.settings import ProxySettings
+
+
+# llama.cpp's error answers, and those of servers and gateways like it, as errors the client understands.
+#
+# Source: the error objects of llama.cpp's server (`format_error_response`), builds b4000 to b11549: a JSON object
+# with an `error` of `code`, `message` and `type`, and for a full context `n_prompt_tokens` and `n_ctx`.
+
+LOADING_RETRY_S = 2
+LONGEST_QUOTE = 600
+"""Characters of an upstream's own words that reach the client."""
+
+_OVERFLOW = (
+    re.compile(r"exceeds? the available context size", re.IGNORECASE),
+    re.compile(r"larger than the max(?:imum)? context size", re.IGNORECASE),
+    re.compile(r"exceeds? (?:the )?(?:model's )?(?:maximum )?context (?:window|length|size)", re.IGNORECASE),
+    re.compile(r"maximum context length", re.IGNORECASE),
+    re.compile(r"prompt is too long", re.IGNORECASE),
+)
+_LIMIT = (
+    re.compile(r"context (?:size|window|length) *\(?(?:of |is )?\(?(\d+)", re.IGNORECASE),
+    re.compile(r"> *(\d+) maximum", re.IGNORECASE),
+)
+_TOKENS = (
+    re.compile(r"(?:request|input|prompt|requested tokens) *\((\d+)", re.IGNORECASE),
+    re.compile(r"requested (?:about )?(\d+) tokens", re.IGNORECASE),
+    re.compile(r"(\d+) tokens *>", re.IGNORECASE),
+)
+_CLIENT_MADE = re.compile(
+    r"input is not supported|failed to (?:load|decode|process) (?:image|audio|media)|mmproj"
+    r"|template|jinja|failed to parse|grammar|json schema|tool_choice|unsupported content",
+    re.IGNORECASE,
+)
+"""Faults of the request that llama.cpp reports as its own (500)."""
+_MARKUP = re.compile(rb"^\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
+_TAGS = re.compile(r"<[^>]*>")
+
+
+def error_parts(body: bytes) -> tuple[str, dict[str, Any]]:
+    """The message of an error body, "" when it has none, and its error object. Never fails."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _plain_text(body), {}
+    error = value.get("error", value) if isinstance(value, dict) else value
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or ""
+        return _bounded(message if isinstance(message, str) else ""), error
+    return _bounded(error) if isinstance(error, str) else "", {}
+
+
+def api_error(status: int, body: bytes) -> ApiError:
+    """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
+    message, error = error_parts(body)
+    return error_for(status, message, error)
+
+
+def error_for(status: int, message: str, error: dict[str, Any]) -> ApiError:
+    """The same from a message and its error object, as a stream's error chunk carries them."""
+    if (found := _overflow(status, message, error)) is not None:
+        return found
+    said = f": {message}" if message else ""
+    if status == 503:
+        if "oading" in message:
+            return ModelLoadingError(LOADING_RETRY_S)
+        return ApiError(529, f"the upstream is not ready (503){said}", retry_after=LOADING_RETRY_S)
+    if status in {401, 403}:
+        return ApiError(
+            502,
+            "the upstream refuses the proxy's own key: set PROXY_UPSTREAM_API_KEY to the key of the llama.cpp server",
+            retry=False,
+        )
+    if status == 404:
+        return ApiError(502, f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{said}", retry=False)
+    if status == 429:
+        return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
+    if status == 413:
+        return ApiError(413, message or "the upstream finds the request too large")
+    if 400 <= status < 500 or (status >= 500 and _CLIENT_MADE.search(message)):
+        return ApiError(400, message or f"the upstream refuses the request ({status})")
+    if 300 <= status < 400:
+        return ApiError(502, f"the upstream redirects ({status}): LLAMA_CPP_BASE must be its final URL", retry=False)
+    return ApiError(500, message or f"the upstream failed ({status})")
+
+
+def _overflow(status: int, message: str, error: dict[str, Any]) -> ApiError | None:
+    tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+    named = error.get("type") == "exceed_context_size_error" or error.get("code") == "context_length_exceeded"
+    if not named and (status < 400 or not any(pattern.search(message) for pattern in _OVERFLOW)):
+        return None
+    if not isinstance(tokens, int):
+        tokens = _first_number(_TOKENS, message)
+    if not isinstance(limit, int):
+        limit = _first_number(_LIMIT, message)
+    if tokens is not None and limit is not None:
+        return PromptTooLongError(tokens, limit)
+    # Clients compact on these very words, whatever follows them.
+    return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
+
+
+def _first_number(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
+    found = (pattern.search(text) for pattern in patterns)
+    return next((int(match.group(1)) for match in found if match), None)
+
+
+def _plain_text(body: bytes) -> str:
+    text = body[:4096].decode("utf-8", "replace")
+    if _MARKUP.match(body):
+        text = " ".join(_TAGS.sub(" ", text).split())
+    elif "\ufffd" in text or "\x00" in text:
+        return ""
+    return _bounded(text.strip())
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
+
+
+_LOG = logging.getLogger("specdash.proxy")
+CHAT_PATH = "/v1/chat/completions"
+RETRY_S = 2
+_LLAMA_CPP = "llama.cpp"
+_KEEP_ALIVE_S = 4.0
+"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
+_COPIED_BELOW = 1 << 20
+_LARGEST_ERROR = 1 << 20
+
+
+class UpstreamBrokenError(ApiError):
+    """The upstream closed the connection before its answer was complete."""
+
+
+class UpstreamReply:
+    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+
+    def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
+        self.status: int = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.content_type: str = response.content_type
+        self._response = response
+        self._owner = owner
+        self._open = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort()
+
+    async def read(self) -> bytes:
+        """Whatever has arrived, waiting for the first byte of it; b"" at the end.
+
+        Raises `ApiError` 504 after `read_timeout` of silence and `UpstreamBrokenError` when the connection breaks.
+        """
+        if not self._open:
+            return b""
+        try:
+            data: bytes = await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            self.abort()
+            raise self._owner.failure(error, begun=True) from None
+        except BaseException:
+            self.abort()
+            raise
+        if not data:
+            self._finish()
+        return data
+
+    async def body(self, limit: int) -> bytes:
+        """The whole answer, or its first `limit` bytes, after which the connection is closed."""
+        pieces, size = [], 0
+        while size < limit and (data := await self.read()):
+            pieces.append(data)
+            size += len(data)
+        self.abort()
+        return b"".join(pieces)[:limit]
+
+    async def error(self) -> ApiError:
+        """What an answer that is not 2xx means for the client; reads it."""
+        return api_error(self.status, await self.body(_LARGEST_ERROR))
+
+    def abort(self) -> None:
+        """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
+        if not self._open:
+            return
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        self._response.close()
+        if transport is not None:
+            # close() would first flush a request that is still being sent.
+            transport.abort()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._open:
+            self._open = False
+            self._response.release()
+            self._owner.ended()
+
+
+class Upstream:
+    """The llama.cpp server at `LLAMA_CPP_BASE`. Belongs to the event loop that first uses it."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self.settings = settings
+        self.url = settings.upstream
+        self.shown_url = without_secrets(settings.upstream)
+        self.on_lost: Callable[[], None] | None = None
+        """Called whenever the server could not be reached or broke off: it may have restarted."""
+        self._slots = asyncio.Semaphore(settings.max_connections)
+        self.in_flight = 0
+        """Calls for clients whose answer has not ended, those waiting for a connection included."""
+        self.is_llama_cpp = False
+        """Whether the latest answer, of any endpoint, called its server llama.cpp."""
+        self._trouble: str | None = None
+        """What the log was told last, until the server answers again."""
+        self._idle = asyncio.Event()
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._urls: dict[str, URL] = {}
+
+    async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
+        """POST a JSON body and return the answer once its head is there, whatever its status.
+
+        A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
+        server cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
+        """
+        self.in_flight += 1
+        try:
+            await self._slots.acquire()
+        except BaseException:
+            self._gone()
+            raise
+        try:
+            response = await self._post(body, path)
+        except BaseException:
+            self.ended()
+            raise
+        self._met(response)
+        return UpstreamReply(response, self)
+
+    def ended(self) -> None:
+        """An answer has ended: its connection is free for the next. Only `UpstreamReply` calls this, once."""
+        self._slots.release()
+        self._gone()
+
+    async def drained(self, limit_s: float) -> bool:
+        """Wait until nothing is in flight, at most `limit_s` seconds; True when nothing is."""
+        if self.in_flight:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._idle.wait()
+        return not self.in_flight
+
+    def _met(self, response: aiohttp.ClientResponse) -> None:
+        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
+        self._trouble = None
+
+    def _gone(self) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    async def get_json(self, path: str, limit_s: float) -> Any:
+        """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
+        status, data = await self.exchange("GET", path, None, limit_s)
+        if status // 100 != 2:
+            raise api_error(status, data)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise ApiError(502, f"LLAMA_CPP_BASE: {path} there does not answer in JSON", retry=False) from None
+
+    async def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`.
+
+        Only a POST counts as in flight: it does a client's work.
+        """
+        counted = method == "POST"
+        self.in_flight += counted
+        try:
+            return await self._exchanged(method, path, body, limit_s)
+        finally:
+            if counted:
+                self._gone()
+
+    async def _exchanged(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(limit_s):
+                async with await self._request(method, path, body) as response:
+                    self._met(response)
+                    pieces = [piece async for piece in response.content.iter_any()]
+        except ApiError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+        return response.status, b"".join(pieces)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            await session.close()
+
+    def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
+        """The error for the client when a connection fails; `begun` once an answer had started.
+
+        Where the upstream is, only the log is told.
+        """
+        found = self._failure(error, begun=begun)
+        if found.message != self._trouble:
+            self._trouble = found.message
+            _LOG.warning("%s: %s", self.shown_url, found.message)
+        return found
+
+    def _failure(self, error: BaseException, *, begun: bool) -> ApiError:
+        if isinstance(error, (aiohttp.SocketTimeoutError, aiohttp.ServerTimeoutError)) and not isinstance(
+            error, aiohttp.ConnectionTimeoutError
+        ):
+            return ApiError(504, f"the upstream was silent for {self.settings.read_timeout:g} s")
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+            return ApiError(504, "the upstream did not answer in time")
+        if self.on_lost is not None:
+            self.on_lost()
+        if begun:
+            return UpstreamBrokenError(502, "the upstream broke off its answer")
+        if isinstance(error, aiohttp.ClientSSLError):
+            return ApiError(502, "the upstream has no TLS certificate we can trust", retry=False)
+        if isinstance(error, aiohttp.ClientResponseError):
+            return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
+        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+            return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
+        return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
+
+    async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+        if method == "POST" and body is not None:
+            return await self._post(body, path)
+        return await self._session(fresh=False).request(method, self._url(path), **self._options())
+
+    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
+        try:
+            return await self._send(body, path, fresh=False)
+        except (aiohttp.ClientError, OSError) as error:
+            if not _is_unanswered(error):
+                raise self.failure(error) from None
+        try:
+            return await self._send(body, path, fresh=True)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+
+    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
+        # aiohttp writes a file in pieces, and warns of a large body given as bytes.
+        data = body if len(body) < _COPIED_BELOW else io.BytesIO(body)
+        session = self._session(fresh=fresh)
+        return await session.post(self._url(path), data=data, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        settings = self.settings
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if settings.upstream_api_key:
+            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+        )
+        return {"headers": headers, "timeout": limits, "allow_redirects": False}
+
+    def _url(self, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            base = self.shown_url if self.settings.upstream_api_key else self.url
+            found = self._urls[path] = URL(base + path)
+        return found
+
+    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
+        """The session of kept connections, or the one that never reuses a connection."""
+        found = self._sessions.get(fresh)
+        if found is None:
+            connector = (
+                aiohttp.TCPConnector(limit=0, force_close=True)
+                if fresh
+                else aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            )
+            found = self._sessions[fresh] = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=1 << 18,
+            )
+        return found
+
+
+def _is_unanswered(error: BaseException) -> bool:
+    """True when the connection was there, and ended before any byte of an answer."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # Anything but a text is the beginning of an answer.
+        return isinstance(error.message, str)
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
+        return False
+    return isinstance(error, (aiohttp.ClientConnectionError, ConnectionError))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    cause = getattr(error, "os_error", None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not known"
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    # Not its own words: asyncio puts the address in them.
+    number = getattr(cause, "errno", None)
+    return os.strerror(number).lower() if number else "no connection"
+
+
+def without_secrets(url: str) -> str:
+    """A URL without user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

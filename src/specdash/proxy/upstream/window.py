@@ -1,0 +1,395 @@
+"""What the upstream says of itself: its context window, its models, what media it takes, and whether it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+from specdash.core.proxy_events import UpstreamStatus as State
+from specdash.core.readings import most_recent_resident
+from specdash.llama.server_answers import router_models
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, ModelLoadingError, send_json
+from specdash.proxy.upstream.upstream import UpstreamBrokenError
+from specdash.system.text import utc_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from specdash.core.readings import RouterModel
+    from specdash.proxy.http.app import Gate, Proxy
+    from specdash.proxy.http.responses import Receive, Scope, Send
+    from specdash.proxy.settings import ProxySettings
+    from specdash.proxy.upstream.upstream import Upstream
+
+
+_LOG = logging.getLogger("specdash.proxy")
+LONGEST_WAIT_S = 2.0
+"""What a request may be delayed to learn the window."""
+_AGAIN_S = 2.0
+"""Time between two attempts that learn nothing."""
+
+
+class ContextWindow:
+    """The upstream's facts, read when requests flow. `tokens` is None until it said its context window.
+
+    Looking never wakes a sleeping server: /props and /v1/models answer for it, /slots is left alone.
+    """
+
+    def __init__(
+        self, upstream: Upstream, settings: ProxySettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings = settings
+        self.model_id: str | None = None
+        self.models: tuple[str, ...] = ()
+        self.router: tuple[RouterModel, ...] = ()
+        """The models of an upstream in router mode, with their states; empty for one that is none."""
+        self._used: dict[str, float] = {}
+        """When requests were last sent to each of them, in Unix time: b11434's router does not tell."""
+        self.build: str | None = None
+        self.status = State.UNKNOWN
+        self.read_at: float | None = None
+        """Clock time of the last reading that told the window; None when it has to be read anew."""
+        self._upstream = upstream
+        self._clock = clock
+        self._said: int | None = None
+        self._tried_at: float | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """The context window of one conversation: `PROXY_CONTEXT_WINDOW`, else what the upstream said."""
+        return self.settings.context_window or self._said
+
+    async def refresh(self, *, force: bool = False) -> None:
+        """See to it that the window is known and not older than `context_refresh`.
+
+        Waits, at most 2 s, only while nothing is known or when forced; otherwise reading goes on in the background.
+        Never fails: what cannot be read stays unknown.
+        """
+        now = self._clock()
+        if not force:
+            if self.read_at is not None and now - self.read_at < self.settings.context_refresh:
+                return
+            if self._tried_at is not None and now - self._tried_at < _AGAIN_S and self._reading is None:
+                return
+        if self._reading is None:
+            self._tried_at = now
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+        if force or self.tokens is None or not self.models:
+            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+
+    def note_use(self, model: str) -> None:
+        """A request for this model of the upstream is about to be sent."""
+        if self.router:
+            self._used[model] = time.time()
+
+    def resident_models(self) -> tuple[RouterModel, ...]:
+        """The router's models that are in memory, each with its last use as far as the router or this proxy knows."""
+        return tuple(
+            replace(model, last_used=max(model.last_used or 0.0, self._used.get(model.id, 0.0)) or None)
+            for model in self.router
+            if model.resident
+        )
+
+    def forget(self) -> None:
+        """The upstream may have restarted: read again before the next request relies on it."""
+        self.read_at = None
+        self._said = None
+
+    async def check(self, max_age_s: float = 1.0) -> State:
+        """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
+        now = self._clock()
+        if self._tried_at is None or now - self._tried_at >= max_age_s:
+            await self.refresh(force=True)
+        elif self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+        return self.status
+
+    async def close(self) -> None:
+        """End a reading under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        before = (self._said, self.model_id, self.build)
+        try:
+            await self._ask()
+        except ApiError as error:
+            self.status = State.LOADING if isinstance(error, ModelLoadingError) else State.UNREACHABLE
+            if self.status is State.UNREACHABLE and error.status == 504:
+                # Busy, not gone: what it said before still holds.
+                self.status = State.OK if self.read_at is not None else State.UNKNOWN
+        finally:
+            self._reading = None
+        after = (self._said, self.model_id, self.build)
+        if self._said is not None and before != after and before[1] is not None:
+            _LOG.info("Context window: %d tokens, read again from the upstream", self._said)
+
+    async def _ask(self) -> None:
+        props: Any
+        models: Any
+        props, models = await asyncio.gather(
+            self._upstream.get_json("/props", LONGEST_WAIT_S),
+            self._upstream.get_json("/v1/models", LONGEST_WAIT_S),
+            return_exceptions=True,
+        )
+        if isinstance(models, BaseException) and isinstance(props, BaseException):
+            raise models
+        facts = props if isinstance(props, dict) else {}
+        rows = _rows(models)
+        self.router = router_models(models).models
+        self._used = {name: at for name, at in self._used.items() if any(model.id == name for model in self.router)}
+        self.models = tuple(str(row["id"]) for row in rows) or self.models
+        self.model_id = _loaded(rows) or self.model_id
+        self.build = _text(facts.get("build_info")) or self.build
+        said = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
+        if said is None and not facts.get("is_sleeping") and facts.get("role") != "router" and facts:
+            said = await self._ask_slots()
+        self.status = State.OK
+        if said is not None:
+            self._said = said
+            self.read_at = self._clock()
+
+    async def _ask_slots(self) -> int | None:
+        try:
+            slots = await self._upstream.get_json("/slots", LONGEST_WAIT_S)
+        except ApiError:
+            return None
+        return _size(slots[0]) if isinstance(slots, list) and slots else None
+
+
+def _rows(models: Any) -> list[dict[str, Any]]:
+    data = models.get("data") if isinstance(models, dict) else None
+    rows = data if isinstance(data, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+
+
+def _loaded(rows: list[dict[str, Any]]) -> str | None:
+    """The id of the only model, or of the one a router has loaded, or of the first."""
+    loaded = [row for row in rows if isinstance(row.get("status"), dict) and row["status"].get("value") == "loaded"]
+    return next((str(row["id"]) for row in (*loaded, *rows)), None)
+
+
+def _meta(rows: list[dict[str, Any]], model_id: str | None) -> Any:
+    return next((row.get("meta") for row in rows if row["id"] == model_id), None)
+
+
+def _size(values: Any) -> int | None:
+    size = values.get("n_ctx") if isinstance(values, dict) else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+# The upstream's models under names that Claude Code accepts, and the way back from any name to the upstream's.
+
+_ACCEPTED = ("claude", "anthropic")
+"""Claude Code uses only ids that begin so."""
+_NOT_SLUG = re.compile(r"[^a-z0-9._-]+")
+ANY = "any"
+"""Of a router's models whichever is in memory. A model that really has this name is meant before."""
+_VARIANT = re.compile(r"\[[^\]]*\]$")
+"""What Claude Code adds to a model's name for itself, as `[1m]`."""
+_MOST = 1000
+
+
+def display_name(model: str) -> str:
+    """The upstream's id as people read it: a file path becomes the file's stem."""
+    if model.lower().endswith(".gguf"):
+        return re.split(r"[/\\]", model)[-1][: -len(".gguf")] or model
+    return model
+
+
+def listed_name(model: str) -> str:
+    """The id under which an upstream's model is offered."""
+    name = display_name(model)
+    if name.lower().startswith(_ACCEPTED):
+        return name
+    return f"claude-{_slug(name)}"
+
+
+def upstream_model(requested: str, window: ContextWindow) -> str:
+    """The upstream's id for a client's model name.
+
+    An exact or listed name means that model; `any` of a router the resident model that was used last, else the only
+    model there is; any other name (as claude-sonnet-4-5) means the model that is loaded, and is passed on as it is
+    while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
+    """
+    found = find_model(requested, window.models)
+    if found is None and requested == ANY and window.router:
+        return _resident(window)
+    return found or window.model_id or requested
+
+
+async def learn_models(requested: str, window: ContextWindow) -> None:
+    """See to it that the upstream's models are known well enough to tell what a client's model name means."""
+    # What is in memory may be another model after any request, of this proxy or of somebody else.
+    await window.refresh(force=requested == ANY and bool(window.router))
+
+
+def _resident(window: ContextWindow) -> str:
+    best = most_recent_resident(window.resident_models())
+    if best is not None:
+        return best.id
+    names = ", ".join(router_model.id for router_model in window.router[:8])
+    raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
+
+
+def find_model(requested: str, models: tuple[str, ...]) -> str | None:
+    """The upstream's id that a name means exactly or by its slug, None when it means none."""
+    name = _VARIANT.sub("", requested)
+    if name in models:
+        return name
+    slug = _slug(name)
+    by_name = {listed: model for model, listed in zip(models, _listed(models), strict=True)}
+    for listed, model in by_name.items():
+        if slug in {_slug(listed), _slug(display_name(model)), _slug(model)}:
+            return model
+    return None
+
+
+async def handle_list(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /v1/models, in the words of both APIs."""
+    await proxy.window.refresh()
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    rows = _models_rows(proxy.window.models, proxy.started)
+    chosen = _page(rows, query)
+    await send_json(
+        send,
+        {
+            "object": "list",
+            "data": chosen,
+            "has_more": bool(chosen) and _more(rows, chosen, query),
+            "first_id": chosen[0]["id"] if chosen else None,
+            "last_id": chosen[-1]["id"] if chosen else None,
+        },
+    )
+
+
+async def handle_one(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
+    """GET /v1/models/{id}; `id` is the listed name or the upstream's own."""
+    await proxy.window.refresh()
+    raw = scope.get("raw_path") or scope["path"].encode()
+    requested = unquote(raw.decode("latin-1").split("/v1/models/", 1)[-1])
+    models = proxy.window.models
+    model = find_model(requested, models)
+    if model is None:
+        raise ApiError(404, f"model: {requested[:200]}")
+    await send_json(send, _models_rows(models, proxy.started)[models.index(model)])
+
+
+def _slug(name: str) -> str:
+    return _NOT_SLUG.sub("-", name.lower()).strip("-") or "model"
+
+
+def _listed(models: tuple[str, ...]) -> list[str]:
+    """Listed names in order; a name that two models share gets a number."""
+    found: list[str] = []
+    for model in models:
+        name = base = listed_name(model)
+        count = 1
+        while name in found:
+            count += 1
+            name = f"{base}-{count}"
+        found.append(name)
+    return found
+
+
+def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]]:
+    moment = utc_timestamp(int(created))
+    return [
+        {
+            "type": "model",
+            "id": listed,
+            "display_name": display_name(model),
+            "created_at": moment,
+            "object": "model",
+            "created": int(created),
+            "owned_by": "llama.cpp",
+        }
+        for model, listed in zip(models, _listed(models), strict=True)
+    ]
+
+
+def _page(rows: list[dict[str, Any]], query: dict[str, list[str]]) -> list[dict[str, Any]]:
+    text = query.get("limit", [str(_MOST)])[0]
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST):
+        raise InvalidRequestError("limit", f"must be a whole number from 1 to {_MOST}")
+    limit = int(text)
+    ids = [row["id"] for row in rows]
+    if (after := query.get("after_id", [""])[0]) in ids:
+        return rows[ids.index(after) + 1 :][:limit]
+    if (before := query.get("before_id", [""])[0]) in ids:
+        return rows[: ids.index(before)][-limit:]
+    return rows[:limit]
+
+
+def _more(rows: list[dict[str, Any]], chosen: list[dict[str, Any]], query: dict[str, list[str]]) -> bool:
+    """True when there are rows beyond the page, in the direction the client goes."""
+    return chosen[0] is not rows[0] if "before_id" in query else chosen[-1] is not rows[-1]
+
+
+# Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
+
+_RESTARTS_AGAIN_S = 0.1
+_ON_ITS_WAY = frozenset({State.LOADING, State.UNREACHABLE})
+
+
+class RetryPolicy:
+    """That of one request: which failed call is made again instead of telling the client."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._broken = False
+
+    async def again(self, error: ApiError) -> bool:
+        """Whether a call that failed with `error` before its answer began shall be made again; waits until it may be.
+
+        While the proxy is held, yes: the upstream is being restarted. For some seconds after a hold, when the upstream
+        cannot be reached or is loading, and once when it breaks off: a request that kills it must not do so for ever.
+        """
+        if self._gate.held:
+            return error.status >= 500
+        if not self._gate.settling:
+            return False
+        if isinstance(error, UpstreamBrokenError):
+            if self._broken:
+                return False
+            self._broken = True
+        elif error.status != 529:
+            return False
+        await asyncio.sleep(_RESTARTS_AGAIN_S)
+        return True
+
+
+def must_wait(proxy: Proxy) -> bool:
+    """Whether nothing may be sent upstream yet: the proxy is held, or has not seen since a hold what is there now."""
+    return proxy.gate.held or (proxy.gate.settling and not proxy.gate.met)
+
+
+async def meet_upstream(proxy: Proxy) -> None:
+    """See to it that the window is known, as `Window.refresh` does; right after a hold, wait until it can be."""
+    gate, window = proxy.gate, proxy.window
+    await window.refresh(force=must_wait(proxy))
+    while must_wait(proxy) and not gate.held and window.status in _ON_ITS_WAY:
+        await asyncio.sleep(_RESTARTS_AGAIN_S)
+        await window.refresh(force=True)
+    gate.met = not gate.held
+
+
+async def admitted(proxy: Proxy, wait: Callable[[], Awaitable[None]]) -> None:
+    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before."""
+    while True:
+        if proxy.gate.held:
+            await wait()
+        await meet_upstream(proxy)
+        if not proxy.gate.held:
+            return

@@ -1,0 +1,309 @@
+"""Writing files so that, whenever the power or the process goes, the disk holds the old version or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import grp
+import os
+import pwd
+import time
+from typing import TYPE_CHECKING
+
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_LOCK_S = 5.0
+_TEMPORARY = ".specdash-new"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class BusyError(OSError):
+    """Somebody else has been replacing files in the directory for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileAttributes:
+    """What a new version shall have from the file whose place it takes."""
+
+    file: Path
+    mode: int
+    uid: int
+    gid: int
+
+
+def temporary(target: Path, data: bytes, like: FileAttributes | None = None) -> Path:
+    """A new file beside `target` that holds `data`, on the disk when we return; mode 0600 unless `like` says otherwise.
+    Raises OSError, and leaves nothing behind."""
+    path = target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+    _new(path, data, like)
+    return path
+
+
+def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file: whoever reads it finds the old version or the new one, each of them whole. Raises OSError, and
+    leaves nothing behind, not even what an earlier writer left that was killed."""
+    sweep(path.parent, path.name)
+    draft = temporary(path, data)
+    with gone_on_failure(draft):
+        if mode != 0o600:
+            draft.chmod(mode)
+        put(draft, path)
+
+
+def note(path: Path, data: bytes) -> None:
+    """As `replace`, without waiting for the disk: for what is worth nothing after a crash. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+    with gone_on_failure(draft):
+        draft.write_bytes(data)
+        put(draft, path)
+
+
+def save(path: Path, data: bytes) -> None:
+    """As `replace`, in directories that are made where they are missing, and on the disk under its name, too, when we
+    return. Raises OSError."""
+    make_directories(path.parent)
+    replace(path, data)
+    sync_directory(path.parent)
+
+
+def put(draft: Path, path: Path) -> None:
+    """Let a file take the place of `path`, in one step. Raises OSError."""
+    draft.replace(path)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file, which is made with mode 0600 where there is none; on the disk when we return. What a killed
+    writer or a full disk left of the line before ends there, and is not part of this one. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        _fill(descriptor, b"\n" * torn + line + b"\n", None)
+    finally:
+        os.close(descriptor)
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """A file of at most so many bytes. Raises OSError, with EFBIG for one that is larger."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
+
+
+@contextlib.contextmanager
+def gone_on_failure(path: Path) -> Iterator[None]:
+    """Whatever is raised inside, the file is not left behind."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def sweep(directory: Path, name: str | None = None) -> None:
+    """Remove new versions that never took their place because their writer was killed: of the file of this name, or of
+    all in the directory."""
+    from specdash.system.processes import is_alive  # psutil, which most writers never need
+
+    for left in _drafts(directory, name):
+        writer = left.name.removesuffix(_TEMPORARY).rpartition(".")[2].partition("-")[0]
+        if writer.isdecimal() and not is_alive(int(writer)):
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def create(path: Path, data: bytes) -> None:
+    """A file that was not there before, mode 0600, on the disk when we return. Raises FileExistsError, or another
+    OSError, and leaves nothing behind."""
+    _new(path, data, None)
+
+
+def rehearse(directory: Path, size: int, like: FileAttributes | None) -> None:
+    """Write `size` bytes to a file without a name, which is gone at once. Raises the OSError that a real one would."""
+    try:
+        descriptor = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        temporary(directory / "check", bytes(size), like).unlink()
+        return
+    try:
+        _fill(descriptor, bytes(size), like)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make sure that a rename in it is on the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync directories
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(directory: Path) -> list[Path]:
+    """Make it and its parents where they are missing, mode 0700; the new ones, innermost first. Raises OSError, and
+    leaves none behind then."""
+    missing: list[Path] = []
+    at = directory
+    while not at.is_dir():
+        missing.insert(0, at)
+        at = at.parent
+    made: list[Path] = []
+    try:
+        for path in missing:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(0o700)
+                made.insert(0, path)
+                sync_directory(path.parent)
+    except OSError:
+        remove_directories(made)
+        raise
+    return made
+
+
+def remove_directories(made: list[Path]) -> None:
+    """Undo `make_directories`, as far as they are still empty."""
+    with contextlib.suppress(OSError):
+        for path in made:
+            path.rmdir()
+
+
+@contextlib.contextmanager
+def locked(directory: Path, name: str | None = None) -> Iterator[None]:
+    """Keep every other specdash that asks for the lock from replacing files in the directory meanwhile, and sweep up
+    what one that was killed left there: of the file of this name alone, where others write there without the lock.
+    Raises `BusyError` when the lock cannot be had in five seconds, and OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _lock(descriptor, directory):
+            for left in _drafts(directory, name):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def not_written(path: Path, error: OSError) -> str:
+    """`error`, which kept `path` from being written, in words: the reason and what to do."""
+    return f"{path} was not written, and is as it was: {'; '.join(filter(None, reason(path, error)))}"
+
+
+@contextlib.contextmanager
+def writing(path: Path, failed: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise `failed`, with the reason and what to do, for an `OSError` that keeps `path` from being written."""
+    try:
+        yield
+    except OSError as error:
+        raise failed(not_written(path, error)) from None
+
+
+def reason(path: Path, error: OSError) -> tuple[str, str]:
+    """Why `path` could not be written, and what to do, "" where nothing can be told."""
+    directory = path.parent
+    match error.errno:
+        case code if code in _NO_SPACE:
+            return f"no space left on the file system of {directory}", "free some, then run the command again"
+        case errno.EROFS:
+            return f"{directory} is on a read-only file system", "make it writable, or name another file"
+        case errno.EACCES:
+            who = user_name(os.geteuid())
+            return f"user {who} may not write in {_nearest(directory)}", "ask its owner, or name another file"
+        case errno.EPERM:
+            return "the file or its directory is protected (immutable, or in somebody else's sticky directory)", ""
+        case errno.EBUSY:
+            return "the file is a mount point and cannot be replaced", "mount its directory instead"
+        case _:
+            return error.strerror or str(error), ""
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """The group's name, or the number where it has none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _drafts(directory: Path, name: str | None) -> Iterator[Path]:
+    """New versions that are not in their place: of the file of this name, or of all in the directory."""
+    return directory.glob(f".{glob.escape(name)}.*{_TEMPORARY}" if name is not None else f".*{_TEMPORARY}")
+
+
+def _new(path: Path, data: bytes, like: FileAttributes | None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with gone_on_failure(path):
+        try:
+            _fill(descriptor, data, like)
+        finally:
+            os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, however little the descriptor takes at a time. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _fill(descriptor: int, data: bytes, like: FileAttributes | None) -> None:
+    write_all(descriptor, data)
+    if like is not None:
+        made = os.fstat(descriptor)
+        if (made.st_uid, made.st_gid) != (like.uid, like.gid):
+            os.fchown(descriptor, like.uid, like.gid)
+        os.fchmod(descriptor, like.mode)
+        _copy_attributes(like.file, descriptor)
+    os.fsync(descriptor)
+
+
+def _copy_attributes(file: Path, descriptor: int) -> None:
+    """Access lists, labels and the like, as far as this user and the file system can."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(file):
+            with contextlib.suppress(OSError):
+                os.setxattr(descriptor, name, os.getxattr(file, name))
+
+
+def _lock(descriptor: int, directory: Path) -> bool:
+    """Whether the lock is ours; False where the file system has none for directories."""
+    deadline = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise BusyError(f"another process has been writing in {directory} for long; try again") from None
+            time.sleep(0.01)
+        except OSError:
+            return False
+        else:
+            return True
+
+
+def _nearest(directory: Path) -> Path:
+    while not directory.is_dir() and directory != directory.parent:
+        directory = directory.parent
+    return directory

@@ -1,0 +1,178 @@
+"""Whether a process lives, since when, what it started and where it listens: judged here and nowhere else.
+
+A zombie has ended: it serves nobody, and whatever it held is free. A pid alone names no process, as it is used again:
+who writes one down writes the start beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SAME_START_S = 2.0
+"""Start times of one process as read by two programs differ by rounding: the boot time is known to a second."""
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_UNKNOWN = (psutil.Error, OSError, ValueError, OverflowError)
+_STATE, _PARENT, _USER_TIME, _SYSTEM_TIME, _THREADS, _START_TIME, _RESIDENT = 0, 1, 11, 12, 17, 19, 21
+"""Places in /proc/PID/stat after the name, see proc(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """What a process that lives has used so far, by one look."""
+
+    cpu_s: float
+    resident_bytes: int
+    threads: int
+    stopped: bool
+    started: float
+    """In ticks or seconds: the same as long as it is the same process."""
+
+
+def usage_of(pid: int) -> ProcessUsage | None:
+    """What a process has used; None when it has ended."""
+    fields = _stat(pid)
+    try:
+        if not fields:
+            return _usage_elsewhere(psutil.Process(pid))
+        if fields[_STATE] in "ZX":
+            return None
+        return ProcessUsage(
+            (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK"),
+            int(fields[_RESIDENT]) * os.sysconf("SC_PAGE_SIZE"),
+            int(fields[_THREADS]),
+            fields[_STATE] == "T",
+            int(fields[_START_TIME]),
+        )
+    except (*_UNKNOWN, IndexError):
+        return None
+
+
+def _usage_elsewhere(process: psutil.Process) -> ProcessUsage | None:
+    """Of systems without /proc."""
+    times, memory, state = process.cpu_times(), process.memory_info(), process.status()
+    stopped = state == psutil.STATUS_STOPPED
+    if state in _ENDED:
+        return None
+    return ProcessUsage(times.user + times.system, memory.rss, process.num_threads(), stopped, process.create_time())
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return psutil.Process(pid).status() not in _ENDED
+    except psutil.AccessDenied:
+        return True
+    except _UNKNOWN:
+        return False
+
+
+def began(pid: int) -> float | None:
+    """Unix time of a process's start in seconds; None when there is none, or it is not to be seen."""
+    try:
+        return psutil.Process(pid).create_time()
+    except _UNKNOWN:
+        return None
+
+
+def own_start() -> float:
+    """Unix time of this process's start in seconds."""
+    return psutil.Process().create_time()
+
+
+def same_process(pid: int, started: float) -> bool:
+    """Whether the process with this pid is the one that started then (Unix time), and has not ended."""
+    start = began(pid)
+    return start is not None and abs(start - started) <= _SAME_START_S and is_alive(pid)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process that lives was started, in ticks since the machine was: exact where Unix time is not. None when it
+    has ended, or the system does not tell."""
+    fields = _stat(pid)
+    try:
+        return None if fields[_STATE] in "ZX" else int(fields[_START_TIME])
+    except (ValueError, IndexError):
+        return None
+
+
+def age_s(pid: int) -> float | None:
+    """How long ago a process that lives was started, in seconds and to a hundredth; None where that is not told."""
+    ticks = start_ticks(pid)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks is not None else None
+
+
+def parent(pid: int) -> int | None:
+    """The process that it belongs to; None where the system does not tell."""
+    try:
+        return int(_stat(pid)[_PARENT])
+    except (ValueError, IndexError):
+        return None
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and everything it started; empty when there is none."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except _UNKNOWN:
+        return []
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Memory that the processes hold and no file backs, in bytes."""
+    total = 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    for pid in pids:
+        try:
+            words = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+            total += (int(words[1]) - int(words[2])) * page
+        except (OSError, ValueError, IndexError):
+            continue
+    return total
+
+
+def name_of(pid: int) -> str | None:
+    """The name of a process; None when there is none."""
+    try:
+        return psutil.Process(pid).name()
+    except _UNKNOWN:
+        return None
+
+
+def listening_pid(port: int) -> int | None:
+    """The process that listens on a TCP port; None when there is none or it belongs to another user."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
+            return connection.pid
+    return None
+
+
+def caught_signals(pid: int) -> int | None:
+    """The signals that the process has handlers for, as a mask; None where the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return int(text.split("SigCgt:", 1)[1].split(None, 1)[0], 16)
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return []
+    return text.rpartition(")")[2].split()

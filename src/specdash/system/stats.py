@@ -1,0 +1,281 @@
+"""Quantiles, means, and how sure figures of small samples are: bootstrap and Student's distribution, in plain Python.
+
+An `Resampled` is a statistic of a sample (a median of single values, or a ratio of two sums over requests) with what it
+would have been in resamples of the same values, drawn with replacement. Everything is seeded: the same samples give the
+same interval, and exchanging the two sides negates it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import atan, ceil, cos, erf, fsum, pi, prod, sqrt, tan
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+T = TypeVar("T")
+
+RESAMPLES = 2000
+MOST = 200
+"""Values that a sample may have; an index must fit in a byte."""
+_SEED = 20_260_921
+_TAIL = 0.025
+Z_95 = 1.959964
+"""Normal quantile of a two-sided 95 %."""
+_GROUPS_SEED = 7
+_INTEGRAL_STEPS = 128
+_FEW_DEGREES = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resampled:
+    """A statistic of one sample of `count` values, and the same of its resamples."""
+
+    count: int
+    value: float
+    resamples: tuple[float, ...]
+    is_narrow: bool
+    """Whether resamples of few values lie too close together, as those of sums do; those of medians do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with the bounds of its 95 % interval, which holds `value` always."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A mean and the sample standard deviation, None of one value."""
+
+    mean: float
+    standard_deviation: float | None
+    count: int
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which `share` of the sorted values lie, interpolated (numpy's `linear`)."""
+    at = share * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (at - below)
+
+
+def quantiles(values: Iterable[float], shares: Sequence[float]) -> list[float | None]:
+    """The same of values in any order; None of nothing."""
+    ordered = sorted(values)
+    return [quantile(ordered, share) if ordered else None for share in shares]
+
+
+def nearest_rank(ordered: Sequence[T], share: float) -> T:
+    """The least of the sorted values that `share` of them do not exceed."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of what is known; None of nothing."""
+    ordered = sorted(value for value in values if value is not None)
+    middle = len(ordered) // 2
+    if not ordered:
+        return None
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None of nothing."""
+    known = [value for value in values if value is not None]
+    return fsum(known) / len(known) if known else None
+
+
+def variance(values: Sequence[float]) -> float | None:
+    """The sample variance (divisor n - 1); None of fewer than two values."""
+    middle = mean(values)
+    if middle is None or len(values) < 2:
+        return None
+    apart = [value - middle for value in values]
+    # The mean is rounded: what that adds is taken away, so that equal values have a variance of 0.
+    return max(0.0, fsum(part * part for part in apart) - fsum(apart) ** 2 / len(values)) / (len(values) - 1)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """None of nothing."""
+    middle, squared = mean(values), variance(values)
+    return None if middle is None else Spread(middle, None if squared is None else sqrt(squared), len(values))
+
+
+def pooled_deviation(groups: Iterable[Sequence[float]]) -> tuple[float | None, int]:
+    """The standard deviation within groups, None where none has two values, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for group in groups:
+        squares += (variance(group) or 0.0) * (len(group) - 1)
+        freedom += max(0, len(group) - 1)
+    return (sqrt(squares / freedom) if freedom else None), freedom
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """`part` of `whole`, None where either is unknown or there is no whole."""
+    return part / whole if part is not None and whole else None
+
+
+def ratio(parts: Iterable[tuple[float, float]]) -> float | None:
+    """The sum of the first over the sum of the second parts; None where that is nothing."""
+    over = under = 0.0
+    for first, second in parts:
+        over += first
+        under += second
+    return over / under if under > 0 else None
+
+
+def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
+    """Half the width of the mean's interval, by Student; None of fewer than two values."""
+    squared = variance(values)
+    return None if squared is None else student(len(values) - 1, alpha) * sqrt(squared / len(values))
+
+
+def median_of(values: Sequence[float]) -> Resampled:
+    """The median of at least one and at most `MOST` values."""
+    ordered = sorted(values)
+    lower, upper = _middles(len(ordered))
+    resampled = tuple((ordered[a] + ordered[b]) / 2 for a, b in zip(lower, upper, strict=True))
+    return Resampled(len(ordered), quantile(ordered, 0.5), resampled, is_narrow=False)
+
+
+def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Resampled:
+    """The sum of the first over the sum of the second parts, at most `MOST` pairs; every second part is above 0.
+
+    A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
+    """
+    count = len(parts)
+    picks = _picks(count)
+    # Both sums in one: a float would lose tokens, two passes would take twice as long.
+    shift = (count * max(whole for _, whole in parts)).bit_length() + 1
+    packed = [(part << shift) | whole for part, whole in parts]
+    mask = (1 << shift) - 1
+    pick = packed.__getitem__
+    resampled = []
+    for start in range(0, count * resamples, count):
+        both = sum(map(pick, picks[start : start + count]))
+        resampled.append((both >> shift) / (both & mask))
+    total = sum(packed)
+    return Resampled(count, (total >> shift) / (total & mask), tuple(resampled), is_narrow=True)
+
+
+def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
+    """`apart(before, after)` with its 95 % interval.
+
+    `apart` must be antisymmetric. Resamples are paired from opposite ends, so that two samples of one size, whose
+    draws are the same, are still independent. Where they lie too close together, the deviations are widened and the
+    percentiles taken further out, as Hesterberg (2015) advises for a mean.
+    """
+    pairs = zip(before.resamples, reversed(after.resamples), strict=True)
+    resampled = sorted(apart(old, new) for old, new in pairs)
+    counts = (before.count, after.count) if before.is_narrow and after.is_narrow else ()
+    return _interval(apart(before.value, after.value), resampled, counts)
+
+
+def interval(estimate: Resampled) -> Interval:
+    """The statistic itself with its 95 % interval; widened like a difference where resamples lie too close together."""
+    return _interval(estimate.value, sorted(estimate.resamples), (estimate.count,) if estimate.is_narrow else ())
+
+
+def _interval(value: float, resampled: Sequence[float], counts: tuple[int, ...]) -> Interval:
+    """`counts` are the sizes of the samples whose resamples are to be widened; none of those that are not."""
+    tail, widened = _TAIL, 1.0
+    if counts:
+        tail, widened = _student_tail(sum(counts) - len(counts)), prod(map(_widened, counts)) ** (1 / len(counts))
+    low = value + (quantile(resampled, tail) - value) * widened
+    high = value + (quantile(resampled, 1 - tail) - value) * widened
+    return Interval(value, min(low, value), max(high, value))
+
+
+def regrouped(value: float, groups: Sequence[T], statistic: Callable[[Sequence[T]], float | None]) -> Interval | None:
+    """The interval of a statistic of groups, by drawing groups again; None of fewer than two."""
+    if len(groups) < 2:
+        return None
+    random = Random(_GROUPS_SEED)  # noqa: S311 - statistics
+    drawn = [statistic(random.choices(groups, k=len(groups))) for _ in range(RESAMPLES)]
+    known = tuple(found for found in drawn if found is not None)
+    return interval(Resampled(len(groups), value, known, is_narrow=True)) if known else None
+
+
+def student(freedom: float, alpha: float) -> float:
+    """Student's quantile that is exceeded, to either side, with probability `alpha`; of the degrees of freedom, what is
+    beyond the last quarter does not count."""
+    quarters = 4 if freedom < _FEW_DEGREES else 1
+    return _student(max(1.0, int(freedom * quarters) / quarters), alpha)
+
+
+@lru_cache(maxsize=1024)
+def _student(freedom: float, alpha: float) -> float:
+    """With x = sqrt(freedom) tan(a), the density in a is cos(a) to the power of freedom - 1; that is integrated."""
+
+    def weight(angle: float) -> float:
+        return float(max(0.0, cos(angle)) ** (freedom - 1))
+
+    whole = _integral(weight, 0.0, pi / 2)
+    low, high = 0.0, atan(1e9)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _integral(weight, 0.0, middle) < (1 - alpha) * whole else (low, middle)
+    return sqrt(freedom) * tan((low + high) / 2)
+
+
+def _integral(function: Callable[[float], float], low: float, high: float) -> float:
+    """Simpson's rule."""
+    width = (high - low) / _INTEGRAL_STEPS
+    inner = sum((4 if number % 2 else 2) * function(low + number * width) for number in range(1, _INTEGRAL_STEPS))
+    return (function(low) + inner + function(high)) * width / 3
+
+
+def _widened(count: int) -> float:
+    """A resample's variance has the divisor n, not n - 1."""
+    return sqrt(count / (count - 1)) if count > 1 else 1.0
+
+
+def _student_tail(freedom: int) -> float:
+    """The normal tail that lies beyond Student's 95 % quantile."""
+    quantile_t = Z_95 + (Z_95**3 + Z_95) / (4 * max(freedom, 1))
+    return 0.5 * (1 - erf(quantile_t / sqrt(2)))
+
+
+@lru_cache(maxsize=256)
+def _middles(count: int) -> tuple[bytes, bytes]:
+    """Which two of `count` sorted values are the middle ones of each resample.
+
+    The middle of `count` draws is a draw itself, of a beta distribution; so a resample costs two numbers, whatever its
+    size.
+    """
+    random = Random(_SEED + count)  # noqa: S311 - statistics
+    lower, upper = bytearray(), bytearray()
+    rank = (count + 1) // 2
+    above = count - rank
+    for _ in range(RESAMPLES):
+        first = random.betavariate(rank, above + 1)
+        lower.append(min(int(first * count), count - 1))
+        if count % 2:
+            upper.append(lower[-1])
+        else:
+            second = 1 - (1 - first) * random.random() ** (1 / above)
+            upper.append(min(int(second * count), count - 1))
+    return bytes(lower), bytes(upper)
+
+
+@lru_cache(maxsize=4)
+def _picks(count: int) -> bytes:
+    """`count` indices below `count` for each resample."""
+    random = Random(_SEED - count)  # noqa: S311 - statistics
+    wanted = count * RESAMPLES
+    usable = 256 // count * count
+    table = bytes(value % count for value in range(256))
+    unusable = bytes(range(usable, 256))
+    picks = b""
+    while len(picks) < wanted:
+        picks += random.randbytes(wanted + wanted // 2).translate(table, unusable)
+    return picks[:wanted]

@@ -1,0 +1,688 @@
+"""Many servers at once: a row each, the worst first; two of them side by side; one of them opened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from specdash.core.errors import SpecdashError
+from specdash.core.readings import ReadingStatus
+from specdash.core.records import AlertSeverity
+from specdash.insight.fleet import FleetGrouping, FleetRow, grouped, worst_first
+from specdash.insight.picture import BackendState
+from specdash.insight.speedup.verdict import VerdictKind
+from specdash.system.data import dataclass
+from specdash.system.text import UNKNOWN, change, clean, context, counted, number, percent, rate
+from specdash.tui import plot
+from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
+from specdash.tui.screens.connect import SmallApp
+from specdash.tui.screens.fleet_history import HISTORY_SPANS_S, HistoryCharts, points_for
+from specdash.tui.spans import BLANK, PALETTES, Line, Span, fit, line_width, middle, theme_after, value_span
+from specdash.tui.widgets.header import ROLES, STATE_ROLES, state_glyph
+from specdash.tui.widgets.header import glyph as severity_glyph
+from specdash.tui.widgets.panel import Column, LinesWidget, columns_that_fit, table
+from specdash.tui.widgets.speculation.verdict import VERDICT_ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from specdash.export.prometheus_history import ServerHistory
+    from specdash.insight.picture import MeasuredFigure
+    from specdash.tui.spans import Glyphs
+    from specdash.tui.widgets.prompt import TextPrompt
+
+    Rows = Callable[[Collection[str]], list[FleetRow]]
+    History = Callable[[FleetRow, float, int], ServerHistory]
+    """Of a row, so many seconds back, in at most so many points. May block, and raise `SpecdashError`."""
+
+REFRESH_S = 1.0
+HISTORY_EVERY_S = 30.0
+"""A history that is looked at is asked for again so often."""
+WORST_FIRST = ""
+"""The order that begins: no column's."""
+_SHORT = {
+    VerdictKind.UNCLEAR: "can't tell",
+    VerdictKind.NO_DIFFERENCE: "no differ.",
+    VerdictKind.OFF: "not spec.",
+}
+_HEAD = 3
+"""Lines above the first row."""
+_FOOT = 3
+_WIDE_NAME = 108
+"""Columns of the terminal from which a name has twice the room."""
+
+
+@dataclass(slots=True)
+class FleetChoice:
+    """How the rows are looked at; kept while one of them is opened."""
+
+    order: str = WORST_FIRST
+    """The heading of the column that they are sorted by."""
+    is_reversed: bool = False
+    words: str = ""
+    """The filter."""
+    selected: str | None = None
+    """The name of a row."""
+    marked: list[str] = field(default_factory=list)
+    """Those to be compared, two at most."""
+    grouping: FleetGrouping | None = None
+    opened: set[str] = field(default_factory=set)
+    """The keys of the groups whose servers are seen."""
+    span: str = "24h"
+    """How far back a history goes, of `HISTORY_SPANS_S`."""
+
+
+def columns(
+    glyphs: Glyphs, width: int, rows: Sequence[FleetRow] = (), choice: FleetChoice | None = None
+) -> list[Column[FleetRow]]:
+    """The columns, of which a narrow terminal shows the first ranks; those of GPUs where anything is known of one."""
+    name = 28 if width >= _WIDE_NAME else 14
+    every: list[Column[FleetRow]] = [
+        Column("server", name, lambda row: (_called(row, name, choice), "text"), 0, right=False),
+        Column("state", 9, lambda row: _state(row, glyphs), 1, right=False),
+        Column("verdict", 11, _verdict, 2, right=False),
+        Column(
+            "acc", 5, lambda row: _measured(row.acceptance, percent(row.acceptance.value, unit="%"), "acceptance"), 3
+        ),
+        Column("dec/s", 6, lambda row: _measured(row.decode, rate(row.decode.value), "decode"), 4),
+        Column("pre/s", 6, lambda row: _measured(row.prefill, rate(row.prefill.value), "prefill"), 5),
+        Column("ctx", 4, lambda row: value_span(percent(row.context, unit="%")), 6),
+        Column("gpu", 4, lambda row: value_span(percent(row.gpu, unit="%"), "machine"), 7),
+        Column("vram", 4, lambda row: value_span(percent(row.vram, unit="%"), "machine"), 10),
+        Column("wait", 4, lambda row: value_span(number(row.queue), "warn" if row.queue else "dim"), 8),
+        Column("alerts", 6, lambda row: _alerts(row, glyphs), 9, right=False),
+        Column("busy", 5, lambda row: value_span(busy(row)), 11),
+        Column("model", 18, lambda row: value_span(middle(row.model or UNKNOWN, 18), "dim"), 12, right=False),
+        Column("what is wrong", 24, _wrong, 13, right=False, stretch=True),
+    ]
+    known = {"gpu": any(row.gpu is not None for row in rows), "vram": any(row.vram is not None for row in rows)}
+    return [column for column in every if known.get(column.heading, True)]
+
+
+def _called(row: FleetRow, cells: int, choice: FleetChoice | None) -> str:
+    name = row.name.removeprefix("http://")
+    if choice is None or choice.grouping is None:
+        return middle(name, cells)
+    if not row.members:
+        return f"  {middle(name, cells - 2)}"
+    count = f" ({row.members})"
+    return f"{'-' if row.name in choice.opened else '+'} {middle(name, cells - 2 - len(count))}{count}"
+
+
+def identity(row: FleetRow) -> str:
+    """What the selection keeps to: a group may be called as a server is."""
+    return f"group {row.name}" if row.members else row.name
+
+
+def busy(row: FleetRow) -> str:
+    """Slots at work of all: `1/4`."""
+    return f"{row.busy}/{row.slots}" if row.slots is not None else UNKNOWN
+
+
+def _wrong(row: FleetRow) -> Span:
+    return clean(row.cause or row.reason, 300), "dim"
+
+
+def _state(row: FleetRow, glyphs: Glyphs) -> Span:
+    if row.state not in set(BackendState):
+        return clean(row.state, 9), "dim"
+    state = BackendState(row.state)
+    return f"{state_glyph(state, glyphs)} {state}", STATE_ROLES[state]
+
+
+def _verdict(row: FleetRow) -> Span:
+    if row.verdict is None:
+        return UNKNOWN, "dim"
+    kind = row.verdict.kind
+    return _SHORT.get(kind, row.verdict.headline), VERDICT_ROLES[kind] + " bold" * row.verdict.is_clear
+
+
+def _measured(figure: MeasuredFigure, text: str, role: str) -> Span:
+    return value_span(text, role if figure.status is ReadingStatus.KNOWN else "dim")
+
+
+def _alerts(row: FleetRow, glyphs: Glyphs) -> Span:
+    counts = {
+        AlertSeverity.CRITICAL: row.critical,
+        AlertSeverity.WARNING: row.warnings,
+        AlertSeverity.NOTICE: row.notices,
+    }
+    shown = [(severity, count) for severity, count in counts.items() if count]
+    if not shown:
+        return "", "dim"
+    return " ".join(f"{severity_glyph(severity, glyphs)}{count}" for severity, count in shown[:2]), ROLES[shown[0][0]]
+
+
+VALUES: dict[str, Callable[[FleetRow], float | str | None]] = {
+    "server": lambda row: row.name,
+    "state": lambda row: row.state,
+    "verdict": lambda row: row.verdict.headline if row.verdict is not None else None,
+    "acc": lambda row: row.acceptance.value,
+    "dec/s": lambda row: row.decode.value,
+    "pre/s": lambda row: row.prefill.value,
+    "ctx": lambda row: row.context,
+    "gpu": lambda row: row.gpu,
+    "vram": lambda row: row.vram,
+    "wait": lambda row: row.queue,
+    "alerts": lambda row: row.alerts,
+    "busy": lambda row: row.busy,
+    "model": lambda row: row.model,
+    "what is wrong": lambda row: row.cause or row.reason or None,
+}
+"""What the rows are sorted by, by the heading: texts from A on, numbers from the greatest; unknown ones last."""
+
+
+def passing(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
+    """The rows that the filter lets through."""
+    words = choice.words.lower()
+    return [
+        row for row in rows if words in f"{row.name} {row.url} {row.model} {row.state} {row.group} {row.cause}".lower()
+    ]
+
+
+def arranged(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
+    """The rows that the filter lets through, in the order chosen; grouped, those of an open group below its own."""
+    passed = passing(rows, choice)
+    if choice.grouping is None:
+        return _in_order(passed, choice)
+    groups = grouped(passed, choice.grouping)
+    members = {group.name: own for group, own in groups}
+    return [
+        row
+        for group in _in_order([group for group, _ in groups], choice)
+        for row in (group, *(_in_order(members[group.name], choice) if group.name in choice.opened else ()))
+    ]
+
+
+def _in_order(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
+    passed = worst_first(rows)
+    if choice.order == WORST_FIRST:
+        return passed[::-1] if choice.is_reversed else passed
+    value = VALUES[choice.order]
+    known = [row for row in passed if value(row) is not None]
+    is_text = any(isinstance(value(row), str) for row in known)
+    known.sort(key=lambda row: _shown(value(row)), reverse=is_text is choice.is_reversed)
+    return known + [row for row in passed if value(row) is None]
+
+
+def _shown(value: float | str | None) -> Any:
+    """As far as it is drawn: rows that look the same shall not change places every second."""
+    return value if isinstance(value, str) else float(f"{value:.2g}")
+
+
+def summary(rows: Sequence[FleetRow], shown: int, choice: FleetChoice) -> Line:
+    """How many there are, what is the matter with them, and how they are looked at."""
+    down = sum(row.is_away for row in rows)
+    costs = sum(row.verdict is not None and row.verdict.kind is VerdictKind.COSTS for row in rows)
+    pays = sum(row.verdict is not None and row.verdict.kind is VerdictKind.PAYS for row in rows)
+    alerts = sum(row.alerts for row in rows)
+    parts: list[Span] = [(f" {counted(len(rows), 'server')}", "accent bold")]
+    counts = (
+        (down, "away", "bad bold"),
+        (costs, "costs" if costs == 1 else "cost", "bad"),
+        (pays, "pays" if pays == 1 else "pay", "good"),
+    )
+    parts += [(f"  {count} {word}", role) for count, word, role in counts if count]
+    parts += [(f"  {counted(alerts, 'alert')}", "warn")] if alerts else []
+    order = f"by {choice.order}" if choice.order else "worst first"
+    parts.append((f"  {order}{', reversed' if choice.is_reversed else ''}", "dim"))
+    if choice.grouping is not None:
+        parts.append((f"  grouped by {choice.grouping}", "dim"))
+    if choice.words:
+        parts.append((f"  filter: {clean(choice.words, 30)} ({shown} of {len(rows)})", "accent"))
+    return tuple(parts)
+
+
+# Two rows side by side.
+
+
+def compare_lines(first: FleetRow, second: FleetRow, width: int) -> list[Line]:
+    """The figures of both, and by how much the second differs from the first."""
+    cells = max((width - 24) // 2 - 8, 16)
+    figures: list[tuple[str, str, str, str]] = [
+        ("address", first.url, second.url, ""),
+        ("model", first.model or UNKNOWN, second.model or UNKNOWN, ""),
+        ("state", first.state, second.state, ""),
+        ("verdict", _headline(first), _headline(second), ""),
+        _pair("acceptance", first.acceptance.value, second.acceptance.value, percent, points=True),
+        _pair("decode tok/s", first.decode.value, second.decode.value, rate),
+        _pair("prefill tok/s", first.prefill.value, second.prefill.value, rate),
+        _pair("context in use", first.context, second.context, percent, points=True),
+        _pair("context size", first.context_size, second.context_size, context),
+        _pair("GPU", first.gpu, second.gpu, percent, points=True),
+        _pair("GPU memory", first.vram, second.vram, percent, points=True),
+        ("slots at work", busy(first), busy(second), ""),
+        ("waiting", number(first.queue), number(second.queue), ""),
+        ("alerts", number(first.alerts), number(second.alerts), ""),
+        ("likely cause", first.cause or first.reason or UNKNOWN, second.cause or second.reason or UNKNOWN, ""),
+    ]
+    head = f"{'':<16}  {fit(clean(first.name, 200), cells)}  {fit(clean(second.name, 200), cells)}  difference"
+    lines: list[Line] = [((" Side by side", "accent bold"),), BLANK, ((f" {head}", "text bold"),)]
+    for label, left, right, difference in figures:
+        differs = "text" if left == right else "text bold"
+        lines.append(
+            (
+                (f" {label:<16}  ", "dim"),
+                value_span(fit(clean(left, 400), cells), differs),
+                ("  ", "text"),
+                value_span(fit(clean(right, 400), cells), differs),
+                (f"  {difference}", "accent"),
+            )
+        )
+    return lines
+
+
+def _headline(row: FleetRow) -> str:
+    return row.verdict.headline if row.verdict is not None else UNKNOWN
+
+
+def _pair(
+    label: str,
+    first: float | None,
+    second: float | None,
+    written: Callable[[float | None], str],
+    *,
+    points: bool = False,
+) -> tuple[str, str, str, str]:
+    difference = ""
+    if first is not None and second is not None and first != second:
+        gap = second - first
+        if points:
+            difference = f"{number(gap * 100)} points"
+        elif first:
+            difference = change(gap / first)
+    return label, written(first), written(second), difference
+
+
+class FleetPage(LinesWidget):
+    """The rows, or two of them side by side."""
+
+    def __init__(self, glyphs: Glyphs, keys: KeyTable, choice: FleetChoice) -> None:
+        super().__init__(id="fleet")
+        self.glyphs, self.keys, self.choice = glyphs, keys, choice
+        self.rows: list[FleetRow] = []
+        self.shown: list[FleetRow] = []
+        self.is_comparing = False
+        self.shows_history = False
+        self.history: ServerHistory | None = None
+        """Of the selected server, None while Prometheus is asked, or has none."""
+        self.history_words = ""
+        self._charts = HistoryCharts(glyphs)
+        self._top = 0
+
+    @property
+    def index(self) -> int:
+        """Of the selected row among those shown; the first where it is not among them."""
+        return next((at for at, row in enumerate(self.shown) if identity(row) == self.choice.selected), 0)
+
+    @property
+    def selected(self) -> FleetRow | None:
+        """The selected row."""
+        return self.shown[self.index] if self.shown else None
+
+    @property
+    def columns(self) -> list[Column[FleetRow]]:
+        """Those of the present rows and width."""
+        return columns(self.glyphs, self.size.width, self.rows, self.choice)
+
+    @property
+    def names_drawn(self) -> list[str]:
+        """The names of the rows that are drawn."""
+        return [row.name for row in self.shown[self._top : self._top + self._room]]
+
+    @property
+    def _room(self) -> int:
+        return max(self.size.height - _HEAD - _FOOT, 1)
+
+    def take(self, rows: list[FleetRow]) -> None:
+        """Draw these rows."""
+        self.rows = rows
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Lay out for the present size and choice."""
+        width, height = self.size
+        if not width:
+            return
+        self.shown = arranged(self.rows, self.choice)
+        if self.shows_history and self.selected is not None:
+            name, size = self.selected.name, (width, height - 1)
+            lines = self._charts.lines(name, self.choice.span, self.history, self.history_words, size)
+            lines = lines[: height - 1] + [BLANK] * (height - 1 - len(lines))
+            self.set_lines([*lines, self._ways()])
+            return
+        marked = [row for name in self.choice.marked for row in self.rows if row.name == name]
+        if self.is_comparing and len(marked) == 2:
+            lines = compare_lines(marked[0], marked[1], width)
+        else:
+            self.is_comparing = False
+            lines = self._table(width)
+        lines = lines[: height - 1] + [BLANK] * (height - 1 - len(lines))
+        self.set_lines([*lines, self._ways()])
+
+    def _table(self, width: int) -> list[Line]:
+        index, room = self.index, self._room
+        self._top = max(min(self._top, index, len(self.shown) - room), index - room + 1, 0)
+        drawn = self.shown[self._top : self._top + room]
+        heading, *rows = table(self.columns, drawn, width - 2)
+        cells = (
+            (text, "accent bold" if text.strip() == self.choice.order and self.choice.order else "dim")
+            for text, _ in heading
+        )
+        lines: list[Line] = [
+            summary(self.rows, len(passing(self.rows, self.choice)), self.choice),
+            BLANK,
+            (("  ", "dim"), *cells),
+        ]
+        for row, line in zip(drawn, rows, strict=True):
+            is_selected = row is self.shown[index]
+            mark = ">" if is_selected else "+" if row.name in self.choice.marked else " "
+            name, *rest = line
+            lines.append(((f"{mark} ", "accent bold"), (name[0], "text bold" if is_selected else name[1]), *rest))
+        if not drawn:
+            lines.append((("  no server passes the filter" if self.choice.words else "  no server", "dim"),))
+        lines += [BLANK] * (_HEAD + room - len(lines) + 1)
+        chosen = self.selected
+        if chosen is not None:
+            lines.append(((f" {fit(_about(chosen), width - 2)}", "text"),))
+        return lines
+
+    def _ways(self) -> Line:
+        keys = self.keys
+        if self.is_comparing:
+            ways: tuple[tuple[str, str], ...] = ((keys["back"], "back"), (keys["quit"], "quit"))
+        elif self.shows_history:
+            ways = (
+                (keys["window"], "window"),
+                (keys.arrows, "server"),
+                (keys["open"], "dashboard"),
+                (keys["back"], "back"),
+                (keys["quit"], "quit"),
+            )
+        else:
+            ways = (
+                (keys["open"], "dashboard"),
+                (keys.arrows, "select"),
+                (f"{keys['log.left']}{keys['log.right']}", "sort"),
+                (keys["log.invert"], "reverse"),
+                (keys["log.find"], "filter"),
+                (keys["tune.every"], "compare"),
+                (keys["quit"], "quit"),
+                (keys["side"], "group"),
+                (keys["zoom"], "history"),
+                (keys["theme"], "theme"),
+            )
+        spans = [((f" {key}", "accent"), (f" {word} ", "dim")) for key, word in ways]
+        while sum(map(line_width, spans)) > self.size.width and len(spans) > 1:
+            spans.pop()
+        return tuple(span for pair in spans for span in pair)
+
+    def on_click(self, event: events.Click) -> None:
+        """A heading sorts by its column; a row is selected, and opened where it was already."""
+        if self.is_comparing or self.shows_history:
+            return
+        line = event.y - _HEAD
+        if line == -1:
+            at = 2
+            for column, cells in columns_that_fit(self.columns, self.size.width - 2):
+                at += cells + 1
+                if event.x < at:
+                    self.sort_by(column.heading)
+                    return
+        elif 0 <= line < len(self.names_drawn):
+            row = self.shown[self._top + line]
+            is_selected = identity(row) == self.choice.selected
+            self.choice.selected = identity(row)
+            if is_selected or event.chain > 1:
+                self.open(row)
+            self.redraw()
+
+    def open(self, row: FleetRow) -> None:
+        """Leave for the row's dashboard; of a group: show its servers, or hide them."""
+        if row.members:
+            self.choice.opened ^= {row.name}
+            self.redraw()
+        else:
+            self.app.exit(row)
+
+    def sort_by(self, heading: str) -> None:
+        """Sort by this column; once more: the other way round."""
+        choice = self.choice
+        choice.is_reversed = heading == choice.order and not choice.is_reversed
+        choice.order = heading
+        self.redraw()
+
+
+def _about(row: FleetRow) -> str:
+    if row.members:
+        return clean(
+            ", ".join(filter(None, (f"{row.name}: {counted(row.members, 'server')}", row.reason, row.cause))), 400
+        )
+    words = row.cause or row.reason or (row.verdict.words if row.verdict is not None else "")
+    return clean(f"{row.name}: {words}" if words else row.name, 400)
+
+
+class FleetApp(SmallApp[FleetRow]):
+    """The fleet as a program of its own. `run()` returns the row that was opened, None when the user quit.
+
+    `rows` gives those of now, and gets the names of those that are looked at: they must be fresh.
+    """
+
+    CSS = "#fleet { width: 1fr; height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = page_bindings(
+        {
+            "open": "open",
+            "back": "leave",
+            "quit": "quit",
+            "theme": "next_theme",
+            "move.up": "move(-1)",
+            "move.down": "move(1)",
+            "move.page_up": "page(-1)",
+            "move.page_down": "page(1)",
+            "move.start": "move(-100000)",
+            "move.end": "move(100000)",
+            "log.left": "sort(-1)",
+            "log.right": "sort(1)",
+            "log.invert": "reverse",
+            "log.find": "ask_filter",
+            "log.filter": "ask_filter",
+            "tune.every": "compare",
+            "side": "group",
+            "zoom": "history",
+            "window": "next_span",
+        }
+    )
+
+    def __init__(
+        self,
+        rows: Rows,
+        choice: FleetChoice | None = None,
+        *,
+        history: History | None = None,
+        theme: str | None = None,
+        ascii_only: bool = False,
+        keys: KeyTable = DEFAULT_KEYS,
+    ) -> None:
+        super().__init__(theme=theme, ascii_only=ascii_only, keys=keys)
+        self._rows = rows
+        self._history = history
+        self._asked_at = 0.0
+        self._page = FleetPage(self.glyphs, keys, choice or FleetChoice())
+        self._prompt: TextPrompt | None = None
+
+    def compose(self) -> ComposeResult:
+        """One page."""
+        yield self._page
+
+    def on_mount(self) -> None:
+        """Draw, again and again."""
+        self._page.repaint(self.palette)
+        self.call_after_refresh(self._tick)
+        self.set_interval(REFRESH_S, self._tick)
+
+    def on_resize(self) -> None:
+        """Lay out anew."""
+        self.call_after_refresh(self._page.redraw)
+
+    def _tick(self) -> None:
+        if self._page.shows_history and time.monotonic() - self._asked_at >= HISTORY_EVERY_S:
+            self._ask_history()
+        self._page.take(self._rows(frozenset(self._page.names_drawn) | frozenset(self._page.choice.marked)))
+
+    def action_open(self) -> None:
+        """End with the selected row."""
+        if not self._page.is_comparing and self._page.selected is not None:
+            self._page.open(self._page.selected)
+
+    def action_leave(self) -> None:
+        """Leave one thing: the comparison, the marks, the filter, the order; then the program."""
+        page, choice = self._page, self._page.choice
+        if page.shows_history:
+            page.shows_history = False
+        elif page.is_comparing or choice.marked:
+            page.is_comparing, choice.marked = False, []
+        elif choice.words:
+            choice.words = ""
+        elif choice.grouping is not None:
+            choice.grouping = None
+        elif choice.order or choice.is_reversed:
+            choice.order, choice.is_reversed = WORST_FIRST, False
+        else:
+            self.exit()
+        page.redraw()
+
+    def action_move(self, lines: int) -> None:
+        """Select another row."""
+        page = self._page
+        if page.shown:
+            page.choice.selected = identity(page.shown[min(max(page.index + lines, 0), len(page.shown) - 1)])
+            if page.shows_history:
+                self._forget_history()
+            page.redraw()
+
+    def action_page(self, pages: int) -> None:
+        """Select a row as far away as the page is high."""
+        self.action_move(pages * max(len(self._page.names_drawn) - 1, 1))
+
+    def action_sort(self, step: int) -> None:
+        """Sort by the next column (1), or by the one before (-1); before the first stands the worst first."""
+        fitting = columns_that_fit(self._page.columns, self._page.size.width - 2)
+        orders = [WORST_FIRST, *(column.heading for column, _ in fitting)]
+        choice = self._page.choice
+        at = orders.index(choice.order) if choice.order in orders else 0
+        choice.order, choice.is_reversed = orders[(at + step) % len(orders)], False
+        self._page.redraw()
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self._page.choice.is_reversed = not self._page.choice.is_reversed
+        self._page.redraw()
+
+    def action_compare(self) -> None:
+        """Mark the selected row; with two of them, show them side by side, and leave that."""
+        page, choice = self._page, self._page.choice
+        if page.shows_history:
+            return
+        if page.is_comparing:
+            page.is_comparing, choice.marked = False, []
+        elif page.selected is not None and not page.selected.members:
+            name = page.selected.name
+            choice.marked = [marked for marked in choice.marked if marked != name][-1:] + [name] * (
+                name not in choice.marked
+            )
+            page.is_comparing = len(choice.marked) == 2
+        page.redraw()
+
+    def action_history(self) -> None:
+        """How the selected server did, and back."""
+        page = self._page
+        if page.shows_history:
+            page.shows_history = False
+        elif self._history is None:
+            self.notify("history comes from a Prometheus: specdash fleet --prometheus URL", severity="warning")
+        elif page.selected is not None and not page.selected.members and not page.is_comparing:
+            page.shows_history = True
+            self._forget_history()
+        page.redraw()
+
+    def action_next_span(self) -> None:
+        """The next span of the history."""
+        if self._page.shows_history:
+            spans = [*HISTORY_SPANS_S]
+            choice = self._page.choice
+            choice.span = spans[(spans.index(choice.span) + 1) % len(spans)]
+            self._forget_history()
+            self._page.redraw()
+
+    def _forget_history(self) -> None:
+        page = self._page
+        row = page.selected
+        page.history, page.history_words = None, "asking Prometheus"
+        if row is not None and row.members:
+            page.history_words = "this is a group; its servers have histories"
+        else:
+            self._ask_history()
+
+    def _ask_history(self) -> None:
+        row = self._page.selected
+        if row is not None and not row.members:
+            self._asked_at = time.monotonic()
+            self.run_worker(self._take_history(row, self._page.choice.span), group="history", exclusive=True)
+
+    async def _take_history(self, row: FleetRow, span: str) -> None:
+        """Ask in a thread; what came for another row or span than is looked at by then is passed over."""
+        page, ask, span_s = self._page, self._history, HISTORY_SPANS_S[span]
+        most = points_for(page.size.width, span_s)
+
+        def asked() -> ServerHistory | None:
+            plot.load()
+            return ask(row, span_s, most) if ask is not None else None
+
+        history, words = None, ""
+        try:
+            history = await asyncio.to_thread(asked)
+        except SpecdashError as error:
+            words = str(error)
+        if page.selected is not None and (page.selected.name, page.choice.span) == (row.name, span):
+            page.history, page.history_words = history, words
+            page.redraw()
+
+    def action_group(self) -> None:
+        """Group by the next thing that servers have in common; after the last by none."""
+        if self._page.shows_history:
+            return
+        choice, ways = self._page.choice, [None, *FleetGrouping]
+        choice.grouping = ways[(ways.index(choice.grouping) + 1) % len(ways)]
+        choice.opened.clear()
+        self._page.redraw()
+
+    def action_next_theme(self) -> None:
+        """The next theme of ours."""
+        self.theme = theme_after(self.theme)
+        self.palette = PALETTES[self.theme]
+        self._page.repaint(self.palette)
+
+    async def action_ask_filter(self) -> None:
+        """Ask for the words that a row must have."""
+        from specdash.tui.widgets.prompt import TextPrompt
+
+        if self._prompt is not None or self._page.is_comparing:
+            return
+
+        def done(words: str | None) -> None:
+            prompt, self._prompt = self._prompt, None
+            if prompt is not None:
+                prompt.remove()
+            if words is not None:
+                self._page.choice.words = words.strip()
+            self._page.redraw()
+
+        self._prompt = TextPrompt("name, address, model, state or cause", self._page.choice.words, done)
+        await self.mount(self._prompt)
+        self.set_focus(self._prompt)

@@ -1,0 +1,1 @@
+"""Panels about the machine and the proxy."""

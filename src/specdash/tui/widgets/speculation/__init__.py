@@ -1,0 +1,1 @@
+"""Panels about speculation."""

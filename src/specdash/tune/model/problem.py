@@ -1,0 +1,390 @@
+"""What a tuner is asked and told, as data: points of the search space, and what one boot of one point measured.
+
+A *boot* is one start of the engine with one point, and the same prompts measured on it: the unit of replication,
+because speeds differ from boot to boot by more than they do within one. Prompts are the same in every boot, so that two
+boots are compared prompt by prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from specdash.core.speculation import spec_type
+from specdash.system.data import dataclass
+from specdash.system.text import UNKNOWN, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from specdash.bench.load.samples import BenchSample
+    from specdash.tune.run.measuring import MeasuredBoot
+
+
+OFF = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One way to speculate. `types` is the chain, empty for no speculation; a knob that it does not read is None.
+
+    `n_max` and `p_min` are of the type that drafts with a model (`--spec-draft-n-max`, `--spec-draft-p-min`);
+    `ngram_max` is the longest draft of the n-gram type (`--spec-ngram-mod-n-max`, `--spec-ngram-*-size-m`).
+    """
+
+    types: tuple[str, ...] = ()
+    n_max: int | None = None
+    n_min: int | None = None
+    p_min: float | None = None
+    ngram_max: int | None = None
+    ngram_min: int | None = None
+    ngram_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """As people read it, another one for every point: `draft-mtp n3 min1 p0.5 + ngram-mod 48 min2 size12`."""
+        if not self.types:
+            return OFF
+        parts = []
+        for kind in self.types:
+            ngram = kind.startswith("ngram")
+            longest = self.ngram_max if ngram else self.n_max
+            words = [kind] if longest is None else [kind, f"{longest}" if ngram else f"n{longest}"]
+            if least := self.ngram_min if ngram else self.n_min:
+                words.append(f"min{least}")
+            if not ngram and self.p_min:
+                words.append(f"p{self.p_min:g}")
+            if ngram and self.ngram_size is not None:
+                words.append(f"size{self.ngram_size}")
+            parts.append(" ".join(words))
+        return " + ".join(parts)
+
+    @property
+    def drafts_every_step(self) -> bool:
+        """Whether no step is without a draft: a gate or a least length drops drafts, n-grams are often not found."""
+        copies = any(kind.startswith("ngram") for kind in self.types)
+        return bool(self.types) and not (copies or self.p_min or self.n_min)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResult:
+    """One prompt on one boot. `seconds` is its decode time, without the first token, which is the prompt's."""
+
+    prompt: str
+    """Its id; the same prompt has the same id in every boot."""
+    kind: str
+    """Its declared class: coding, pattern, prose, agentic."""
+    tokens: int
+    seconds: float
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    """Verification steps."""
+    accepted_per_position: tuple[int, ...] = ()
+    """Steps whose draft token at position 0, 1, ... was accepted; empty where the engine does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootResult:
+    """What one boot measured, or why it could not: out of memory, a refused setting, a crash."""
+
+    point: Point
+    prompts: tuple[PromptResult, ...] = ()
+    draft_s: float | None = None
+    """Time that went into drafting, of all prompts together; None where the log does not tell."""
+    failure: str = ""
+    ttft_s: float | None = None
+    """Median over the prompts."""
+    out_of_memory: bool = False
+    """Whether it failed for want of memory, so that points that need as much would fail too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadShares:
+    """Which share of the tokens each class of prompts has in the user's traffic; the shares add up to 1."""
+
+    shares: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be spent. `restarts` counts boots, those of the race and of the confirmation too."""
+
+    restarts: int = 12
+    minutes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be tuned: the points to choose from, the one in force (one of them), and the limits."""
+
+    points: tuple[Point, ...]
+    start: Point
+    workload: WorkloadShares
+    budget: Budget = field(default_factory=Budget)
+    least_gain: float = 0.02
+    """What a change must gain to be worth a restart of a live service."""
+
+
+class Stage(StrEnum):
+    """What a boot is for."""
+
+    CALIBRATE = "calibrate"
+    EXPLORE = "explore"
+    RACE = "race"
+    CONFIRM = "confirm"
+
+
+@dataclass(frozen=True, slots=True)
+class NextBoot:
+    """The next boot, and why in one sentence."""
+
+    point: Point
+    stage: Stage
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOutcome:
+    """How it ended. `gain` is of decode speed over the start, with its 90 % interval; `chosen` is the start itself when
+    nothing was confirmed to be better."""
+
+    chosen: Point
+    improved: bool
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    restarts: int = 0
+    why: str = ""
+    noise: float | None = None
+    """Standard deviation of the logarithm of speed from boot to boot, as it was seen."""
+    confirmed: bool = True
+    """Whether the start was booted once more since, so that its first boot alone did not make the gain."""
+    noise_is_more: bool = False
+    """Whether the noise may be larger than that: it is the largest that is looked for."""
+
+    @property
+    def noise_words(self) -> str:
+        """`1.2 %`, `more than 23 %`, or `--`."""
+        return noise_words(self.noise, is_more=self.noise_is_more)
+
+
+def noise_words(noise: float | None, *, is_more: bool) -> str:
+    """By how much boots of one configuration differ."""
+    if noise is None:
+        return UNKNOWN
+    return f"more than {percent(noise)}" if is_more else percent(noise, 1)
+
+
+class Tuner(Protocol):
+    """Asked for boots until it has an outcome. Pure: whoever drives it boots, measures and restores."""
+
+    def ask(self) -> NextBoot | None:
+        """The next boot; None when it is done."""
+
+    def tell(self, result: BootResult) -> None:
+        """What the boot asked for last measured."""
+
+    def outcome(self) -> TuneOutcome:
+        """The verdict so far; final once `ask` gives None."""
+
+
+def mixture_speed(prompts: tuple[PromptResult, ...], workload: WorkloadShares) -> float | None:
+    """Tokens per second on this workload: one over the sum of shares times seconds per token of each class.
+
+    Never a mean of rates: a class that decodes at half the speed takes twice the time. None where a class with a share
+    was not measured.
+    """
+    total = 0.0
+    for kind, share in workload.shares:
+        if share <= 0:
+            continue
+        tokens = sum(prompt.tokens for prompt in prompts if prompt.kind == kind)
+        seconds = sum(prompt.seconds for prompt in prompts if prompt.kind == kind)
+        if not tokens or seconds <= 0:
+            return None
+        total += share * seconds / tokens
+    return 1.0 / total if total > 0 else None
+
+
+# The search space: which points there are of chains of types. Lengths are spaced evenly in logarithms, as effects
+# are.
+#
+# A knob that is None is left to the engine's default; the point in force is always among the points.
+
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Longest drafts of a model."""
+GATES = (0.0, 0.5, 0.75)
+NGRAM_LENGTHS = (4, 8, 16, 32, 64)
+NGRAM_LEAST = (None, 2)
+"""Shortest drafts of ngram-mod, which keeps those of 48 tokens and more by default."""
+NGRAM_SIZES = {"ngram-mod": (None, 12)}
+"""Lengths of the n-gram that is looked up; the default of ngram-mod is 24, of the others 12."""
+NGRAM_SIZES_ELSEWHERE = (None, 6)
+BESIDE_A_MODEL = (16, 48, 64)
+"""Lengths of n-gram drafts before a model that drafts where they find nothing."""
+
+
+def points_of(chains: Iterable[Sequence[str]], start: Point, block: int | None = None) -> tuple[Point, ...]:
+    """All points of these chains, the start first. `block`: the length of the blocks a block draft was trained on."""
+    found = [start]
+    for types in chains:
+        found += _of_chain(tuple(types), block)
+    return tuple(dict.fromkeys(found))
+
+
+def _of_chain(types: tuple[str, ...], block: int | None) -> Iterator[Point]:
+    models = [name for name in types if not name.startswith("ngram")]
+    copies = [name for name in types if name.startswith("ngram")]
+    if not types:
+        yield Point()
+    elif models and copies:
+        for longest in _lengths(models[0], block):
+            for gate in GATES:
+                for copied in BESIDE_A_MODEL:
+                    yield Point(types, n_max=longest, p_min=gate, ngram_max=copied)
+    elif models:
+        for longest in _lengths(models[0], block):
+            for gate in GATES:
+                yield Point(types, n_max=longest, p_min=gate)
+    else:
+        yield from _copying(types)
+
+
+def _lengths(name: str, block: int | None) -> tuple[int, ...]:
+    item = spec_type(name)
+    longest = item.longest_draft(block) if item is not None else None
+    return tuple(length for length in LENGTHS if longest is None or length <= longest)
+
+
+def _copying(types: tuple[str, ...]) -> Iterator[Point]:
+    item = spec_type(types[0])
+    if item is None or item.max_parameter is None:
+        yield Point(types)
+        return
+    for longest in NGRAM_LENGTHS:
+        for least in NGRAM_LEAST if item.min_parameter is not None else (None,):
+            for size in NGRAM_SIZES.get(item.name, NGRAM_SIZES_ELSEWHERE):
+                if item.floor_parameter is None or size is None or size <= longest:
+                    yield Point(types, ngram_max=longest, ngram_min=least, ngram_size=size)
+
+
+# What "better" means: the figure that a tuner maximises, made of what a boot measured.
+#
+# A tuner compares times of prompts (`problem.mixture_speed`). Another objective gives it another kind of time: whole
+# latencies of the slowest requests, or joules.
+
+
+TAIL = "the slowest"
+"""The class of the prompts that decide a latency's 95th percentile."""
+
+
+class Objective(StrEnum):
+    """What is to become better."""
+
+    DECODE = "decode"
+    LATENCY = "latency-p95"
+    PER_WATT = "per-watt"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return {
+            Objective.DECODE: "decode tok/s",
+            Objective.LATENCY: "latency of the slowest requests (p95), as tok/s with the prompt's time",
+            Objective.PER_WATT: "tokens per joule",
+        }[self]
+
+    @property
+    def unit(self) -> str:
+        """Of what is maximised."""
+        return "tok/J" if self is Objective.PER_WATT else "tok/s"
+
+    def workload(self, workload: WorkloadShares) -> WorkloadShares:
+        """The shares by which this objective weighs the classes."""
+        if self is not Objective.LATENCY:
+            return workload
+        return WorkloadShares(((TAIL, 1.0), *((kind, 0.0) for kind, _ in workload.shares)))
+
+
+def unit_of(words: str) -> str:
+    """The unit of an objective that is given in words, as runs keep it: `tok/s`, `tok/J`."""
+    return next((objective.unit for objective in Objective if objective.words == words), "tok/s")
+
+
+def is_of_the_tail(workload: WorkloadShares) -> bool:
+    """Whether the slowest prompts are all that counts."""
+    return dict(workload.shares).get(TAIL, 0.0) == 1.0
+
+
+def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) -> tuple[PromptResult, ...]:
+    """Each prompt with its decode time. Several runs of one prompt are added up; failed requests are left out.
+
+    `every_step`: every step has a draft (`Point.drafts_every_step`), so that counters of fewer are wrong. Where some
+    have none, only those with one are counted, which is not the number of steps; positions are told all the same.
+    """
+    found: dict[str, PromptResult] = {}
+    for sample in samples:
+        if sample.failed or not sample.predicted_ms or not sample.predicted_tokens or sample.predicted_tokens < 2:
+            continue
+        before = found.get(sample.prompt) or PromptResult(sample.prompt, sample.kind, 0, 0.0)
+        tokens, steps, accepted = sample.predicted_tokens - 1, sample.steps or 0, sample.accepted or 0
+        sound = conserved(tokens, steps, accepted)
+        told = sound or (not every_step and steps + accepted <= tokens)
+        found[sample.prompt] = PromptResult(
+            prompt=sample.prompt,
+            kind=sample.kind,
+            tokens=before.tokens + tokens,
+            seconds=before.seconds + sample.predicted_ms / 1000.0,
+            drafted=before.drafted + (sample.drafted or 0),
+            accepted=before.accepted + accepted,
+            steps=before.steps + (steps if sound else 0),
+            accepted_per_position=_added(before.accepted_per_position, sample.accepted_per_position if told else ()),
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def conserved(tokens: int, steps: int, accepted: int) -> bool:
+    """Whether counters fit together, with a draft in every step: a step emits what was accepted and one token more
+    (llama.cpp #25682)."""
+    return not steps or abs(tokens - steps - accepted) <= 2 + 0.02 * tokens
+
+
+def results_of(
+    objective: Objective, measured: MeasuredBoot, *, every_step: bool = True
+) -> tuple[tuple[PromptResult, ...], float | None]:
+    """What a tuner is told: the prompts with the objective's times, and what drafting cost, where that is a time.
+
+    Joules need a driver that tells them; a boot for which it did not has no results.
+    """
+    plain = plain_results(measured.samples, every_step=every_step)
+    if objective is Objective.DECODE:
+        return plain, measured.draft_s
+    if objective is Objective.PER_WATT:
+        watts = measured.seen.watts
+        return (tuple(replace(result, seconds=result.seconds * watts) for result in plain) if watts else ()), None
+    whole: dict[str, float] = {}
+    for sample in measured.samples:
+        if not sample.failed and sample.latency_s is not None:
+            whole[sample.prompt] = whole.get(sample.prompt, 0.0) + sample.latency_s
+    return tuple(
+        replace(result, seconds=whole.get(result.prompt, result.seconds)) for result in plain
+    ), measured.draft_s
+
+
+def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None) -> WorkloadShares:
+    """Shares of the classes that there are prompts of; all alike where none are given."""
+    known = list(dict.fromkeys(kinds))
+    given = {kind: (shares or {}).get(kind, 0.0) for kind in known} if shares else dict.fromkeys(known, 1.0)
+    total = sum(given.values())
+    if total <= 0:
+        given, total = dict.fromkeys(known, 1.0), float(len(known))
+    return WorkloadShares(tuple((kind, given[kind] / total) for kind in known))
+
+
+def _added(sequence: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    length = max(len(sequence), len(other))
+    padded = [(*row, *[0] * (length - len(row))) for row in (sequence, other)]
+    return tuple(a + b for a, b in zip(*padded, strict=True))

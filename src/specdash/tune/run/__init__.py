@@ -1,0 +1,1 @@
+"""A run of the tuner on a real service: planning, booting, measuring, reporting."""

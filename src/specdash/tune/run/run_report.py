@@ -1,0 +1,261 @@
+"""The report of a run, from its files: report.json, report.md and speeds.svg. Holds no text of any prompt or answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.errors import InputError, NotWrittenError
+from specdash.export.charts_svg import FigureRow, Rows, draw_rows
+from specdash.system import files
+from specdash.system.stats import mean, median, nearest_rank
+from specdash.system.text import UNKNOWN, markdown_table, number, percent, seconds, significant, timestamp
+from specdash.system.text import gain as gain_text
+from specdash.tune.model.gains import boot_noise, gains
+from specdash.tune.model.problem import BootResult, is_of_the_tail, unit_of
+from specdash.tune.run.status import SAMPLES, SCHEMA, by_class, excluded_points, read_run, read_setup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from specdash.tune.model.gains import Gain
+    from specdash.tune.model.problem import Point, PromptResult
+    from specdash.tune.run.status import Boot, ClassFigures, RunFiles, TuneRun
+
+_OUT = "out by a limit"
+JSON, MARKDOWN, PLOT = "report.json", "report.md", "speeds.svg"
+
+
+def write_report(record: RunFiles) -> None:
+    """Write all three. Raises `NotWrittenError`; does nothing where nothing was begun."""
+    directory = record.directory
+    run = read_run(directory)
+    if run is None:
+        return
+    told = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
+    texts = {JSON: json.dumps(as_json(run, told, directory), indent=1), MARKDOWN: markdown(run, told, directory)}
+    if any(boot.speed for boot in run.boots):
+        texts[PLOT] = draw_rows(plot(run))
+    for name, text in texts.items():
+        with files.writing(directory / name, NotWrittenError):
+            files.replace(directory / name, text.encode())
+
+
+def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[str, Any]:
+    """Everything that was measured, and what came of it."""
+    fingerprint: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    with contextlib.suppress(InputError):
+        setup = read_setup(directory)
+        # A setting's digest tells a guesser its value.
+        fingerprint = {name: text for name, text in setup.fingerprint.items() if not name.startswith("setting ")}
+        options = dict(setup.options)
+    slowest = latencies_p95(directory)
+    return {
+        "schema": SCHEMA,
+        "state": str(run.state),
+        "at": run.head.at,
+        "plan": asdict(run.plan),
+        "options": options,
+        "measured_on": fingerprint,
+        "boots": [
+            {
+                **asdict(boot),
+                "against_the_start": None if gain is None else asdict(gain),
+                "classes": {kind: asdict(row) for kind, row in by_class(boot.result.prompts).items()},
+                "latency_p95_s": slowest.get(boot.number),
+            }
+            for boot, gain in zip(run.boots, told, strict=True)
+        ],
+        "discarded": discarded(directory),
+        "measured_gain": _chosen_gain(run),
+        "boot_noise": boot_noise([boot.result for boot in run.boots], run.plan.workload),
+        "end": None if run.end is None else asdict(run.end),
+    }
+
+
+def _chosen_gain(run: TuneRun) -> dict[str, float | None] | None:
+    outcome = run.end.outcome if run.end is not None else None
+    told = measured_gain(run, outcome.chosen) if outcome is not None else None
+    return None if told is None else asdict(told)
+
+
+def measured_gain(run: TuneRun, point: Point) -> Gain | None:
+    """What a point gains over the start by its own boots alone, all of them together; None where there is none.
+
+    The tuner's figure takes in what all other boots say of it; this one takes in nothing but measured times.
+    """
+    start = run.plan.start
+    own = [boot.result for boot in run.boots if boot.result.point == point and not boot.result.failure]
+    if point == start or not own:
+        return None
+    if is_of_the_tail(run.plan.workload):
+        from specdash.tune.model.race import tail_gain
+
+        at_start = [boot.result for boot in run.boots if boot.result.point == start and not boot.result.failure]
+        return tail_gain(at_start, own, boot_noise([boot.result for boot in run.boots], run.plan.workload))
+    sums: dict[str, PromptResult] = {}
+    for prompt_result in (prompt for result in own for prompt in result.prompts):
+        held = sums.get(prompt_result.prompt)
+        sums[prompt_result.prompt] = prompt_result if held is None else replace(
+            held, tokens=held.tokens + prompt_result.tokens, seconds=held.seconds + prompt_result.seconds
+        )  # fmt: skip
+    others = [boot.result for boot in run.boots if boot.result.point == start]
+    return gains([*others, BootResult(point, tuple(sums.values()))], start, run.plan.workload)[-1]
+
+
+def discarded(directory: Path) -> list[dict[str, Any]]:
+    """Boots that did not count, and why."""
+    kept = _kept(directory)
+    return [{"boot": told.get("boot"), "why": told["discarded"]} for told in kept if told.get("discarded")]
+
+
+def latencies_p95(directory: Path) -> dict[int, float]:
+    """The 95th percentile of the latencies of each boot, in seconds."""
+    found: dict[int, float] = {}
+    for told in _kept(directory):
+        rows = told.get("samples") if not told.get("discarded") else None
+        with contextlib.suppress(TypeError, KeyError, AttributeError):
+            taken = sorted(row["done_s"] - row["intended_s"] for row in rows or () if not row["error"])
+            if taken:
+                found[int(told["boot"])] = nearest_rank(taken, 0.95)
+    return found
+
+
+def _kept(directory: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (directory / SAMPLES).read_bytes().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            told = json.loads(line)
+            if isinstance(told, dict):
+                found.append(told)
+    return found
+
+
+def plot(run: TuneRun) -> Rows:
+    """The points' speeds in the order in which they came, with a tick for each boot, and a line at the start's."""
+    speeds: dict[str, list[float]] = {}
+    for boot in run.boots:
+        if boot.speed is not None:
+            speeds.setdefault(boot.result.point.name, []).append(boot.speed)
+    chosen = run.end.outcome.chosen.name if run.end is not None and run.end.outcome is not None else None
+    out = {point.name for point in excluded_points(run.boots)}
+    rows = [
+        FigureRow(name, mean(found), ticks=tuple(found), is_best=name == chosen, note=_OUT if name in out else "")
+        for name, found in speeds.items()
+    ]
+    reference = mean(speeds.get(run.plan.start.name, ()))
+    return Rows(
+        f"Tuning for {run.plan.objective}",
+        unit_of(run.plan.objective),
+        tuple(rows),
+        reference=reference,
+        reference_words="the start",
+        best_words="chosen",
+    )
+
+
+def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
+    """The report for people."""
+    plan = run.plan
+    when = timestamp(run.head.at, seconds=False, utc=True)
+    lines = [f"# Tuning {plan.service}, {when}", "", *_conclusion(run), ""]
+    shares = ", ".join(f"{kind} {percent(share)}" for kind, share in plan.workload.shares if share)
+    lines += [
+        f"- objective: {plan.objective}; a change is worth it from {percent(plan.least_gain)} on",
+        f"- workload: {plan.workload_words} ({shares}); {plan.prompts} prompts in every boot",
+        *(f"- limit: {limit}" for limit in plan.limits),
+        f"- {plan.points} points to choose from, {len(run.boots)} of {plan.budget.restarts} restarts used",
+        *(f"- note: {note}" for note in plan.notes),
+        "",
+    ]
+    if run.boots:
+        lines += [_table(run.boots, told, plan.start, latencies_p95(directory)), ""]
+        lines += [*_by_class(run.boots), ""]
+    if any(boot.speed for boot in run.boots):
+        lines += [f"![speeds]({PLOT})", ""]
+    noise = boot_noise([boot.result for boot in run.boots], plan.workload)
+    if noise is not None:
+        lines.append(f"The same settings differ by {percent(noise, 2)} (standard deviation) from boot to boot.")
+    thrown = discarded(directory)
+    lines += [f"- discarded, boot {entry['boot']}: {entry['why']}" for entry in thrown]
+    away = [boot.downtime_s for boot in run.boots if boot.downtime_s is not None]
+    if away:
+        lines.append(
+            f"The engine was away for {number(median(away), 2)} s in a restart (median), {sum(away):.1f} s in all."
+        )
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _conclusion(run: TuneRun) -> list[str]:
+    end = run.end
+    if end is None:
+        return [f"**{run.state}**: there is no result yet."]
+    outcome = end.outcome
+    lines = []
+    if end.error:
+        lines.append(f"**Failed**: {end.error}")
+    elif outcome is not None and outcome.improved:
+        lines.append(f"**Better: {outcome.chosen.name}**, {gain_text(outcome.gain, outcome.low, outcome.high)}.")
+        told = measured_gain(run, outcome.chosen)
+        if told is not None:
+            lines.append(f"By its own boots alone: {gain_text(told.gain, told.low, told.high)}.")
+        lines += ["", "```", *(f"{key}={value}" for key, value in end.settings), "```"]
+    elif end.ending == "finished":
+        lines.append(f"**No improvement found**: {run.plan.start.name} stays.")
+        if outcome is not None and outcome.gain:
+            lines.append(f"The best other point: {gain_text(outcome.gain, outcome.low, outcome.high)}.")
+    else:
+        lines.append("**Stopped**: nothing is recommended.")
+    if outcome is not None and outcome.why:
+        lines.append(f"Because: {outcome.why}.")
+    if end.texts:
+        lines.append(f"Texts at temperature 0: {end.texts}.")
+    lines.append(f"In force: {end.in_force or 'unknown'}.")
+    return lines
+
+
+def _table(boots: Sequence[Boot], told: Sequence[Gain | None], start: object, slowest: Mapping[int, float]) -> str:
+    rows = [("boot", "point", "for", "speed", "against the start", "TTFT", "latency p95", "")]
+    for boot, gain in zip(boots, told, strict=True):
+        beside = "the start" if boot.result.point == start else UNKNOWN
+        if gain is not None:
+            beside = gain_text(gain.gain, gain.low, gain.high)
+        ttft, p95 = seconds(boot.result.ttft_s, ms=True, narrow=True), number(slowest.get(boot.number), 2, "s")
+        speed = significant(boot.speed, 4)
+        rows.append(
+            (str(boot.number), boot.result.point.name, str(boot.stage), speed, beside, ttft, p95, _remark(boot))
+        )
+    return markdown_table(rows)
+
+
+def _remark(boot: Boot) -> str:
+    """What became of a boot, else why it was made."""
+    if boot.excluded:
+        return f"{_OUT}: {boot.excluded}"
+    return boot.result.failure or (f"this once: {boot.broke}; {boot.why}" if boot.broke else boot.why)
+
+
+def _by_class(boots: Sequence[Boot]) -> list[str]:
+    kinds = list(dict.fromkeys(prompt.kind for boot in boots for prompt in boot.result.prompts))
+    if not kinds:
+        return []
+    rows = [["boot", *kinds]]
+    for boot in boots:
+        found = by_class(boot.result.prompts)
+        rows.append([f"{boot.number} {boot.result.point.name}", *(_class_cell(found.get(kind)) for kind in kinds)])
+    return ["Speed and acceptance by class:", "", markdown_table(rows)]
+
+
+def _class_cell(figures: ClassFigures | None) -> str:
+    if figures is None or figures.speed is None:
+        return UNKNOWN
+    acceptance = figures.acceptance
+    return significant(figures.speed, 4) + ("" if acceptance is None else f", {percent(acceptance)}")

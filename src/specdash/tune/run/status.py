@@ -1,0 +1,553 @@
+"""A run of `specdash tune` as everybody sees it: what it is to do, what it measured, what it does now, how it ended.
+
+A run has a directory of its own, `paths.tune_runs_dir()/<UTC time>/`, mode 0700, with no secrets in it:
+
+* `run.jsonl`: one `RunHead`, then a `Boot` for each start of the engine, at last a `RunEnd`; a run that is taken up
+  again adds another head. Appended to, a whole line at a time; each is one JSON object whose `event` is `head`, `boot`
+  or `end`.
+* `now.json`: `CurrentStep`, what is going on; replaced as a whole, about once a second.
+* `log`: what the process prints when it has no terminal.
+
+Times are Unix times in seconds, durations seconds, speeds tokens per second; gains and their intervals are shares (0.1
+is 10 % faster). None is unknown, never zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from specdash.core.errors import InputError, NotWrittenError
+from specdash.core.paths import tune_runs_dir
+from specdash.core.records import read
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.stats import share
+from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOutcome, WorkloadShares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from specdash.bench.load.samples import WorkloadPrompt
+    from specdash.tune.model.problem import PromptResult
+    from specdash.tune.run.measuring import MeasuredBoot
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a run is made of, in seconds (`tune.run.measuring`)."""
+
+    boot_s: float
+    """The start and the measurement of one boot that counts."""
+    wait_s: float = 0.0
+    """What it waits for, and what is discarded, on average."""
+    check_s: float = 0.0
+    """Comparing the texts, where it comes to that."""
+    restore_s: float = 0.0
+
+
+Settings = tuple[tuple[str, str], ...]
+"""Keys of the env file with their values, the empty one unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One key that is tuned."""
+
+    key: str
+    values: str
+    """In words: `1 to 16`, `0, 0.5, 0.75`."""
+    now: str | None = None
+    """What it is at the start, None where it is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What is to be tuned, before anything is touched."""
+
+    service: str
+    url: str = ""
+    start: Point = field(default_factory=Point)
+    knobs: tuple[Knob, ...] = ()
+    points: int = 0
+    """How many configurations there are to choose from."""
+    budget: Budget = field(default_factory=Budget)
+    least_gain: float = 0.02
+    objective: str = "decode tok/s"
+    limits: tuple[str, ...] = ()
+    """What a choice must keep, one line each: `TTFT at most 5 % above the start's`."""
+    workload: WorkloadShares = field(default_factory=lambda: WorkloadShares(()))
+    workload_words: str = ""
+    """Where it comes from: `live traffic of the last 24 h`, `prompts/coding.jsonl`."""
+    prompts: int = 0
+    """Measured in every boot."""
+    eta_s: float | None = None
+    forecast: Forecast | None = None
+    """Of which `eta_s` is made; None where nobody knows how fast the engine is."""
+    downtime_s: float | None = None
+    """For how long, in all, clients wait or find no engine."""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    """Why there is nothing to tune; empty when it can begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """A run, or what goes on with one that was cut short: who does it."""
+
+    plan: RunPlan
+    at: float
+    pid: int
+    pid_started: float
+    """Creation time of the process, by which a reused pid is told from it."""
+    command: str = "specdash tune"
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """One boot that ended, also one that failed."""
+
+    number: int
+    """From 1."""
+    stage: Stage
+    why: str
+    result: BootResult
+    at: float
+    seconds: float | None = None
+    """Of its start and its measurement."""
+    waited_s: float | None = None
+    """Before that: for others, and for boots of the same that were discarded."""
+    downtime_s: float | None = None
+    broke: str = ""
+    """Which soft limit this boot broke, also where most boots of its point keep it (`tune.run.measuring`)."""
+    excluded: str = ""
+    """Which limit rules this point out with this boot; it was measured, and its figures are kept."""
+    settings: Settings = ()
+    speed: float | None = None
+    """On the workload (`problem.mixture_speed`)."""
+    gain: float | None = None
+    """Of the choice that the tuner would have made then, over the start, with its 95 % interval; of this boot against
+    the start see `tune.gains`."""
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """One class of prompts, of one boot or several: tokens in all, tokens per second, the share of drafts that was
+    accepted, and tokens a verification step."""
+
+    tokens: int
+    speed: float | None
+    acceptance: float | None
+    mean_accepted_length: float | None
+
+
+def by_class(prompts: Iterable[PromptResult]) -> dict[str, ClassFigures]:
+    """The figures of each class, in the order in which they were measured."""
+    kinds: dict[str, list[PromptResult]] = {}
+    for prompt in prompts:
+        kinds.setdefault(prompt.kind, []).append(prompt)
+    figures = {}
+    for kind, own in kinds.items():
+        tokens, seconds, steps = (sum(getattr(row, name) for row in own) for name in ("tokens", "seconds", "steps"))
+        drafted, accepted = sum(row.drafted for row in own), sum(row.accepted for row in own)
+        speed = tokens / seconds if tokens and seconds > 0 else None
+        length = 1 + accepted / steps if steps else None
+        figures[kind] = ClassFigures(tokens, speed, share(accepted, drafted), length)
+    return figures
+
+
+def excluded_points(boots: Sequence[Boot]) -> dict[Point, str]:
+    """The points that a limit rules out, and which."""
+    return {boot.result.point: boot.excluded for boot in boots if boot.excluded}
+
+
+def exclusion_words(boots: Sequence[Boot]) -> str:
+    """What limits took out of the choice, each point with its fastest speed; empty where that is nothing."""
+    found = []
+    for point, limit in excluded_points(boots).items():
+        speeds = [boot.speed for boot in boots if boot.result.point == point and boot.speed is not None]
+        found.append(f"{point.name}{f', {max(speeds):.4g}' if speeds else ''} ({limit})")
+    return f"ruled out by a limit: {'; '.join(found)}" if found else ""
+
+
+class TuneStep(StrEnum):
+    """What is done now."""
+
+    PLAN = "planning"
+    WAIT = "waiting for quiet"
+    RESTART = "restarting"
+    WARM_UP = "warming up"
+    MEASURE = "measuring"
+    THINK = "choosing the next point"
+    VERIFY = "verifying the texts"
+    RESTORE = "putting back"
+    COMMIT = "applying the choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What the model believes to be the best so far; a belief, confirmed by nothing."""
+
+    point: Point
+    speed: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentStep:
+    """What is going on."""
+
+    at: float
+    step: TuneStep
+    number: int | None = None
+    """The boot it is about."""
+    stage: Stage | None = None
+    point: Point | None = None
+    why: str = ""
+    since: float | None = None
+    """When this boot began."""
+    done: int | None = None
+    total: int | None = None
+    """Requests of this boot."""
+    detail: str = ""
+    held: int | None = None
+    """Requests that wait at the proxy for the engine."""
+    queued: int | None = None
+    """Requests of users that wait for a slot."""
+    guess: Guess | None = None
+    left_s: float | None = None
+    stopping: bool = False
+
+
+class Ending(StrEnum):
+    """How a run came to its end."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """Somebody ended it; the original was put back."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run."""
+
+    at: float
+    ending: Ending
+    outcome: TuneOutcome | None = None
+    settings: Settings = ()
+    """The chosen ones; those of the start where nothing better was found."""
+    in_force: str = ""
+    """What the service runs now, in words: `the original`, `the chosen settings`."""
+    restored: bool | None = None
+    """Whether the service is known to run what it ran before, or what was chosen."""
+    texts: str = ""
+    """Whether outputs at temperature 0 stayed the same, in words."""
+    error: str = ""
+    """One line, where it failed."""
+    report: str = ""
+    """Path of report.md, empty where there is none."""
+
+
+class RunState(StrEnum):
+    """How a run stands."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CUT_SHORT = "cut short"
+    """Its process is gone, and it had not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRun:
+    """Everything there is to know of a run. `alive`: its process is there."""
+
+    directory: str
+    head: RunHead
+    boots: tuple[Boot, ...] = ()
+    now: CurrentStep | None = None
+    end: RunEnd | None = None
+    alive: bool = False
+    heads: int = 1
+    """Above 1: it was taken up again."""
+
+    @property
+    def plan(self) -> RunPlan:
+        """What it is to do."""
+        return self.head.plan
+
+    @property
+    def state(self) -> RunState:
+        """How it stands."""
+        if self.end is not None:
+            return RunState(str(self.end.ending))
+        if not self.alive:
+            return RunState.CUT_SHORT
+        return RunState.STOPPING if self.now is not None and self.now.stopping else RunState.RUNNING
+
+    @property
+    def restarts(self) -> int:
+        """Boots that were spent, the present one not."""
+        return len(self.boots)
+
+
+# Reading and writing the files of a run, by whatever process, while another one writes them.
+
+
+T = TypeVar("T")
+RUN, NOW, LOG = "run.jsonl", "now.json", "log"
+MAX_BYTES = 64 * 1024 * 1024
+"""Of a larger file only the beginning is read."""
+_EVENTS: dict[str, type[RunHead | Boot | RunEnd]] = {"head": RunHead, "boot": Boot, "end": RunEnd}
+
+
+class RunFiles:
+    """The files of one run, for the process that does it. Every method raises `NotWrittenError`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        with files.writing(directory, NotWrittenError):
+            files.make_directories(directory)
+            files.sweep(directory)
+
+    def add(self, event: RunHead | Boot | RunEnd) -> None:
+        """Append one line, and be sure that it is on the disk."""
+        name = next(name for name, kind in _EVENTS.items() if isinstance(event, kind))
+        path = self.directory / RUN
+        with files.writing(path, NotWrittenError):
+            files.append_line(path, encode({"event": name, **asdict(event)}))
+
+    def tell(self, now: CurrentStep) -> None:
+        """Replace what is going on."""
+        path = self.directory / NOW
+        with files.writing(path, NotWrittenError):
+            files.replace(path, encode(asdict(now)))
+
+
+def read_run(directory: Path) -> TuneRun | None:
+    """The run of a directory, None where there is none to be read. What cannot be read is passed over."""
+    heads: list[RunHead] = []
+    boots: dict[int, Boot] = {}
+    end: RunEnd | None = None
+    for line in _read(directory / RUN).split(b"\n"):
+        event = read_line(line)
+        if isinstance(event, RunHead):
+            heads.append(event)
+            end = None
+        elif isinstance(event, Boot):
+            boots[event.number] = event
+        elif isinstance(event, RunEnd):
+            end = event
+    if not heads:
+        return None
+    head = heads[-1]
+    told = decode(CurrentStep, _object(_read(directory / NOW)))
+    now = told if told is not None and told.at >= head.at and end is None else None
+    # The screens look at runs, too, and psutil is not for them.
+    from specdash.system.processes import same_process
+
+    alive = end is None and same_process(head.pid, head.pid_started)
+    ordered = tuple(boots[number] for number in sorted(boots))
+    return TuneRun(str(directory), head, ordered, now, end, alive, len(heads))
+
+
+def read_line(line: bytes) -> RunHead | Boot | RunEnd | None:
+    """The event of one line, None for what is none."""
+    data = _object(line) if line.strip() else None
+    kind = _EVENTS.get(str(data.get("event"))) if data is not None else None
+    return decode(kind, data) if kind is not None else None
+
+
+def run_directories(env: Mapping[str, str] = os.environ) -> list[Path]:
+    """Those of all runs, the newest last."""
+    try:
+        return sorted(path for path in tune_runs_dir(env).iterdir() if (path / RUN).is_file())
+    except OSError:
+        return []
+
+
+def newest_run(env: Mapping[str, str] = os.environ) -> TuneRun | None:
+    """The run that was begun last; one that is alive comes before those that are not."""
+    newest: TuneRun | None = None
+    for directory in reversed(run_directories(env)[-5:]):
+        run = read_run(directory)
+        if run is not None and run.alive:
+            return run
+        newest = newest or run
+    return newest
+
+
+def encode(data: Mapping[str, Any]) -> bytes:
+    """One line of JSON."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def decode(kind: type[T], data: Any) -> T | None:
+    """A dataclass from a JSON object; None when that is no such thing. Unknown keys are passed over."""
+    try:
+        return read(kind, data)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError:
+        return b""
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+# What a run of the tuner is about, so that it can be taken up again only where it still is about the same.
+#
+# Beside the files above: `setup.json`, the options and the fingerprint, written before the first restart;
+# and `samples.jsonl`, every request that was measured, those of discarded boots too. No secrets: settings are in the
+# fingerprint as digests, prompts by a digest of them all.
+
+
+SCHEMA = "specdash.tune/1"
+SETUP, SAMPLES = "setup.json", "samples.jsonl"
+_HEAD_BYTES = 1 << 20
+_DIGITS = 16
+Fingerprint = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Options as the command line has them, and what they met."""
+
+    options: Mapping[str, Any]
+    fingerprint: Fingerprint
+
+
+class TuneRunRecord(RunFiles):
+    """The files of one run, requests included."""
+
+    def write_setup(self, setup: Setup) -> None:
+        """Raises `NotWrittenError`."""
+        path = self.directory / SETUP
+        text = json.dumps({"schema": SCHEMA, "options": dict(setup.options), "fingerprint": setup.fingerprint})
+        with files.writing(path, NotWrittenError):
+            files.replace(path, text.encode())
+
+    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
+        """Append a boot's requests. Raises `NotWrittenError`."""
+        path = self.directory / SAMPLES
+        told = {
+            "boot": number,
+            "discarded": discarded,
+            "warnings": sorted(measured.warnings),
+            "notes": measured.notes,
+            "problem": measured.problem,
+            "seen": asdict(measured.seen),
+            "samples": [asdict(sample) for sample in measured.samples],
+        }
+        with files.writing(path, NotWrittenError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "ab") as file:  # noqa: PTH123 - the descriptor has the mode
+                file.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
+
+
+def read_setup(directory: Path) -> Setup:
+    """Raises `InputError` for a directory of no run, or of another version."""
+    path = directory / SETUP
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["schema"] != SCHEMA:
+            raise InputError(f"{path}: {told['schema']}, where this version of specdash writes {SCHEMA}; begin anew")
+        return Setup(dict(told["options"]), {str(key): str(value) for key, value in told["fingerprint"].items()})
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; name the directory of a run of `specdash tune`") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} is damaged; begin anew") from None
+
+
+def known_warnings(directory: Path, boots: Iterable[int]) -> frozenset[str] | None:
+    """Classes of warnings of these boots; None where none of them was kept."""
+    wanted, found = set(boots), None
+    try:
+        lines = (directory / SAMPLES).read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and told.get("boot") in wanted and not told.get("discarded"):
+            found = (found or frozenset()) | {str(entry) for entry in told.get("warnings", ())}
+    return found
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, one line each."""
+    lines = []
+    for name in sorted({**before, **now}):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if name.startswith("setting "):
+            said = "was added" if old is None else "was removed" if new is None else "was changed"
+            lines.append(f"{name.removeprefix('setting ')} {said}")
+        else:
+            lines.append(f"{name}: {old or 'none'} then, {new or 'none'} now")
+    return lines
+
+
+def fingerprint(
+    values: Mapping[str, str],
+    *,
+    engine: str,
+    gpus: Sequence[str],
+    prompts: Sequence[WorkloadPrompt],
+    files: Mapping[str, str | None],
+    more: Mapping[str, object],
+) -> Fingerprint:
+    """What results depend on: every setting (as digests), model files, engine, GPUs with their power limits, prompts,
+    and `more`."""
+    found = {f"setting {key}": _digest(value.encode()) for key, value in values.items()}
+    found |= {name: file_words(path) for name, path in files.items() if path is not None}
+    found |= {"engine": engine, "GPUs": "; ".join(gpus), "prompts": prompts_digest(prompts)}
+    found |= {"cores": str(os.cpu_count() or 0)}
+    return {**found, **{name: str(value) for name, value in more.items()}}
+
+
+def prompts_digest(prompts: Iterable[WorkloadPrompt]) -> str:
+    """Of everything that is asked."""
+    text = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True, default=str)
+    return _digest(text.encode())
+
+
+def file_words(path: str) -> str:
+    """A large file by its name, size and beginning: hashing all of it would take longer than loading it."""
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as opened:
+            return f"{file.name}, {file.stat().st_size} bytes, {_digest(opened.read(_HEAD_BYTES))}"
+    except OSError:
+        return f"{file.name}, unreadable"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]

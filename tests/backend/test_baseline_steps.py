@@ -1,0 +1,149 @@
+"""Decode without speculation, measured on a server that speculates: completions of two tokens cannot draft."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.backend.baseline import BaselineEffort, MeasuredServer, StepTimes, measure_steps, step_of
+from specdash.core.errors import InputError, RefusedError
+from specdash.core.records import Baseline, BaselineMethod
+from support import tiny_models as tiny
+from support.engines import engine_env, running_backend
+from support.start_checks import drafting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.engines import RunningBackend
+
+EFFORT = BaselineEffort((64, 700), (1, 2), rounds=6, limit_s=60.0, widest=1000.0)
+
+
+def times(**more: list[float]) -> StepTimes:
+    """Steps of 10 ms, and of 15 ms with a draft of one token, whose reading takes 2 ms."""
+    given = {"plain": [10.0] * 9, "drafting": [15.0] * 9, "read_one": [11.0] * 9, "read_two": [13.0] * 9, **more}
+    return StepTimes(**given, rounds=9)
+
+
+def test_a_step_of_an_n_gram_type_is_a_decode_step() -> None:
+    found = step_of(times(), reads_along=False)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (10.0, 10.0, 10.0)
+
+
+def test_of_a_draft_model_its_own_pass_is_taken_off_and_the_interval_holds_nothing_and_most_of_it() -> None:
+    found = step_of(times(), reads_along=True)
+    assert found is not None
+    # Drafting a token took 15 - 10 - (13 - 11) = 3 ms.
+    assert found.value == pytest.approx(8.65)
+    assert found.low == pytest.approx(10 - 0.9 * 3, abs=0.05)
+    assert found.high == pytest.approx(10.0, abs=0.05)
+
+
+def test_a_rejected_draft_is_followed_by_a_step_of_its_own() -> None:
+    assert times(drafting=[], rejected=[25.0] * 9).own_token == times().own_token
+
+
+def test_without_any_draft_what_the_draft_model_costs_is_not_known() -> None:
+    found = step_of(times(drafting=[]), reads_along=True)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (10.0, 8.0, 12.0)
+
+
+def test_a_stall_widens_the_interval_and_counts_no_more_than_three_steps() -> None:
+    found = step_of(times(plain=[10.0] * 8 + [5000.0]), reads_along=False)
+    assert found is not None
+    assert found.value == pytest.approx(110 / 9)
+    assert found.high > found.value * 1.2
+
+
+def test_few_steps_tell_nothing() -> None:
+    assert step_of(times(plain=[10.0] * 5), reads_along=False) is None
+
+
+def test_a_record_of_before_the_methods_was_made_without_speculation() -> None:
+    entry = Baseline(1.0, "m.gguf", "b1", 256, 1, 50.0, 49.0, 51.0, 5)
+    old = {key: value for key, value in json.loads(entry.to_json()).items() if key not in ("method", "draft_token_s")}
+    assert Baseline.from_json(json.dumps(old)) == entry
+    assert entry.method is BaselineMethod.WITHOUT
+    assert Baseline.from_json(replace(entry, method=BaselineMethod.TWO_TOKENS).to_json()) != entry
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("types", ["ngram-mod", "draft-simple"])
+def test_each_context_and_concurrency_is_measured_and_every_task_is_named(
+    models: dict[str, Path], types: str, tmp_path: Path
+) -> None:
+    env = drafting(models, LLAMA_SPEC_TYPE=types, LLAMA_PARALLEL="2", LLAMA_START_PROBE="0", **engine_env("xllamacpp"))
+    if types == "ngram-mod":
+        del env["LLAMA_DRAFT_MODEL"]
+    kept: list[Baseline] = []
+    tasks: list[frozenset[int]] = []
+    with running_backend(env, tmp_path) as backend, MeasuredServer(backend.url, engine="e", gpu="g") as server:
+        assert server.speculates
+        report = measure_steps(server, EFFORT, kept.append, on_tasks=tasks.append)
+        assert [(entry.context, entry.concurrency) for entry in kept] == [(64, 1), (64, 2), (700, 1), (700, 2)], report
+        assert {entry.method for entry in kept} == {BaselineMethod.TWO_TOKENS}
+        assert all((entry.draft_token_s is None) is (types == "ngram-mod") for entry in kept)
+        assert {entry.model for entry in kept} == {models["target"].name}
+        assert {slot.task for slot in server.look().slots} <= tasks[-1]
+        counted = [line for line in backend.log.read_text().splitlines() if "n_predict" in line]
+        assert not [line for line in counted if "truncated = 1" in line]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_it_steps_aside_for_requests_of_others_and_refuses_what_no_slot_holds(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    env = drafting(models, LLAMA_START_PROBE="0", **engine_env("xllamacpp"))
+    with running_backend(env, tmp_path) as backend, MeasuredServer(backend.url) as server:
+        with pytest.raises(InputError, match="a slot has"):
+            measure_steps(server, replace(EFFORT, contexts=(8192,)), lambda _: None)
+        stop = threading.Event()
+        asked = threading.Thread(target=endless, args=(backend, stop))
+        asked.start()
+        try:
+            while not any(slot.is_processing for slot in server.look().slots):
+                pass
+            with pytest.raises(RefusedError, match="in use"):
+                measure_steps(server, replace(EFFORT, concurrencies=(1,), idle_s=0.0), lambda _: None)
+        finally:
+            stop.set()
+            asked.join()
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_model_with_recurrent_states_is_refused_because_its_steps_save_them(tmp_path: Path) -> None:
+    env = {
+        "LLAMA_MODEL": str(tiny.write_mamba(tmp_path / "mamba.gguf", layers=3)),
+        "LLAMA_SPEC_TYPE": "ngram-mod",
+        "LLAMA_START_PROBE": "0",
+        **engine_env("xllamacpp"),
+    }
+    with (
+        running_backend(env, tmp_path) as backend,
+        MeasuredServer(backend.url) as server,
+        pytest.raises(RefusedError, match="recurrent states"),
+    ):
+        measure_steps(server, EFFORT, lambda _: None)
+
+
+def endless(backend: RunningBackend, stop: threading.Event) -> None:
+    """A request that is answered until `stop`."""
+    body = json.dumps({"prompt": "one two", "n_predict": 3500, "ignore_eos": True, "stream": True}).encode()
+    while not stop.is_set():
+        with urllib.request.urlopen(urllib.request.Request(backend.url + "/completion", body), timeout=60) as answer:
+            while not stop.is_set() and answer.readline():
+                pass

@@ -1,0 +1,62 @@
+"""The demo's target is the bundled one at the cost of a real model, where there is room for that."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.backend import demo
+from specdash.backend.workload import PAYING, PHASES
+from specdash.llama.gguf import read_facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_has_wide_layers_of_zeros_in_a_file_that_takes_little_room(tmp_path: Path) -> None:
+    target, why = demo.widened_target(tmp_path)
+    made, bundled = read_facts(target.path), read_facts(demo.bundled_model(demo.TARGET_MODEL))
+    assert why == ""
+    assert target.path.parent == tmp_path
+    assert made.number("feed_forward_length") == demo.WIDE_ROWS
+    assert made.block_count == bundled.block_count
+    assert 80_000_000 < made.file_bytes <= demo.WIDE_BYTES
+    assert target.path.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
+
+
+@pytest.mark.parametrize(("short_of", "words"), [("disk", "9 MB left"), ("memory", "9 MB of memory")])
+def test_where_there_is_no_room_the_bundled_one_serves_and_the_reason_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_of: str, words: str
+) -> None:
+    if short_of == "disk":
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9_000_000))
+    else:
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=9_000_000))
+    target, why = demo.widened_target(tmp_path)
+    assert target == demo.bundled_target()
+    assert words in why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_a_reason_too(tmp_path: Path) -> None:
+    target, why = demo.widened_target(tmp_path / "missing")
+    assert target == demo.bundled_target()
+    assert "No such file" in why
+
+
+def test_the_env_file_names_the_target_and_the_draft_length_that_suits_it(tmp_path: Path) -> None:
+    target = demo.DemoTarget(tmp_path / "wide.gguf", 3)
+    text = demo.env_text(port=1, log=tmp_path / "l", spec_types=("draft-simple",), engine="auto", target=target)
+    assert f'LLAMA_MODEL="{target.path}"' in text
+    assert 'LLAMA_DRAFT_MAX="3"' in text
+
+
+def test_a_round_of_traffic_pays_for_45_seconds_before_it_hurts() -> None:
+    names = [phase.name for phase in PHASES]
+    paying = PHASES[: names.index("hot")]
+    assert set(PAYING) == set(names) - {"hot"}
+    assert sum(phase.seconds for phase in paying) >= 45

@@ -1,0 +1,343 @@
+"""`specdash fleet`: every server at once, for people and for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collect.test_fleet import ROUTES
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.cli.servers.fleet import Fleet
+from specdash.core import paths
+from specdash.core.errors import ExitCode
+from specdash.core.readings import Source
+from specdash.core.target import Target
+from specdash.history.store import Store
+from support.bundles import members
+from support.engines import running_backend
+from support.fault_server import FaultServer, drips, free_port, hangs, says
+from support.outside import documented, say
+from support.over_ssh import AGENT, local_ssh, started
+from support.router import running_router
+from support.small_server import complete
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from support.fault_server import Behaviour
+
+CANARY = "sk-canary-of-fleet"
+GPU_THERE = """
+import sys
+from specdash.collect import gpu
+from specdash.core.readings import Gpu, Gpus, Reading, Source
+from specdash.cli.main import entry
+import time
+
+class GpuCollector:
+    def __init__(self, publish, pids):
+        self.publish = publish
+    def step(self, interval_s):
+        value = Gpus((Gpu(0, utilisation=0.75, memory_used_bytes=60, memory_total_bytes=80),))
+        self.publish(Reading.known(Source.GPU, time.monotonic(), value))
+        return 1.0
+
+gpu.GpuCollector = GpuCollector
+sys.exit(entry())
+"""
+"""A specdash on a machine with a GPU, as far as its driver goes."""
+FAR = "0.0.0.0.nip.invalid"
+"""A name that nobody resolves: no server of this machine."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdash.collect.discover.discover", lambda _env: [])
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **urls: str) -> None:
+    """A table for each, with a key."""
+    directory = tmp_path / "config" / "specdash"
+    directory.mkdir(parents=True)
+    tables = (f'[[target]]\nname = "{name}"\nurl = "{url}"\napi_key_env = "FLEET_KEY"\n' for name, url in urls.items())
+    (directory / "config.toml").write_text("".join(tables))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory.parent))
+    monkeypatch.setenv("FLEET_KEY", CANARY)
+
+
+def printed(*words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the rows by name, and everything that was printed."""
+    code, out, err = say("fleet", "--json", *words)
+    rows = documented("fleet", out)["rows"]
+    return code, {row["name"]: row for row in rows}, out + err
+
+
+def test_a_server_behind_ssh_is_a_row_with_its_own_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (ssh,) = local_ssh(tmp_path)
+    monkeypatch.setenv("SPECDASH_SSH", f"command={ssh} program='{AGENT}'")
+    with FaultServer(ROUTES) as near, FaultServer(ROUTES) as far:
+        over = f"ssh://gpu1/{far.url.removeprefix('http://')}"
+        configured(monkeypatch, tmp_path, near=near.url, far=over, lost="ssh://gpu1/127.0.0.1:9")
+        code, rows, _ = printed("--wait", "2")
+    assert code == ExitCode.OK
+    assert rows["far"]["url"] == over
+    assert rows["far"]["state"] == rows["near"]["state"]
+    assert rows["far"]["context_used"] == rows["near"]["context_used"]
+    assert (rows["near"]["state"], rows["lost"]["state"]) == ("live", "down")
+
+
+def test_the_gpus_of_a_server_that_is_asked_from_here_are_those_of_its_gpu_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (ssh,) = local_ssh(tmp_path)
+    there = tmp_path / "specdash-there"
+    there.write_text(f"#!{sys.executable}\n{GPU_THERE}")
+    there.chmod(0o755)
+    monkeypatch.setenv("SPECDASH_SSH", f"command={ssh} program={there}")
+    with FaultServer(ROUTES) as server:
+        configured(monkeypatch, tmp_path, plain=server.url)
+        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
+            for name in ("far", "beside"):
+                tables.write(f'[[target]]\nname = "{name}"\nurl = "{server.url}"\ngpu_host = "ssh://me@gpu1"\n')
+        code, rows, _ = printed()
+        snapshot = documented("snapshot", say("snapshot", "--target", "far", "--json")[1])
+    assert code == ExitCode.OK
+    assert [gpu["utilisation"] for gpu in snapshot["gpu"]] == [0.75]
+    assert {row["state"] for row in rows.values()} == {"live"}
+    for name in ("far", "beside"):
+        assert (rows[name]["gpu_utilisation"], rows[name]["gpu_memory_used_bytes"]) == (0.75, 60)
+    assert rows["plain"]["gpu_utilisation"] is None
+    assert len(started(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (says(401, "{}"), 3, "refuses the key (HTTP 401)"),
+        (says(200, "<html>"), 4, "is no Prometheus"),
+        (says(200, '{"status":"success","data":{"result":[]}}'), 4, "has no figures of `specdash export`"),
+    ],
+)
+def test_a_prometheus_that_is_none_or_knows_nothing_is_said(
+    answer: Behaviour, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_KEY", CANARY)
+    with FaultServer({"/api/v1/query": answer}) as server:
+        found, out, err = say("fleet", "--once", "--prometheus", server.url, "--prometheus-key-env", "PROMETHEUS_KEY")
+    assert (found, out) == (code, "")
+    assert words in err
+    assert CANARY not in err
+
+
+def test_a_dead_a_mute_and_a_dripping_server_are_rows_and_the_others_have_their_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mute = FaultServer(dict.fromkeys(ROUTES, hangs()))
+    dripping = FaultServer(dict.fromkeys(ROUTES, drips(b"HTTP/1.1 200 OK\r\n")))
+    locked = FaultServer(ROUTES | dict.fromkeys(("/props", "/metrics", "/slots"), says(401, f'{{"error":"{CANARY}"}}')))
+    with mute, dripping, locked, FaultServer(ROUTES) as good:
+        gone = f"http://127.0.0.1:{free_port()}"
+        configured(
+            monkeypatch, tmp_path, gone=gone, mute=mute.url, dripping=dripping.url, locked=locked.url, good=good.url
+        )
+        code, rows, text = printed()
+        table = say("fleet", "--once")[1]
+    assert code == ExitCode.OK
+    assert {name: row["answers"] for name, row in rows.items()} == {
+        "gone": False, "mute": False, "dripping": False, "locked": True, "good": True,
+    }  # fmt: skip
+    assert list(rows)[-1] == "good"
+    assert (rows["good"]["state"], rows["good"]["slots"], rows["good"]["slots_busy"]) == ("live", 2, 1)
+    assert rows["locked"]["state"] == "unauthorized"
+    assert (rows["gone"]["decode"]["tokens_per_second"], rows["gone"]["slots"]) == (None, None)
+    assert CANARY not in text + table
+    assert [line.split()[0] for line in table.splitlines()][-1] == "good"
+
+
+def test_groups_of_config_are_rows_with_their_number_and_the_worst_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with FaultServer(ROUTES) as good:
+        configured(monkeypatch, tmp_path, lone=f"http://{FAR}")
+        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
+            for name, url in (("a", good.url), ("b", f"http://127.0.0.1:{free_port()}")):
+                tables.write(f'[[target]]\nname = "{name}"\nurl = "{url}"\ngroup = "prod"\n')
+        _, out, _ = say("fleet", "--json", "--group-by", "group")
+        table = say("fleet", "--once", "--group-by", "group")[1]
+    groups = {group["key"]: group for group in documented("fleet", out)["groups"]}
+    assert set(groups) == {"(none)", "prod"}
+    assert (groups["prod"]["servers"], groups["prod"]["away"]) == (["b", "a"], 1)
+    assert (groups["prod"]["state"], groups["prod"]["slots"], groups["prod"]["slots_busy"]) == ("down", 2, 1)
+    assert "prod ×2" in table
+
+
+def test_where_nobody_answers_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}")
+    assert printed()[0] == ExitCode.UNREACHABLE
+
+
+def test_where_there_is_none_it_is_said_how_to_name_one() -> None:
+    code, out, err = say("fleet", "--once")
+    assert (code, out) == (ExitCode.UNREACHABLE, "")
+    assert 'name = "gpu1"' in err
+
+
+def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("specdash.cli.check.ONCE_S", 2.0)
+    with FaultServer(ROUTES) as good:
+        configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}", good=good.url)
+        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
+            tables.write(f'[[target]]\nname = "far"\nurl = "http://{FAR}"\n')
+        code, out, err = say("check", "--all", "--json")
+        document = documented("check-all", out)
+        table = say("check", "--all")[1]
+        snapshots = say("snapshot", "--all", "--json")
+        text = say("snapshot", "--all")[1]
+    assert code == document["exit_code"] == 2
+    assert [server["name"] for server in document["servers"]] == ["gone", "good", "far"]
+    assert [server["result"]["state"] for server in document["servers"]] == ["down", "live", "down"]
+    assert table.splitlines()[0].startswith("CRITICAL - ")
+    assert "gone: CRITICAL - " in table
+    shown = documented("snapshot-all", snapshots[1])["servers"]
+    assert snapshots[0] == ExitCode.UNREACHABLE
+    assert [(server["name"], server["exit_code"]) for server in shown] == [("gone", 4), ("good", 0), ("far", 4)]
+    assert "== gone" in text
+    assert CANARY not in out + err + table + str(snapshots) + text
+    assert say("check", "--all", "--target", "good")[0] == 3
+    assert say("snapshot", "--all", "--target", "good")[0] == ExitCode.USAGE
+
+
+def test_an_incident_of_all_is_a_bundle_for_each_named_by_it_with_nothing_of_this_machine_for_one_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = tmp_path / "bundles"
+    directory.mkdir()
+    with FaultServer(ROUTES) as good:
+        gone = f"http://127.0.0.1:{free_port()}"
+        configured(monkeypatch, tmp_path, gone=gone, good=good.url, far=f"http://{FAR}")
+        paths.backend_env_file().write_text("LLAMA_CTX_SIZE=4711\n")
+        code, out, err = say("incident", "--all", "--json", "--output", str(directory))
+        hidden = say("incident", "--all", "--anonymise", "--output", str(directory))
+    document = json.loads(out)
+    assert (code, document["schema"]) == (ExitCode.OK, "specdash.incidents/1")
+    bundles = {server["name"]: server["bundle"] for server in document["servers"]}
+    assert list(bundles) == ["gone", "good", "far"]
+    assert [("DOWN" in bundle["state"]) for bundle in bundles.values()] == [True, False, True]
+    assert all(bundle["path"].endswith(f"-{name}.tar.gz") for name, bundle in bundles.items())
+    assert "env/backend.env" in members(Path(bundles["good"]["path"]))
+    assert not {"env/backend.env", "run-records.json"} & members(Path(bundles["far"]["path"])).keys()
+    assert "own machine" in {lack["part"]: lack["why"] for lack in bundles["far"]["missing"]}["env/backend.env"]
+    assert hidden[0] == ExitCode.OK
+    assert sorted(path.name.rpartition("server-")[2] for path in directory.glob("*server-*")) == [
+        f"{number}.tar.gz" for number in (1, 2, 3)
+    ]
+    for path in directory.iterdir():
+        assert not any(CANARY.encode() in data for data in members(path).values())
+    assert CANARY not in out + err + hidden[1] + hidden[2]
+
+
+def test_an_incident_of_all_that_cannot_be_written_says_of_whom_and_ends_with_the_worst(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}")
+    assert say("incident", "--all", "--output", str(tmp_path / "file"))[0] == ExitCode.NOT_WRITTEN
+    assert say("incident", "--all", "--target", "gone")[0] == ExitCode.USAGE
+    state = paths.incidents_dir()
+    state.parent.mkdir(parents=True, exist_ok=True)
+    state.write_text("no directory")
+    code, out, err = say("incident", "--all", "--json")
+    (server,) = json.loads(out)["servers"]
+    assert code == server["exit_code"] == ExitCode.NOT_WRITTEN
+    assert (server["name"], server["bundle"]) == ("gone", None)
+    assert "gone: " in err
+
+
+@pytest.mark.slow
+def test_a_record_of_all_has_each_server_and_one_that_is_dead_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("specdash.cli.record.record.LOOK_S", 0.5)
+    gone = f"http://127.0.0.1:{free_port()}"
+    found: list[Target] = []
+    with FaultServer(ROUTES) as good, FaultServer(ROUTES) as late:
+        configured(monkeypatch, tmp_path, gone=gone, good=good.url, far=f"http://{FAR}")
+        looks = iter(range(100))
+
+        def discover(_env: object) -> list[Target]:
+            """The late one is there at the third look."""
+            if next(looks) == 2:
+                found.append(Target(late.url))
+            return found
+
+        monkeypatch.setattr("specdash.collect.discover.discover", discover)
+        code, out, err = say("record", "--all", "--for", "6s")
+    assert (code, out) == (ExitCode.OK, "")
+    assert f"good: recording {good.url} in " in err
+    assert CANARY not in err
+    with Store(paths.history_file()) as store:
+        seen = {
+            url: [reading.value for _, reading in store.readings(url, 0, 4e9) if reading.source is Source.HEALTH]
+            for url in (gone, good.url, late.url, f"http://{FAR}")
+        }
+    assert all(seen.values())
+    assert {url for url, values in seen.items() if any(values)} == {good.url, late.url}
+    assert say("record", "--all", "--target", "good")[0] == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("words", [("--wait", "1"), ("--json", "--wait", "-1"), ("--json", "--once"), ()])
+def test_what_cannot_be_meant_is_refused(words: tuple[str, ...]) -> None:
+    assert say("fleet", *words)[0] == ExitCode.USAGE
+
+
+def test_a_row_that_nobody_looks_at_is_made_anew_less_often_and_at_once_where_its_state_changes() -> None:
+    with FaultServer(ROUTES) as server, Fleet([Target(server.url, name="a")], (), 0.5, 300.0) as fleet:
+        until(lambda: fleet.rows()[0].state == "live")
+        unseen = fleet.rows(())[0]
+        assert fleet.rows(())[0] is unseen
+        assert fleet.rows({"a"})[0] is not unseen
+        server.close()
+        until(lambda: fleet.rows(())[0].state == "down")
+
+
+@pytest.mark.engine
+def test_two_real_servers_are_two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = {"LLAMA_ENGINE": "xllamacpp", "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)), "LLAMA_CTX_SIZE": "1024"}
+    draft = {"LLAMA_DRAFT_MODEL": str(bundled_model(DRAFT_MODEL)), "LLAMA_SPEC_TYPE": "draft-simple"}
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(running_backend(model | more, tmp_path / name))
+            for name, more in (("plain", {}), ("drafting", draft))
+        )
+        configured(monkeypatch, tmp_path, plain=first.url, drafting=second.url)
+        complete(second.port, "import os\n\ndef walk(path):\n", 64)
+        code, rows, _ = printed("--wait", "2")
+        table = say("fleet", "--once")[1]
+    assert code == ExitCode.OK
+    assert {row["state"] for row in rows.values()} == {"live"}
+    assert rows["plain"]["verdict"] == "not speculating"
+    assert rows["drafting"]["acceptance"] is not None
+    assert rows["drafting"]["decode"]["tokens_per_second"] > 0
+    assert "NOT SPECULATING" in table
+
+
+@pytest.mark.llama_server
+def test_the_models_of_a_real_router_are_rows_and_none_is_loaded_by_looking(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with running_router(tmp_path) as router:
+        router.use("beta")
+        configured(monkeypatch, tmp_path, router=router.url)
+        rows = printed("--wait", "3")[1]
+        assert {name: row["state"] for name, row in rows.items()} == {
+            "router/alpha": "unloaded", "router/beta": "live", "router/broken": "unloaded",
+        }  # fmt: skip
+        assert rows["router/beta"]["slots"]
+        assert router.states()["alpha"] == "unloaded"
+    assert json.dumps(rows)

@@ -1,0 +1,88 @@
+"""The row of a server among many has the figures of its dashboard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from insight.speedup_data import NOW, WALL, baseline, row_of, state
+from specdash.core.readings import Health, HealthStatus, Reading, Source
+from specdash.core.records import Alert, AlertSeverity
+from specdash.insight.fleet import FleetRow, rows_of, worst_first
+from specdash.insight.picture import (
+    AlertsPicture,
+    BackendPicture,
+    BackendState,
+    Picture,
+    RouterModelPicture,
+    RouterPicture,
+    SpeculationViews,
+)
+from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
+
+URL = "http://gpu1:8080"
+
+
+def row(name: str, state: str = BackendState.LIVE, kind: VerdictKind = VerdictKind.PAYS, **fields: Any) -> FleetRow:
+    return replace(FleetRow(name, URL, None, state, verdict=Verdict(kind, kind.upper())), **fields)
+
+
+def test_the_cheap_picture_of_a_row_says_what_the_dashboard_s_says() -> None:
+    watched = state(row_of(20), (baseline(),))
+    watched.apply(Reading.known(Source.HEALTH, NOW - 1, Health(HealthStatus.OK)))
+    dashboard, cheap = (watched.picture(NOW, WALL, 300.0, for_rules=for_rules) for for_rules in (False, True))
+    own = rows_of(cheap, "gpu1")[0]
+    judged = verdict(dashboard)
+    assert judged.is_clear
+    assert own.verdict is not None
+    assert (own.verdict.kind, own.verdict.headline) == (judged.kind, judged.headline)
+    accepted = dashboard.backend.speculation.acceptance
+    assert own.acceptance == (accepted.window if accepted.window.value is not None else accepted.lifetime)
+    assert (own.decode, own.prefill) == (dashboard.backend.decode, dashboard.backend.prefill)
+
+
+def test_the_worst_comes_first_and_names_decide_between_equals() -> None:
+    rows = [
+        row("b-fine"),
+        row("a-fine"),
+        row("restarted", BackendState.RESTARTED),
+        row("warned", warnings=1),
+        row("costs", kind=VerdictKind.COSTS),
+        row("critical", critical=1),
+        row("down", BackendState.DOWN),
+    ]
+    assert [found.name for found in worst_first(rows)] == [
+        "down",
+        "critical",
+        "costs",
+        "warned",
+        "restarted",
+        "a-fine",
+        "b-fine",
+    ]
+
+
+def test_models_of_a_router_are_rows_and_the_one_that_is_looked_at_has_the_figures() -> None:
+    models = (RouterModelPicture("alpha", "loaded", watched=True), RouterModelPicture("beta", "unloaded"))
+    views = SpeculationViews(router=RouterPicture(models))
+    rows = rows_of(Picture(NOW, WALL, 300.0, BackendPicture(URL, BackendState.LIVE), views=views), "gpu1")
+    assert [(found.name, found.state, found.router_model) for found in rows] == [
+        ("gpu1/alpha", "live", None),
+        ("gpu1/beta", "unloaded", "beta"),
+    ]
+
+
+@pytest.mark.parametrize("severity", AlertSeverity)
+def test_alerts_are_counted_by_severity(severity: AlertSeverity) -> None:
+    alert = Alert("rule", "title", severity, "summary", 0.0, 0.0, 0.0)
+    picture = Picture(NOW, WALL, 300.0, BackendPicture(URL), alerts=AlertsPicture((alert,), cause="title: summary"))
+    own = rows_of(picture, "gpu1")[0]
+    counts = {
+        AlertSeverity.CRITICAL: own.critical,
+        AlertSeverity.WARNING: own.warnings,
+        AlertSeverity.NOTICE: own.notices,
+    }
+    assert counts == {each: int(each is severity) for each in AlertSeverity}
+    assert (own.alerts, own.cause) == (1, "title: summary")

@@ -1,0 +1,92 @@
+"""A real sshd on loopback, for this user alone: its own host key, one authorised key, nothing of the machine's own."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.fault_server import free_port
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUIRED = "SPECDASH_REQUIRE_SSHD"
+
+
+class SshServer:
+    """Where it listens, how it is reached, and what its machine calls specdash."""
+
+    def __init__(self, folder: Path, port: int, keygen: str, pid: int) -> None:
+        self.folder, self.port, self.keygen, self.pid = folder, port, keygen, pid
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.config = folder / "ssh_config"
+        self.config.write_text(
+            f"Host far\n HostName 127.0.0.1\n Port {port}\n User {getpass.getuser()}\n IdentityFile {folder}/key\n"
+            f" IdentitiesOnly yes\n UserKnownHostsFile {folder}/known_hosts\n GlobalKnownHostsFile /dev/null\n"
+            " StrictHostKeyChecking yes\n LogLevel ERROR\n"
+        )
+        self.known_hosts = folder / "known_hosts"
+        key = (folder / "host_key.pub").read_text().split()
+        self.known_hosts.write_text(f"[127.0.0.1]:{port} {key[0]} {key[1]}\n")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The user's ssh, with a configuration of its own."""
+        return ("ssh", "-F", str(self.config))
+
+    def program(self, **environment: str) -> str:
+        """specdash there, in a home of its own."""
+        given = {"HOME": str(self.home), **environment}
+        words = " ".join(f"{name}={value}" for name, value in given.items())
+        return f"env {words} {sys.executable} -m specdash"
+
+
+@contextlib.contextmanager
+def ssh_server(folder: Path) -> Iterator[SshServer]:
+    """One that takes the key in `folder`; ended afterwards. Skips the test where there is no sshd, unless CI says that
+    there must be one."""
+    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    keygen = shutil.which("ssh-keygen")
+    if sshd is None or keygen is None or shutil.which("ssh") is None:
+        message = "no OpenSSH server and client here (Debian: openssh-server)"
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    for name in ("host_key", "key"):
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    shutil.copy(folder / "key.pub", folder / "authorized_keys")
+    port = free_port()
+    config = folder / "sshd_config"
+    config.write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
+        "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        "PermitRootLogin prohibit-password\nLogLevel ERROR\n"
+    )
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    with (folder / "sshd.log").open("wb") as log:
+        process = subprocess.Popen([sshd, "-D", "-e", "-f", config], stdout=log, stderr=log)
+    try:
+        until(lambda: _listens(port) or process.poll() is not None)
+        assert process.poll() is None, (folder / "sshd.log").read_text()
+        yield SshServer(folder, port, keygen, process.pid)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,144 @@
+"""Writing whole files: what a killed writer leaves is gone with the next one, what a living writer is at stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdash.system import files
+from support.supervised import zombie
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from specdash.system import files
+print(files.temporary(Path(sys.argv[1]), b"half of it"), flush=True)
+time.sleep(60)
+"""
+
+
+def begun(target: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A writer that has written, and not yet put its version into place; that version."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(target)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    return writer, target.with_name(os.path.basename(writer.stdout.readline().strip()))  # noqa: PTH119
+
+
+def killed(writer: subprocess.Popen[str]) -> None:
+    writer.kill()
+    writer.communicate(timeout=10)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_version(tmp_path: Path) -> None:
+    target = tmp_path / "now.json"
+    writer, draft = begun(target)
+    assert draft.read_bytes() == b"half of it"
+    killed(writer)
+    files.replace(target, b"whole")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"now.json": b"whole"}
+
+
+def test_the_draft_of_a_writer_that_lives_is_left_to_it(tmp_path: Path) -> None:
+    target = tmp_path / "now.json"
+    writer, draft = begun(target)
+    try:
+        files.replace(target, b"whole")
+        files.sweep(tmp_path)
+        assert draft.read_bytes() == b"half of it"
+    finally:
+        killed(writer)
+
+
+def test_only_drafts_of_the_file_itself_go_with_its_next_version_and_all_of_them_with_a_sweep(tmp_path: Path) -> None:
+    writer, other = begun(tmp_path / "other.json")
+    killed(writer)
+    bystander = tmp_path / ".hidden.specdash-new"
+    bystander.write_bytes(b"nobody's")
+    files.replace(tmp_path / "now.json", b"whole")
+    assert other.exists()
+    files.sweep(tmp_path)
+    assert not other.exists()
+    assert bystander.exists()
+
+
+def test_whoever_locks_a_directory_for_one_file_leaves_the_drafts_of_others_alone(tmp_path: Path) -> None:
+    """An apply writes its journal without the lock, where baselines and saved slots are kept with it."""
+    left, own = begun(tmp_path / "baselines.jsonl")
+    killed(left)
+    writer, journal = begun(tmp_path / "apply.journal")
+    try:
+        with files.locked(tmp_path, "baselines.jsonl"):
+            assert not own.exists()
+            assert journal.exists()
+    finally:
+        killed(writer)
+    with files.locked(tmp_path):
+        assert not journal.exists()
+
+
+def test_what_cannot_take_its_place_is_not_left_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "now.json"
+    target.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        files.replace(target, b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["now.json"]
+
+
+def test_names_with_signs_of_patterns_are_names(tmp_path: Path) -> None:
+    target = tmp_path / "a[b]*.json"
+    writer, draft = begun(target)
+    killed(writer)
+    files.replace(target, b"whole")
+    assert not draft.exists()
+
+
+def test_the_draft_of_a_writer_that_ended_and_was_not_reaped_goes_too(tmp_path: Path) -> None:
+    target = tmp_path / "now.json"
+    with zombie() as pid:
+        draft = tmp_path / f".now.json.{pid}-1.specdash-new"
+        draft.write_bytes(b"half of it")
+        files.replace(target, b"whole")
+        assert not draft.exists()
+
+
+def test_a_file_has_the_mode_that_was_asked_for(tmp_path: Path) -> None:
+    for mode in (0o600, 0o644):
+        files.replace(tmp_path / "unit", b"x", mode)
+        assert stat.S_IMODE((tmp_path / "unit").stat().st_mode) == mode
+
+
+def test_what_is_saved_is_in_private_folders_of_its_own(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b" / "note.json"
+    files.save(target, b"whole")
+    assert target.read_bytes() == b"whole"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (target.parent.parent, target.parent)] == [0o700, 0o700]
+
+
+def test_a_line_is_added_behind_one_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    files.append_line(path, b"first")
+    with path.open("ab") as file:
+        file.write(b"cut o")
+    files.append_line(path, b"second")
+    assert path.read_bytes() == b"first\ncut o\nsecond\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_line_that_the_disk_does_not_take_is_an_error() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        files.append_line(Path("/dev/full"), b"first")
+
+
+def test_a_bound_is_kept_when_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert files.read_bounded(path, 5) == b"12345"
+    with pytest.raises(OSError, match="too large") as raised:
+        files.read_bounded(path, 4)
+    assert raised.value.errno == errno.EFBIG

@@ -1,0 +1,91 @@
+"""Whether a process lives: told of real processes that run, are stopped, have ended, and have not been reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from specdash.system import processes
+from support.supervised import zombie
+from support.waiting import until
+
+NOBODY = 2**22 + 5
+"""Above the largest pid that Linux gives."""
+
+
+def test_a_process_that_runs_is_known_by_pid_and_start() -> None:
+    pid, start = os.getpid(), processes.own_start()
+    assert processes.is_alive(pid)
+    assert processes.began(pid) == start
+    assert processes.same_process(pid, start)
+    assert processes.same_process(pid, start + 1.5)
+    assert not processes.same_process(pid, start - 10)
+    assert processes.start_ticks(pid) is not None
+    assert processes.parent(pid) == os.getppid()
+
+
+def test_one_that_was_stopped_lives() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+        try:
+            assert processes.is_alive(process.pid)
+        finally:
+            process.kill()
+
+
+def test_a_zombie_has_ended() -> None:
+    with zombie() as pid:
+        start = processes.began(pid)
+        assert start is not None
+        assert not processes.is_alive(pid)
+        assert not processes.same_process(pid, start)
+        assert processes.start_ticks(pid) is None
+        assert processes.age_s(pid) is None
+
+
+@pytest.mark.parametrize("pid", [NOBODY, -1, 2**70])
+def test_there_is_nothing_to_say_of_nobody(pid: int) -> None:
+    assert not processes.is_alive(pid)
+    assert processes.began(pid) is None
+    assert not processes.same_process(pid, 1.0)
+    assert processes.start_ticks(pid) is processes.age_s(pid) is processes.parent(pid) is None
+    assert processes.name_of(pid) is None
+    assert processes.caught_signals(pid) is None
+    assert processes.family(pid) == []
+
+
+def test_the_age_is_exact_to_a_tenth() -> None:
+    before = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        age, most = processes.age_s(process.pid), time.monotonic() - before
+        process.kill()
+    assert age is not None
+    assert -0.1 <= age <= most + 0.1
+
+
+def test_a_family_is_a_process_and_all_that_it_started() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        until(lambda: len(processes.family(process.pid)) == 2)
+        process.communicate(b"\n", timeout=20)
+
+
+def test_the_handled_signals_are_a_mask() -> None:
+    before = signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
+    try:
+        assert (processes.caught_signals(os.getpid()) or 0) >> (signal.SIGUSR2 - 1) & 1
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_listening_socket_is_its_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert processes.listening_pid(server.getsockname()[1]) == os.getpid()

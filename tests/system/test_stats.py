@@ -1,0 +1,170 @@
+"""Quantiles, means and intervals: the arithmetic that reports, cards and the tuner stand on."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdash.system import stats
+from specdash.system.stats import MOST, RESAMPLES, difference, median_of, quantile, ratio_of
+
+values = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=MOST)
+pairs = st.lists(
+    st.integers(1, 10**6).flatmap(lambda whole: st.tuples(st.integers(0, whole), st.just(whole))),
+    min_size=1,
+    max_size=60,
+)
+
+
+def log_ratio(before: float, after: float) -> float:
+    return math.log(after / before)
+
+
+def points(before: float, after: float) -> float:
+    return after - before
+
+
+@settings(max_examples=60, deadline=None)
+@given(values)
+def test_a_median_is_the_median_and_its_resamples_are_medians_of_the_same_values(sample: list[float]) -> None:
+    found = median_of(sample)
+    assert found.value == pytest.approx(median(sample))
+    assert len(found.resamples) == RESAMPLES
+    assert min(sample) <= min(found.resamples)
+    assert max(found.resamples) <= max(sample)
+    if len(sample) % 2:
+        assert set(found.resamples) <= set(sample)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs)
+def test_a_ratio_is_that_of_the_sums(sample: list[tuple[int, int]]) -> None:
+    found = ratio_of(sample)
+    assert found.value == sum(part for part, _ in sample) / sum(whole for _, whole in sample)
+    shares = [part / whole for part, whole in sample]
+    assert min(shares) - 1e-12 <= min(found.resamples)
+    assert max(found.resamples) <= max(shares) + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(values, values)
+def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
+    row: list[float], other: list[float]
+) -> None:
+    there = difference(median_of(row), median_of(other), log_ratio)
+    back = difference(median_of(other), median_of(row), log_ratio)
+    assert there.low <= there.value <= there.high
+    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs, pairs)
+def test_so_it_is_with_ratios(row: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    there = difference(ratio_of(row), ratio_of(other), points)
+    back = difference(ratio_of(other), ratio_of(row), points)
+    assert there.low <= there.value <= there.high
+    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
+
+
+def test_the_same_samples_give_the_same_interval() -> None:
+    sample = [random.Random(1).lognormvariate(3, 0.2) for _ in range(30)]
+    assert median_of(sample) == median_of(list(reversed(sample)))
+
+
+@pytest.mark.parametrize("count", [12, 13, 30, 101])
+def test_the_shortcut_to_a_resamples_median_is_what_resampling_gives(count: int) -> None:
+    rng = random.Random(count)
+    sample = [rng.lognormvariate(3, 0.5) for _ in range(count)]
+    plain = sorted(median(rng.choices(sample, k=count)) for _ in range(4000))
+    short = sorted(median_of(sample).resamples)
+    spread = quantile(plain, 0.9) - quantile(plain, 0.1)
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+        assert abs(quantile(short, share) - quantile(plain, share)) < 0.25 * spread
+
+
+def test_resamples_of_a_ratio_scatter_as_far_as_theory_says() -> None:
+    rng = random.Random(3)
+    sample = [(rng.randint(0, 100), 100) for _ in range(150)]
+    shares = [part / whole for part, whole in sample]
+    mean = sum(shares) / len(shares)
+    theory = math.sqrt(sum((share - mean) ** 2 for share in shares)) / len(shares)
+    found = ratio_of(sample).resamples
+    spread = math.sqrt(sum((value - mean) ** 2 for value in found) / len(found))
+    assert spread == pytest.approx(theory, rel=0.06)
+
+
+def test_two_samples_alike_are_no_further_apart_than_chance() -> None:
+    sample = [float(value) for value in range(1, 41)]
+    found = difference(median_of(sample), median_of(sample), log_ratio)
+    assert found.value == 0.0
+    assert found.low < -0.1
+    assert found.high > 0.1
+
+
+@given(values, st.floats(0, 1))
+def test_a_quantile_is_numpys(sample: list[float], share: float) -> None:
+    assert quantile(sorted(sample), share) == pytest.approx(float(np.quantile(sample, share)), rel=1e-9)
+    assert stats.quantiles(sample, (share,)) == [quantile(sorted(sample), share)]
+    assert stats.nearest_rank(sorted(sample), share) == np.quantile(sample, share, method="inverted_cdf")
+
+
+@given(values)
+def test_medians_means_and_deviations_are_those_of_the_standard_library(sample: list[float]) -> None:
+    assert stats.median([*sample, None]) == statistics.median(sample)
+    assert stats.mean([None, *sample]) == pytest.approx(statistics.fmean(sample))
+    found = stats.spread(sample)
+    assert found is not None
+    assert found.count == len(sample)
+    assert found.standard_deviation == (pytest.approx(statistics.stdev(sample), abs=1e-9) if len(sample) > 1 else None)
+
+
+def test_of_nothing_nothing_is_known() -> None:
+    assert (stats.median([None]), stats.mean([]), stats.variance([1.0]), stats.spread([])) == (None, None, None, None)
+    assert stats.quantiles([], (0.5,)) == [None]
+    assert stats.ratio([]) is None
+    assert stats.mean_reach([1.0]) is None
+    assert stats.regrouped(1.0, [1.0], max) is None
+    assert stats.pooled_deviation([[1.0], []]) == (None, 0)
+
+
+@given(st.lists(st.lists(st.floats(-100, 100), min_size=2, max_size=6), min_size=1, max_size=5))
+def test_a_pooled_deviation_lies_between_those_of_its_groups(groups: list[list[float]]) -> None:
+    found, freedom = stats.pooled_deviation(groups)
+    alone = [statistics.stdev(group) for group in groups]
+    assert freedom == sum(map(len, groups)) - len(groups)
+    assert found is not None
+    assert min(alone) - 1e-6 <= found <= max(alone) + 1e-6
+
+
+@pytest.mark.parametrize("count", [4, 8, 30])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None:
+    source, by_groups, by_mean, trials = random.Random(count), 0, 0, 200
+    for _ in range(trials):
+        sample = [source.gauss(10, 2) for _ in range(count)]
+        found, reach = stats.regrouped(stats.mean(sample) or 0.0, sample, stats.mean), stats.mean_reach(sample)
+        assert found is not None
+        assert reach is not None
+        by_groups += found.low <= 10 <= found.high
+        by_mean += abs(found.value - 10) <= reach
+    assert by_groups >= 0.86 * trials
+    assert by_mean >= 0.91 * trials
+
+
+@pytest.mark.parametrize(
+    ("freedom", "alpha", "quantile"),
+    [(1, 0.05, 12.706), (2, 0.05, 4.303), (3, 0.05, 3.182), (10, 0.05, 2.228), (1, 0.025, 25.452), (5, 0.01, 4.032)],
+)
+def test_students_quantiles_are_those_of_the_tables(freedom: float, alpha: float, quantile: float) -> None:
+    assert stats.student(freedom, alpha) == pytest.approx(quantile, rel=1e-3)
+
+
+def test_a_share_of_nothing_is_unknown() -> None:
+    assert (stats.share(1, 4), stats.share(0, 4)) == (0.25, 0.0)
+    assert stats.share(1, 0) is stats.share(None, 1) is stats.share(1, None) is None

@@ -1,0 +1,275 @@
+"""How many small faults in a package its tests notice: the mutation score, of a sample drawn with a seed.
+
+`make mutation`. In a copy of the tree, tests are collected and run once, to see which of them reach which line; then
+each mutant gets a process of its own, forked from there, in which one function's code is exchanged. What a test starts
+as a program of its own runs without the mutant, and property tests draw few examples: the score is a lower bound.
+
+Not mutmut, which passes over decorated functions (every property), nor cosmic-ray, which edits the working tree and
+starts pytest anew for each mutant: neither draws a sample, nor picks tests by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, NamedTuple
+
+import coverage
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+QUICK = "not slow and not engine and not llama_server and not tmux and not systemd"
+SUITES = {
+    "insight": (QUICK, ["tests/insight"]),
+    "control/apply": (
+        "not tmux and not systemd",
+        ["tests/control", "tests/cli/test_apply.py", "tests/cli/test_env.py"],
+    ),
+    "proxy/guardrails": (
+        QUICK,
+        ["tests/proxy/guardrails", "tests/proxy/test_pipeline.py", "tests/proxy/test_filters.py"],
+    ),
+}
+"""Marks and tests of each package."""
+
+OPERATORS = (
+    "Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, Is IsNot, IsNot Is, In NotIn, NotIn In, "
+    "Add Sub, Sub Add, Mult Div, Div Mult, FloorDiv Div, Mod Mult, And Or, Or And"
+)
+"""Each operator, and what it is exchanged for."""
+
+SWAPS = {old: new for old, *new in ([getattr(ast, name) for name in row.split()] for row in OPERATORS.split(","))}
+
+
+class Mutant(NamedTuple):
+    """One fault: the `choice`-th change of the `number`-th node of the module's syntax."""
+
+    path: Path
+    function: str
+    number: int
+    choice: int
+
+
+def changes(node: ast.AST) -> list[tuple[str, object]]:
+    """What may be changed at a node: its field and the new value."""
+    match node:
+        case ast.Compare(ops=[operator]):
+            return [("ops", [swap()]) for swap in SWAPS[type(operator)]]
+        case ast.BinOp(op=operator) | ast.AugAssign(op=operator) | ast.BoolOp(op=operator):
+            return [("op", swap()) for swap in SWAPS.get(type(operator), ())]
+        case ast.UnaryOp(op=ast.Not()):
+            return [("operand", ast.UnaryOp(ast.Not(), node.operand))]
+        case ast.If() | ast.IfExp() if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
+            return [("test", ast.UnaryOp(ast.Not(), node.test))]
+        case ast.Constant(value=bool()):
+            return [("value", not node.value)]
+        case ast.Constant(value=int() | float() as value):
+            return [("value", value + 1)]
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            return [("value", ast.Constant(None))]
+        case ast.Expr(value=ast.Call()):
+            return [("value", ast.Constant(None))]
+    return []
+
+
+def within(node: ast.AST, name: str = "", function: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """All nodes, each with the outermost function whose body it is in; no annotations, decorators or defaults."""
+    yield node, function
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        name = f"{name}.{node.name}".strip(".")
+        function = function or ("" if isinstance(node, ast.ClassDef) else name)
+        children: list[object] = list(node.body)
+    else:
+        fields = [value for field, value in ast.iter_fields(node) if field != "annotation"]
+        children = [item for value in fields for item in (value if isinstance(value, list) else [value])]
+    for child in children:
+        # `strict` of zip is a check on the program itself.
+        if isinstance(child, ast.AST) and not (isinstance(child, ast.keyword) and child.arg == "strict"):
+            yield from within(child, name, function)
+
+
+def mutants(folder: Path) -> list[Mutant]:
+    """All that may be drawn of a package."""
+    return [
+        Mutant(path, function, number, choice)
+        for path in sorted(folder.rglob("*.py"))
+        for number, (node, function) in enumerate(within(ast.parse(path.read_text(encoding="utf-8"))))
+        if function
+        for choice in range(len(changes(node)))
+    ]
+
+
+def planted(mutant: Mutant) -> tuple[list[CodeType], ast.AST, str]:
+    """The code of the module's functions with the fault in it; where it is, and what was changed."""
+    tree = ast.parse(mutant.path.read_text(encoding="utf-8"))
+    node = list(within(tree))[mutant.number][0]
+    before = ast.unparse(node).splitlines()[0]
+    setattr(node, *changes(node)[mutant.choice])
+    after = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
+    codes = [compile(tree, mutant.path, "exec")]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return [code for code in codes if code.co_qualname == mutant.function], node, f"{before}  ->  {after}"
+
+
+def place(code: CodeType) -> tuple[str, str, int]:
+    """What tells one function from all others."""
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+class Runner:
+    """Takes the place of pytest's loop over the tests."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self.options, self.folder = options, ROOT / "src/specdash" / options.package
+        self.data, self.times = work / "coverage", work / "times"
+        self.cpu_s = 0.0
+        self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if watching := coverage.Coverage.current():
+            watching.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if coverage.Coverage.current():
+            before, self.cpu_s = self.cpu_s, time.process_time()
+            with self.times.open("a") as file:
+                file.write(f"{self.cpu_s - before if report.passed else math.inf} {report.nodeid}\n")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        import hypothesis  # pytest rewrites parts of it, so it comes after
+
+        for item in session.items:
+            test = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+            if usual := getattr(test, "_hypothesis_internal_use_settings", None):
+                few = hypothesis.settings(usual, max_examples=min(usual.max_examples, self.options.examples))
+                test._hypothesis_internal_use_settings = few  # type: ignore[union-attr]  # noqa: SLF001
+        gc.unfreeze()  # collecting froze what it made
+        for function in gc.get_objects():
+            if type(function) is FunctionType:
+                self.functions[place(function.__code__)].append(function)
+        gc.freeze()
+        if not session.testsfailed:
+            self.measure(session)
+        return True
+
+    def passed(self, session: pytest.Session, items: list[pytest.Item], cpu_s: int, codes: list[CodeType]) -> bool:
+        """Whether all tests pass in a process of their own, with functions' new code. Endless loops end by CPU time."""
+        if pid := os.fork():
+            return os.waitpid(pid, 0)[1] == 0
+        failed, watch = True, coverage.Coverage(data_file=self.data, source=[str(self.folder)])
+        try:
+            signal.signal(signal.SIGXCPU, lambda *_: pytest.exit("out of CPU time"))
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+            for code in codes:
+                for function in self.functions[place(code)]:
+                    function.__code__ = code
+            if not codes:
+                watch.start()
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if codes and session.testsfailed:
+                    break
+            session._setupstate.teardown_exact(None)  # noqa: SLF001
+            if not codes:
+                watch.stop()
+                watch.save()
+            failed = bool(session.testsfailed)
+        finally:
+            os._exit(failed)
+
+    def measure(self, session: pytest.Session) -> None:
+        """The sample, mutant by mutant, in the order drawn, until the time is up."""
+        if not (self.options.again and self.data.exists()):
+            self.times.write_text("")
+            self.passed(session, session.items, 3600, [])
+        reached, took = coverage.CoverageData(str(self.data)), defaultdict[str, float](float)
+        reached.read()
+        for row in self.times.read_text().splitlines():
+            duration, nodeid = row.split(" ", 1)
+            took[nodeid] += float(duration)
+        everything = mutants(self.folder)
+        drawn = random.Random(self.options.seed).sample(everything, min(self.options.sample, len(everything)))
+        end, count, killed = time.monotonic() + 60 * self.options.minutes, 0, 0
+        for mutant in drawn:
+            codes, node, change = planted(mutant)
+            lines = range(node.lineno, (node.end_lineno or 0) + 1)  # type: ignore[attr-defined]
+            where = f"{mutant.path.relative_to(ROOT)}:{lines[0]}"
+            if time.monotonic() > end or self.options.within not in where:
+                continue
+            tests = reached.contexts_by_lineno(str(mutant.path))
+            names = {name for line in lines for name in tests.get(line, ()) if 0 < took[name] < math.inf}
+            telling = dict.fromkeys(names, 0.0)  # a test that reaches lines of the function that few reach comes first
+            for line in {line for code in codes for *_, line in code.co_lines() if line in tests}:
+                for name in names.intersection(tests[line]):
+                    telling[name] += 1 / len(tests[line])
+            chosen, budget = set[str](), self.options.seconds
+            for name in sorted(names, key=lambda name: -telling[name]):
+                if took[name] <= budget:
+                    chosen.add(name)
+                    budget -= took[name]
+            items = [item for item in session.items if item.nodeid in chosen]
+            caught = bool(items) and not self.passed(
+                session, items, 10 + int(sum(map(took.__getitem__, chosen))), codes
+            )
+            count, killed = count + 1, killed + caught
+            if not caught:
+                report(
+                    f"{where}: {change}  [{mutant.function}; {len(items)} of {len(names)} tests; {killed} of {count}]"
+                )
+        share, spread = killed / count, 1.96**2 / count
+        middle, reach = share + spread / 2, math.sqrt(share * (1 - share) * spread + spread**2 / 4)
+        low, high = (middle - reach) / (1 + spread), (middle + reach) / (1 + spread)  # Wilson's, 95 %
+        score = f"{killed} of {count} mutants killed, {share:.1%} [{low:.1%}, {high:.1%}]"
+        report(f"{self.options.package}: {score}; drawn from {len(everything)} with seed {self.options.seed}")
+
+
+TERMINAL = os.dup(1)
+
+
+def report(line: str) -> None:
+    """To the terminal, past pytest's capture."""
+    os.write(TERMINAL, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Mutation score of a package.")
+    parser.add_argument("package", choices=SUITES)
+    parser.add_argument("--sample", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--minutes", type=float, default=30, help="what was not tried by then is no part of the sample")
+    parser.add_argument("--seconds", type=float, default=10, help="CPU time of the tests for one mutant, at most")
+    parser.add_argument("--examples", type=int, default=25, help="drawn by a property test for one mutant, at most")
+    parser.add_argument("--tests", nargs="+", help="files or folders of tests, instead of the package's own")
+    parser.add_argument("--within", default="", help="only at places (file:line) that have this in them")
+    parser.add_argument("--again", action="store_true", help="which tests reach which line: as the last run saw it")
+    options = parser.parse_args()
+    copy = ROOT / ".cache/mutation/tree"
+    if ROOT.parts[-3:] != copy.parts[-3:]:  # from a copy, so that the work can go on meanwhile
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__"), symlinks=True)
+        os.chdir(copy)
+        environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+        os.execve(sys.executable, [sys.executable, "tools/mutation.py", *sys.argv[1:]], environment)  # noqa: S606
+    marks, paths = SUITES[options.package]
+    work = ROOT.parent / options.package
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mu") as short:  # a socket's path has 107 letters at most
+        arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={short}/t", "-m", marks, *(options.tests or paths)]
+        pytest.main(arguments, plugins=[Runner(options, work)])
