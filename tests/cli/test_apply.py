@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -49,6 +50,18 @@ def test_a_key_to_remove_may_be_written_with_a_dash(word: str, capsys: pytest.Ca
 def test_an_unknown_option_is_no_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["apply", "-x", "LLAMA_DRAFT_MAX=4"]) == ExitCode.USAGE
     assert "unrecognized arguments: -x" in capsys.readouterr().err
+
+
+def test_settings_of_another_service_are_refused_from_standard_input_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO('{"backend": {"LLAMA_API_KEY": "canary"}, "proxy": {"PROXY_PORT": "1"}}')
+    )
+    assert main(["apply", "--yes", "--service", "proxy", "--from-stdin"]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "LLAMA_API_KEY: belongs to another service than the proxy" in said
+    assert "canary" not in said
 
 
 def test_another_machine_is_named_by_the_command_line_alone(

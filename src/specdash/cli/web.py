@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specdash.cli.options import add_settings, bare_target, find_targets, one_target, resolved_settings, say
 from specdash.core.config import RULE_SETTINGS, SCREEN_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, InputError, UsageError
-from specdash.core.target import is_loopback
+from specdash.core.target import host_and_port, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,16 +70,17 @@ def run(args: argparse.Namespace) -> int:
 def _listening(text: str) -> list[socket]:
     from specdash.system.sockets import open_listening
 
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}")
+    try:
+        host, port = host_and_port(text)
+    except ValueError:
+        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}") from None
     if not is_loopback(host):
         raise UsageError(
             f"--listen {text}: only a loopback address, since key and page are not encrypted; from another machine use "
             f"ssh -L {port}:127.0.0.1:{port}"
         )
     try:
-        return open_listening(host, int(port))
+        return open_listening(host, port)
     except OSError as error:
         raise InputError(f"--listen {text}: {error.strerror or error}; name another with --listen") from None
 

@@ -95,6 +95,14 @@ class SshHost:
         return (*self.command, "-o", "BatchMode=yes", "-T", *port, self.name, f"{self.program} agent {agent}")
 
 
+def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
+    """An address to listen on, written HOST:PORT with a port of `least` or more. Raises ValueError for what is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not least <= int(port) <= 65535:
+        raise ValueError(text)
+    return host, int(port)
+
+
 _SSH_NAME = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])")
 """None begins with a dash, which ssh would take for an option."""
 

@@ -49,6 +49,11 @@ def run(args: argparse.Namespace) -> int:
     wanted = wanted_values([*args.assignments, *(f"-{key}" for key in args.unset)], role, args.profile)
     if args.from_stdin:
         given = _read_settings()
+        foreign = [key for other in given if role not in {None, other} for key in given[other]]
+        if foreign:
+            raise UsageError(
+                f"--from-stdin: {foreign[0]}: belongs to another service than the {role}; leave --service out"
+            )
         wanted = {key: {**wanted.get(key, {}), **given.get(key, {})} for key in Role}
     if not any(wanted.values()):
         raise UsageError("nothing to apply; write KEY=VALUE, --unset KEY or --profile NAME")

@@ -22,6 +22,7 @@ from specdash.cli.options import (
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.flag import Flag
+from specdash.core.target import host_and_port
 
 if TYPE_CHECKING:
     import argparse
@@ -65,10 +66,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _place(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}; [::]:PORT for all addresses")
-    return host.strip("[]"), int(port)
+    try:
+        host, port = host_and_port(text)
+    except ValueError:
+        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}; [::]:PORT for all addresses") from None
+    return host.strip("[]"), port
 
 
 def _targets(settings: Mapping[str, Resolved], *, every: bool) -> list[Target]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, check_all_alone, find_targets, resolved_settings
 from specdash.cli.record.recording import own_rules
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from specdash.collect.hub import Hub
     from specdash.core.config import Resolved
-    from specdash.core.readings import Reading
     from specdash.core.target import Target
 
 LOOK_S = 5.0
@@ -120,6 +119,7 @@ class ServerRecording:
 
     def __init__(self, target: Target, settings: Mapping[str, Resolved], *, named: bool) -> None:
         """`named`: what is said of the server begins with its name."""
+        from specdash.collect.hub import Bus
         from specdash.export.status_notes import StatusNotes
         from specdash.history.recorder import Recorder
         from specdash.insight.state import TargetState
@@ -131,18 +131,13 @@ class ServerRecording:
         self._prefix = f"{target.label}: " if named else ""
         self._told = ""
         self._lost = 0
+        self.take = Bus((self.state.apply, self._notes.on_reading, self.recorder.on_reading)).publish
 
     def hub(self, settings: Mapping[str, Resolved]) -> Hub:
         """What watches it in full; not begun."""
         from specdash.collect.hub import Hub
 
         return Hub(self.target, [self.take], interval_s=settings["refresh"].value, on_target=self.state.retarget)
-
-    def take(self, reading: Reading[Any]) -> None:
-        """A reading of the server: what fails with it costs what comes after nothing."""
-        for sink in (self.state.apply, self._notes.on_reading, self.recorder.on_reading):
-            with suppress(Exception):
-                sink(reading)
 
     def tell(self) -> None:
         """Say what becomes of the recording, where that is new."""

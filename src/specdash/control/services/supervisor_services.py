@@ -31,6 +31,7 @@ from specdash.core.errors import ExitCode, InputError, NotWrittenError, Specdash
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.paths import state_dir
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.target import host_and_port
 from specdash.system import files
 from specdash.system.data import dataclass
 from specdash.system.processes import family, start_ticks
@@ -214,17 +215,10 @@ def _checked_listen(value: object, role: Role | None, where: str, *, own: bool) 
         raise InputError(f"{where}: listen {value!r}: wants HOST:PORT")
     if value != FROM_ENV:
         try:
-            _host_and_port(value)
+            host_and_port(value, 1)
         except ValueError:
             raise InputError(f"{where}: listen {value!r}: wants HOST:PORT, or {FROM_ENV}") from None
     return value
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-        raise ValueError(text)
-    return host, int(port)
 
 
 def _env_values(path: Path) -> dict[str, str] | None:
@@ -238,7 +232,7 @@ def _listen(entry: ServiceEntry, values: Mapping[str, str] | None, before: Servi
     if entry.listen is None:
         return None
     if entry.listen != FROM_ENV:
-        return _host_and_port(entry.listen)
+        return host_and_port(entry.listen, 1)
     if values is None:
         return before.listen if before is not None else None
     try:
