@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = wanted_values([*args.assignments, *(f"-{key}" for key in args.unset)], role, args.profile)
     if args.from_stdin:
         given = _read_settings()
-        foreign = [key for other in given if role not in {None, other} for key in given[other]]
+        foreign = [key for owner in given if role not in {None, owner} for key in given[owner]]
         if foreign:
             raise UsageError(
                 f"--from-stdin: {foreign[0]}: belongs to another service than the {role}; leave --service out"
