@@ -20,6 +20,7 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, services_file, supervisor_socket
 from specdash.core.target import Target
+from specdash.system.processes import listening_pid
 from support.engines import llama_server_binary
 from support.outside import documented
 from support.waiting import until
@@ -70,6 +71,7 @@ class TestAServerStartedByHand:
         with (tmp_path / "by-hand.log").open("wb") as log:
             process = subprocess.Popen([llama_server_binary(), *words.split()], cwd=tmp_path, stdout=log, stderr=log)
         try:
+            until(lambda: listening_pid(port) == process.pid, PATIENCE_S)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

@@ -100,6 +100,27 @@ def test_a_command_that_is_killed_has_left_nothing(begun: Begun, tmp_path: Path)
     assert followed(commands)[1] == {"unfinished": None, "record": None}
 
 
+def test_an_apply_that_has_lost_its_lock_but_not_yet_ended_was_cut_short(begun: Begun) -> None:
+    """A process that is killed gives back its files a moment before it is gone."""
+    program = """
+import os, sys, time
+from specdash.control.apply.journal import Journal, journal_file
+from specdash.control.detached import write_event
+from specdash.core.changes import ApplyKind, ApplyStep
+from specdash.system.processes import own_start
+write_event(int(sys.argv[1]), pid=os.getpid())
+journal_file().write(Journal(3, ApplyKind.APPLY, 0.0, os.getpid(), own_start(), ApplyStep.WRITE, ()))
+os.close(int(sys.argv[1]))
+time.sleep(0.5)
+"""
+    commands = begun(os.environ, (sys.executable, "-c", program))
+    commands.begin(ID, {"argv": ["apply"]})
+    dead = followed(commands)[1]
+    assert dead is not None
+    assert "apply 3" in dead["unfinished"]
+    assert "cut short at step write" in dead["unfinished"]
+
+
 def test_half_a_request_does_nothing_and_what_was_read_is_not_repeated(begun: Begun, tmp_path: Path) -> None:
     half = json.dumps({"argv": ["apply", f"LLAMA_API_KEY={CANARY}"]})[:-3]
     cut = (

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError, UsageError
 from specdash.core.paths import applies_file, detached_dir
+from specdash.system.processes import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ KEPT_S: Final = 7 * 86400.0
 MOST_REQUEST_BYTES: Final = 1 << 20
 _MOST_ANSWER_BYTES: Final = 1 << 18
 _LOOK_S: Final = 0.02
+_GONE_S: Final = 5.0
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
@@ -101,8 +103,8 @@ class DetachedCommands:
     def cancel(self, command_id: str) -> None:
         """What Ctrl-C does to a command."""
         path = self._path(command_id)
-        pid = next((event["pid"] for event in _events(path) if "pid" in event), None)
-        if isinstance(pid, int) and _is_held(path):
+        pid = _pid(path)
+        if pid is not None and _is_held(path):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -134,6 +136,10 @@ class DetachedCommands:
         began = first.get("began")
         if not isinstance(began, float) or first.get("kind") not in ("apply", "rollback", "recover"):
             return {}
+        pid, gone_by = _pid(path), time.monotonic() + _GONE_S
+        # It loses its lock while it ends; until it has ended, its apply looks as if it went on.
+        while pid is not None and is_alive(pid) and time.monotonic() < gone_by:
+            time.sleep(_LOOK_S)
         journal = unfinished(self._env)
         records = [record for record in read_records(applies_file(self._env)) if record.ended_at >= began]
         return {
@@ -184,6 +190,10 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
             if isinstance(event, dict):
                 yield event
+
+
+def _pid(path: Path) -> int | None:
+    return next((event["pid"] for event in _events(path) if isinstance(event.get("pid"), int)), None)
 
 
 def _is_held(path: Path) -> bool:
