@@ -118,6 +118,17 @@ def test_targets_of_the_file_join_those_of_this_machine_each_with_what_is_its_ow
     assert targets[1].origin.endswith('[[target]] "near"; process 7')
 
 
+def test_a_key_that_cannot_be_read_is_said_once_however_often_servers_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured(tmp_path, monkeypatch, '[[target]]\nname = "gpu"\nurl = "http://gpu1"\napi_key_env = "NEVER_SET"\n')
+    for _ in range(3):
+        options.find_targets(options.resolved_settings(None))
+    said = capsys.readouterr().err
+    assert said.count("NEVER_SET") == 1
+    assert '[[target]] "gpu"' in said
+
+
 def test_a_key_goes_to_its_own_target_and_onto_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FaultServer({"/health": OK, "/props": KEY}) as first, FaultServer({"/health": OK, "/props": KEY}) as second:
         text = "api_key_env = 'KEY_0'\n"

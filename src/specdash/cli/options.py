@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +233,7 @@ def _configured(settings: Mapping[str, Resolved], name: str) -> Target:
     try:
         return bare_target(own)
     except InputError as error:
-        say(f'[[target]] "{name}": {error}')
+        _say_once(f'[[target]] "{name}": {error}')
         unset = Resolved(None, "default")
         return bare_target(own | dict.fromkeys(("api_key_env", "api_key_file", "proxy_key_env"), unset))
 
@@ -319,6 +320,12 @@ def _with(found: Target, named: Target) -> Target:
 def say(words: str) -> None:
     """A line of the program's own on standard error."""
     print(f"specdash: {words}", file=sys.stderr, flush=True)
+
+
+@cache
+def _say_once(words: str) -> None:
+    """What a program that looks for servers again and again would repeat."""
+    say(words)
 
 
 def within(option: str, value: Any, default: Any, least: float, most: float) -> Any:

@@ -760,6 +760,7 @@ class FleetGroupDocument(TypedDict):
     servers: list[str]
     """Their names."""
     away: int
+    """Those that do not answer, or want a key."""
     state: str
     """The worst one's."""
     acceptance: float | None

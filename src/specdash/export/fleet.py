@@ -58,7 +58,7 @@ def _group(group: FleetRow, members: Sequence[FleetRow]) -> documents.FleetGroup
     return {
         "key": group.name,
         "servers": [row.name for row in members],
-        "away": sum(not row.answers for row in members),
+        "away": sum(row.is_away for row in members),
         "state": group.state,
         "acceptance": group.acceptance.value,
         "decode_tokens_per_second": group.decode.value,
