@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.cli.main import main
 from specdash.llama.log_grammar import WARNING_CLASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -151,6 +157,29 @@ class TestInput:
         assert error.count("\n") == 1
         assert error.startswith("specdash: log file ")
         assert reason in error
+
+    @pytest.mark.parametrize("packed", [gzip.compress, bz2.compress, lzma.compress])
+    def test_may_be_compressed(
+        self, packed: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        plain = LOGS / "router.log"
+        data = packed(plain.read_bytes())
+        file = tmp_path / "server.log.1"
+        file.write_bytes(data)
+        assert parse_log(capsys, str(file)) == {**parse_log(capsys, str(plain)), "file": str(file)}
+        assert json.loads(specdash("parse-log", "-", "--json", stdin=data).stdout)["unrecognised"] == 0
+        for cut in (data[: len(data) // 2], data[:20] + b"damaged" + data[27:]):
+            file.write_bytes(cut)
+            assert main(["parse-log", str(file)]) == 3
+            out, err = capsys.readouterr()
+            assert (out, "is compressed, and cut off or damaged" in err) == ("", True)
+
+    def test_that_is_compressed_by_zstd_is_told_the_way_in(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "server.log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"\0" * 9)
+        assert main(["parse-log", str(tmp_path / "server.log.zst")]) == 3
+        assert "zstd -dc FILE | specdash parse-log -" in capsys.readouterr().err
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
     def test_that_may_not_be_read_is_one_clear_line(self, tmp_path: Path) -> None:

@@ -6,16 +6,18 @@ import gc
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from specdash.core.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     import argparse
+    from io import BufferedReader
 
     from specdash.insight.log.log_summary import LogSummary
 
 _PIECE_BYTES = 1024 * 1024
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,15 +54,36 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _read(name: str) -> LogSummary:
+    import lzma
+    import zlib
+
     try:
         if name == "-":
-            return _summarise(sys.stdin.buffer)
+            return _summarise(_unpacked(cast("BufferedReader", sys.stdin.buffer), name))
         if Path(name).is_dir():
             raise InputError(f"log file {name!r} is a directory; name the file in it")
         with Path(name).open("rb") as file:
-            return _summarise(file)
-    except OSError as error:
-        raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
+            return _summarise(_unpacked(file, name))
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
+        raise InputError(
+            f"log file {name!r} is compressed, and cut off or damaged; unpack what is whole and name that"
+        ) from None
+
+
+def _unpacked(file: BufferedReader, name: str) -> BinaryIO:
+    """The log in a file, which logrotate may have compressed."""
+    import bz2
+    import gzip
+    import lzma
+
+    head = file.peek(6)
+    if head.startswith(_ZSTANDARD):
+        raise InputError(f"log file {name!r} is compressed by zstd; `zstd -dc FILE | specdash parse-log -` reads it")
+    ways = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+    opened = next((unpack(file) for begins, unpack in ways if head.startswith(begins)), file)
+    return cast("BinaryIO", opened)
 
 
 def _summarise(file: BinaryIO) -> LogSummary:
