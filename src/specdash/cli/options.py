@@ -57,12 +57,7 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
     """All settings, from the command line, the environment and the user's config.toml, and of the target that
     `--target` names."""
     path = paths.config_file()
-    try:
-        text: str | None = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        text = None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+    text = _text_of(path)
     given = {setting.name: getattr(args, setting.name, None) for setting in SETTINGS if setting.has_option}
     settings = resolve(given, os.environ, text, str(path))
     name = getattr(args, "target_name", None)
@@ -80,15 +75,23 @@ def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
 
     named = settings["rules"].value
     path = Path(named) if named is not None else paths.rules_file()
+    text = _text_of(path)
+    if text is not None:
+        return with_user_limits(shipped(), text, str(path))
+    if named is None:
+        return shipped()
+    raise InputError(f"rules {named} ({settings['rules'].origin}): there is no such file")
+
+
+def _text_of(path: Path) -> str | None:
+    """None where there is no such file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if named is None:
-            return shipped()
-        raise InputError(f"rules {named} ({settings['rules'].origin}): {error.strerror}") from None
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    return with_user_limits(shipped(), text, str(path))
+        why = error.strerror if isinstance(error, OSError) else f"byte {error.start + 1} is not UTF-8"
+        raise InputError(f"cannot read {path}: {why}") from None
 
 
 def bare_target(settings: Mapping[str, Resolved]) -> Target:

@@ -67,9 +67,7 @@ def _read(name: str) -> LogSummary:
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
-        raise InputError(
-            f"log file {name!r} is compressed, and cut off or damaged; unpack what is whole and name that"
-        ) from None
+        raise InputError(f"log file {name!r} is compressed, and cut off or damaged; unpack what is whole") from None
 
 
 def _unpacked(file: BufferedReader, name: str) -> BinaryIO:
