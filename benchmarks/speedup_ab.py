@@ -48,7 +48,7 @@ from specdash.backend.demo import env_text, widened_target  # noqa: E402
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
 from specdash.backend.session import Child  # noqa: E402
 from specdash.backend.workload import PHASES  # noqa: E402
-from specdash.bench.baseline.baseline import measure, rate_of  # noqa: E402
+from specdash.bench.baseline import measure, rate_of  # noqa: E402
 from specdash.collect.hub import Hub  # noqa: E402
 from specdash.control.apply.steps import healthy  # noqa: E402
 from specdash.core.target import Target  # noqa: E402

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.bench.apply_storm import Attempt, StormReport, cases
 from specdash.bench.load.messages import RequestSeen
-from specdash.bench.storm.apply_storm import Attempt, StormReport, cases
 from specdash.core.changes import ApplyOutcome
 from support.systemd_user import running_user_manager
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.soak.soak_watch import LEAST_LOOKS, GrowthTrend, GrowthVerdict, growth_of
+from specdash.bench.soak import LEAST_LOOKS, GrowthTrend, GrowthVerdict, growth_of
 
 MIB = 2.0**20
 EVERY_S = 5.0

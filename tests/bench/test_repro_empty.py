@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.smoke.repro_empty import (
+from specdash.bench.repro_empty import (
     NONCE_LENGTH,
     CallPair,
     ReproOutcome,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.smoke import smoke
-from specdash.bench.smoke.smoke import CompletionKind, Instance, InstanceLook, SmokeCompletion, SmokeStatus, Speculation
+from specdash.bench import smoke
+from specdash.bench.smoke import CompletionKind, Instance, InstanceLook, SmokeCompletion, SmokeStatus, Speculation
 
 GOOD = SmokeCompletion(
     CompletionKind.DIFFERENT, streamed=False, text="Bread is baked from flour and water.", finish="length",

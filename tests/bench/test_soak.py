@@ -13,9 +13,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.bench.load.messages import TurnSeen
-from specdash.bench.soak.soak import SoakReport, body, judged, kind, markdown, over_time, plots, verdict, windows
-from specdash.bench.soak.soak import soak as run_soak
-from specdash.bench.soak.soak_watch import ProcessLook, SoakWatch, WatchedProcess
+from specdash.bench.soak import (
+    ProcessLook,
+    SoakReport,
+    SoakWatch,
+    WatchedProcess,
+    body,
+    judged,
+    kind,
+    markdown,
+    over_time,
+    plots,
+    verdict,
+    windows,
+)
+from specdash.bench.soak import soak as run_soak
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.bench.verify.verify import (
+from specdash.bench.verify import (
     EPSILON,
     Agreement,
     GreedyAnswer,

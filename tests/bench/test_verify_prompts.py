@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.bench.verify.verify import BUILT_IN, read_prompts
+from specdash.bench.verify import BUILT_IN, read_prompts
 from specdash.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdash.bench.load.messages import call_fault, visible_fault
-from specdash.bench.soak.soak import TOOLS
+from specdash.bench.soak import TOOLS
 
 BROKEN = [
     '<tool_call>\n{"name": "read_file"',

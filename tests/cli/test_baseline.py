@@ -16,7 +16,7 @@ from insight.speedup_data import baseline
 from specdash.backend import demo
 from specdash.backend.baseline import add_baseline, read_baselines
 from specdash.backend.launch import read_env_file
-from specdash.bench.baseline.baseline_engine import check_memory, plan_beside
+from specdash.bench.engines import check_memory, plan_beside
 from specdash.cli.main import main
 from specdash.collect.hub import Hub
 from specdash.core.errors import ExitCode, RefusedError

@@ -17,7 +17,7 @@ ALLOWED = {
     "a share": {"proxy/http/endpoints.py"},  # a field of JSON that clients know
     "a size": {
         "backend/auto.py",  # KiB a token, with digits of its own
-        "bench/soak/soak.py",  # a process over time: all in one unit
+        "bench/soak.py",  # a process over time: all in one unit
         "bench/replay/transcript.py",
         "bench/load/workloads.py",
         "insight/proxy/prefix_cache.py",  # as the setting to raise counts it

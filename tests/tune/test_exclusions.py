@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdash.cli.tune.tune import boot_line
+from specdash.cli.bench.tune import boot_line
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.tui.widgets.tuner.tuner_boots import chart_lines, dots_of
 from specdash.tune.model.problem import BootResult, Point, Stage, WorkloadShares

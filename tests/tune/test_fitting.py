@@ -10,7 +10,7 @@ import pytest
 from specdash.backend import demo
 from specdash.backend.launch import free_port
 from specdash.bench.load.samples import EngineAddress, Job, MeasureOptions, WorkloadPrompt, body_of
-from specdash.bench.verify.verify_run import VerifyServer
+from specdash.bench.verify_run import VerifyServer
 from specdash.core.errors import UsageError
 from specdash.tune.run.planning import TuneOptions, fitting, prepare
 from support.small_server import small_server

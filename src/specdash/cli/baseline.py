@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.backend.baseline import BaselineEffort, BaselineStep
-    from specdash.bench.baseline.baseline_engine import BaselineServer
+    from specdash.bench.load.samples import EngineAddress
     from specdash.core.records import Baseline
 
 _ACTIONS = {
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _record(args: argparse.Namespace) -> int:
     effort = _effort(args)
     if args.url is not None:
-        from specdash.bench.baseline.baseline_engine import BaselineServer
+        from specdash.bench.load.samples import EngineAddress
         from specdash.collect.api_key import resolve_api_key
         from specdash.collect.discover import target_for_url
         from specdash.core.target import normalise_url
@@ -79,22 +79,21 @@ def _record(args: argparse.Namespace) -> int:
         settings = resolved_settings(args)
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
-        return _measure(BaselineServer(url, key, target_for_url(url, os.environ).engine), effort, args)
+        return _measure(EngineAddress(url, key), effort, args, target_for_url(url, os.environ).engine)
     with stopped_by_signals() as run:
         return _in_place(args, effort, run.over) if args.in_place else _beside(args, effort)
 
 
 def _beside(args: argparse.Namespace, effort: BaselineEffort) -> int:
-    from pathlib import Path
-
     from specdash.backend.launch import read_env_file
-    from specdash.bench.baseline.baseline_engine import check_memory, own_engine, plan_beside, private_log
+    from specdash.bench.engines import check_memory, own_engine, plan_beside
+    from specdash.cli.demo import private_directory
     from specdash.core.paths import backend_env_file
 
     file = args.env_file or _service_file(args) or str(backend_env_file(os.environ))
-    with private_log() as directory:
-        values, log = read_env_file(file), Path(directory) / "engine.log"
-        plan = plan_beside(values, file, log, "baseline", engine=args.engine, speculates=False)
+    with private_directory("specdash-baseline-") as directory:
+        values = read_env_file(file)
+        plan = plan_beside(values, file, directory / "engine.log", "baseline", engine=args.engine, speculates=False)
         if not args.force:
             check_memory(plan, values)
         say(f"starting {plan.engine.words} without speculation on {plan.settings.url}")
@@ -110,7 +109,7 @@ def _service_file(args: argparse.Namespace) -> str | None:
 
 
 def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[], None]) -> int:
-    from specdash.bench.baseline.baseline_engine import InPlace
+    from specdash.bench.engines import InPlace
     from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, plan_lines, settle_unfinished
     from specdash.cli.signals import cancelled_by_signals
     from specdash.core.changes import ApplyOutcome
@@ -144,9 +143,9 @@ def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[
     return code
 
 
-def _measure(place: BaselineServer, effort: BaselineEffort, args: argparse.Namespace) -> int:
+def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namespace, engine: str | None = None) -> int:
     from specdash.backend.baseline import MeasuredServer, add_baseline, gpu_names, measure_steps
-    from specdash.bench.baseline.baseline import measure
+    from specdash.bench.baseline import measure
     from specdash.bench.report import RunningLine
 
     kept: list[Baseline] = []
@@ -169,7 +168,7 @@ def _measure(place: BaselineServer, effort: BaselineEffort, args: argparse.Names
         print(f"{head} {number(step.baseline.decode_rate, 1):>8} tok/s [{low}, {high}]", file=sys.stderr, flush=True)
 
     try:
-        with MeasuredServer(place.url, place.key, engine=place.engine, gpu=gpu_names()) as server:
+        with MeasuredServer(place.url, place.key, engine=engine, gpu=gpu_names()) as server:
             if server.speculates:
                 from specdash.backend.baseline import STEP_ROUNDS
 

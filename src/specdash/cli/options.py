@@ -494,8 +494,8 @@ def chosen_server(
         yield target.url, target.api_key, target.model
         return
     from specdash.backend.launch import read_env_file
-    from specdash.bench.baseline.baseline_engine import own_engine, plan_beside
-    from specdash.bench.verify.verify_run import OwnedEngine
+    from specdash.bench.engines import own_engine, plan_beside
+    from specdash.bench.verify_run import OwnedEngine
     from specdash.cli.demo import private_directory
 
     with private_directory(f"specdash-{name}-") as directory:

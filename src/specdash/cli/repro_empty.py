@@ -15,7 +15,7 @@ from specdash.system.text import UNKNOWN, plain, seconds
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.bench.smoke.repro_empty import CallPair, Judgement, ReproPlan, ReproReply
+    from specdash.bench.repro_empty import CallPair, Judgement, ReproPlan, ReproReply
 
 _SETTINGS = ("url", "api_key_env", "api_key_file", "model")
 _SIDES = ("off", "on")
@@ -26,7 +26,7 @@ _EPILOG = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from specdash.bench.smoke.repro_empty import MAX_TOKENS, TOOL_CHARS, TURNS
+    from specdash.bench.repro_empty import MAX_TOKENS, TOOL_CHARS, TURNS
 
     parser.epilog = _EPILOG
     add_settings(parser, _SETTINGS)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, url: str, key: str | None, model: str | None) -> int:
-    from specdash.bench.smoke.repro_empty import ChatServer, judge, make_plan, run
+    from specdash.bench.repro_empty import ChatServer, judge, make_plan, run
 
     made: dict[int, CallPair] = {}
 

@@ -16,8 +16,7 @@ from specdash.system.data import json_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.bench.smoke.smoke import Check
-    from specdash.bench.smoke.smoke_run import Smoke, SmokeEffort
+    from specdash.bench.smoke import Check, Smoke, SmokeEffort
     from specdash.core.target import Target
 
 
@@ -37,8 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from specdash.bench.report import RunningLine
-    from specdash.bench.smoke.smoke import SmokeStatus
-    from specdash.bench.smoke.smoke_run import Smoke
+    from specdash.bench.smoke import Smoke, SmokeStatus
 
     effort = _effort(args)
     target = one_target(resolved_settings(args))
@@ -158,7 +156,7 @@ def _process(target: Target) -> tuple[int, float] | None:
 
 
 def _effort(args: argparse.Namespace) -> SmokeEffort:
-    from specdash.bench.smoke.smoke_run import IDENTICAL, LIMIT_S, TOKENS, SmokeEffort
+    from specdash.bench.smoke import IDENTICAL, LIMIT_S, TOKENS, SmokeEffort
 
     return SmokeEffort(
         identical=within("-n", args.identical, IDENTICAL, 1, 1000),

@@ -229,7 +229,7 @@ class OwnBed:
     @contextmanager
     def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         """See `samples.Bed`. The engine ends with the context; one that crashes meanwhile is a `BootFailedError`."""
-        from specdash.bench.baseline.baseline_engine import last_words, own_engine
+        from specdash.bench.engines import last_words, own_engine
         from specdash.control.apply.steps import StepFailedError, check_speculation
 
         self._boots += 1
@@ -244,7 +244,7 @@ class OwnBed:
                     raise SpecdashError(f"{error}: {last_words(plan.log)}") from None
                 is_up = True
                 try:
-                    yield EngineAddress(place.url, place.key, log=plan.log)
+                    yield place
                 except SpecdashError as error:
                     raise _FromInsideError(error) from error
         except _FromInsideError as inside:
@@ -264,7 +264,7 @@ class OwnBed:
         """Nothing was changed."""
 
     def _planned(self, configuration: Mapping[str, str]) -> LaunchPlan:
-        from specdash.bench.baseline.baseline_engine import memory_problem, plan_beside
+        from specdash.bench.engines import memory_problem, plan_beside
 
         values = laid_over(self.values, configuration)
         log = self._directory / f"engine-{self._boots}.log"

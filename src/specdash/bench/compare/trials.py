@@ -10,8 +10,8 @@ from dataclasses import asdict, field, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from specdash.bench.baseline.baseline_engine import last_words
 from specdash.bench.compare.beds import laid_over
+from specdash.bench.engines import last_words
 from specdash.bench.load.drive import Interrupted, measure
 from specdash.bench.load.figures import decode_parts, usable
 from specdash.bench.load.samples import BenchSample, BootFailedError

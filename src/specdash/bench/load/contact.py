@@ -13,6 +13,7 @@ from specdash.llama.server_answers import (
     error_message,
     load_json,
     mapping,
+    parse_metrics,
     parse_props,
     parse_slots,
     router_models,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specdash.bench.load.samples import EngineAddress
-    from specdash.core.readings import Slots
+    from specdash.core.readings import Counters, Slots
+    from specdash.llama.blocking import BlockingClient
 
 _ANSWER_S = 10.0
 _NAMED = 12
@@ -74,7 +76,25 @@ def look(place: EngineAddress) -> tuple[EngineAddress, ServerDescription]:
 
 def again(place: EngineAddress, engine: ServerDescription) -> ServerDescription:
     """The same engine after requests: only then its slots tell how they speculate."""
-    return replace(engine, **_slots(place))
+    return replace(engine, **_of_slots(place))
+
+
+def slots_told(client: BlockingClient) -> Slots | None:
+    """What /slots says, None where it says nothing."""
+    try:
+        reply = client.get("/slots")
+        return parse_slots(reply.body) if reply.status == 200 else None
+    except (OSError, ParseError):
+        return None
+
+
+def counters_told(client: BlockingClient) -> Counters | None:
+    """What /metrics says, None where it says nothing."""
+    try:
+        reply = client.get("/metrics")
+        return parse_metrics(reply.body) if reply.status == 200 else None
+    except (OSError, ParseError):
+        return None
 
 
 def _described(place: EngineAddress, models: tuple[str, ...]) -> ServerDescription:
@@ -86,34 +106,23 @@ def _described(place: EngineAddress, models: tuple[str, ...]) -> ServerDescripti
         props = None
     if props is not None:
         model = PurePath(props.model_path).name if props.model_path else props.model_alias
-        engine = replace(
-            engine,
-            model=model or place.model,
-            build=props.build_info,
-            slots=props.total_slots,
-            has_metrics=props.endpoint_metrics,
-        )
+        engine = replace(engine, model=model or place.model, build=props.build_info, slots=props.total_slots)
+        engine = replace(engine, has_metrics=props.endpoint_metrics)
     elif models:
         engine = replace(engine, model=place.model or PurePath(models[0]).name)
-    return replace(engine, **_slots(place))
+    return replace(engine, **_of_slots(place))
 
 
-def _slots(place: EngineAddress) -> dict[str, Any]:
-    found: Slots | None = None
-    try:
-        reply = _asked(place, "/slots")
-        found = parse_slots(reply.body) if reply.status == 200 else None
-    except (SpecdashError, ParseError):
-        pass
-    if found is None or not found.slots:
+def _of_slots(place: EngineAddress) -> dict[str, Any]:
+    slots = slots_told(place.client(_ANSWER_S))
+    if slots is None or not slots.slots:
         return {}
-    flags = [slot.speculative for slot in found.slots]
-    types = {name for slot in found.slots for name in slot.speculative_types or ()}
-    contexts = [slot.n_ctx for slot in found.slots if slot.n_ctx]
+    types = {name for slot in slots.slots for name in slot.speculative_types or ()}
+    flags = slots.drafting
     return {
-        "speculative": None if None in flags else any(flags),
+        "speculative": None if flags is None else any(flags),
         "speculative_types": tuple(sorted(types)) or None,
-        "slot_context": min(contexts) if contexts else None,
+        "slot_context": slots.least_context,
     }
 
 
@@ -136,15 +145,11 @@ def _with_model(place: EngineAddress, told: object) -> EngineAddress:
 def _names(told: object) -> Iterable[str]:
     data = mapping(told).get("data")
     for row in data if isinstance(data, list) else ():
-        found = text(mapping(row).get("id"))
-        if found is not None:
-            yield found
-        aliases = mapping(row).get("aliases")
-        yield from (
-            alias
-            for alias in (aliases if isinstance(aliases, list) else ())
-            if isinstance(alias, str) and alias != found
-        )
+        name, aliases = text(mapping(row).get("id")), mapping(row).get("aliases")
+        if name is not None:
+            yield name
+        listed = aliases if isinstance(aliases, list) else ()
+        yield from (alias for alias in listed if isinstance(alias, str) and alias != name)
 
 
 def _listed(names: list[str]) -> str:

@@ -99,8 +99,8 @@ def _identical(work: TrialWork) -> frozenset[str]:
 
 def _verified(args: argparse.Namespace, work: TrialWork) -> int:
     """Whether the fastest gives the text that the engine gives without speculation: `specdash verify`."""
+    from specdash.cli.bench import verify
     from specdash.cli.main import CommandParser
-    from specdash.cli.verify import verify
 
     ab = _compared(work, args)
     if ab.winner is None:

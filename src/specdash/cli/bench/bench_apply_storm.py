@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     import socket
 
     from specdash.backend.launch import plan_from_file
-    from specdash.bench.storm.apply_storm import HEALTH_TIMEOUT_S, Attempt, broken_binary, cases, storm, storm_services
+    from specdash.bench.apply_storm import HEALTH_TIMEOUT_S, Attempt, broken_binary, cases, storm, storm_services
     from specdash.cli.demo import private_directory
     from specdash.control.apply.apply import ApplyOptions
     from specdash.control.services.systemd import available

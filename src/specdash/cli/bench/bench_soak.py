@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from specdash.bench.report import Results, StepProgress
-    from specdash.bench.soak.soak import SoakReport, SoakTurn
+    from specdash.bench.soak import SoakReport, SoakTurn
 
 DEFAULT_URL = "http://127.0.0.1:4000"
 DEFAULT_TURNS = 10
@@ -88,8 +88,7 @@ def _check_pids(pids: list[int]) -> None:
 def _soak(url: str, env: Mapping[str, str], args: argparse.Namespace, key: str | None, span: float | None) -> int:
     """Soak it, with an eye on its processes; what there is after Ctrl-C is told, too."""
     from specdash.bench.report import Results, StepProgress
-    from specdash.bench.soak.soak import SoakReport, soak
-    from specdash.bench.soak.soak_watch import SoakWatch, processes_of
+    from specdash.bench.soak import SoakReport, SoakWatch, processes_of, soak
 
     turns = args.turns or (DEFAULT_TURNS if span is None else MOST_TURNS)
     keeps = args.out is not None or span is not None
@@ -125,7 +124,7 @@ class _Told:
         self._faults = 0
 
     def __call__(self, turn: SoakTurn) -> None:
-        from specdash.bench.soak.soak import turn_json
+        from specdash.bench.soak import turn_json
 
         if self._results is not None:
             kept = turn_json(turn)
@@ -149,7 +148,7 @@ class _Told:
 
 def _leave(results: Results, report: SoakReport) -> None:
     from specdash.bench.report import REPORT_JSON, REPORT_MD
-    from specdash.bench.soak.soak import markdown, plots
+    from specdash.bench.soak import markdown, plots
 
     names = []
     for name, picture in plots(report):
@@ -167,7 +166,7 @@ def _leave(results: Results, report: SoakReport) -> None:
 
 
 def _print(args: argparse.Namespace, report: SoakReport, results: Results | None) -> None:
-    from specdash.bench.soak.soak import over_time, summary
+    from specdash.bench.soak import over_time, summary
 
     if args.json:
         print(json.dumps(report.as_json(), indent=1))

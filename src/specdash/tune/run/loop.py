@@ -16,8 +16,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.bench.load.samples import BootFailedError
-from specdash.bench.verify.verify import BUILT_IN, Agreement, VerifySide, cause
-from specdash.bench.verify.verify_run import Verification, VerifyEffort, VerifyServer
+from specdash.bench.verify import BUILT_IN, Agreement, VerifySide, cause
+from specdash.bench.verify_run import Verification, VerifyEffort, VerifyServer
 from specdash.core.changes import shown_value
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.flag import Flag
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from specdash.bench.load.samples import EngineAddress, TrialBed
-    from specdash.bench.verify.verify import VerifyPrompt, VerifyReport
-    from specdash.bench.verify.verify_run import VerifyStep
+    from specdash.bench.verify import VerifyPrompt, VerifyReport
     from specdash.core.changes import ApplyRecord
     from specdash.tune.model.problem import Task, Tuner
     from specdash.tune.run.measuring import EngineLoad, MeasuredBoot, PromptRunner
@@ -531,11 +530,7 @@ class TextCheck:
 
     def __call__(self, point: Point, say: Callable[[str], None]) -> Texts:
         """Never raises for what a server does: what could not be compared is unknown, with the reason."""
-
-        def step(verify_step: VerifyStep) -> None:
-            say(verify_step.words)
-
-        check = Verification(self._prompts, VerifyEffort(tokens=self._tokens), step)
+        check = Verification(self._prompts, VerifyEffort(tokens=self._tokens), lambda _, words: say(words))
         try:
             check.run(lambda: self._open(Point(), "without drafts"), lambda: self._open(point, point.name))
         except NotWrittenError:

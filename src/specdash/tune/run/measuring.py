@@ -366,7 +366,7 @@ def measured(run: MeasuredRun, seen: Surroundings, log: str | None) -> MeasuredB
 
 def _why(failed: Sequence[BenchSample], log: str | None) -> str:
     """What the log says of an engine that went away."""
-    from specdash.bench.baseline.baseline_engine import last_words
+    from specdash.bench.engines import last_words
 
     if log is None or not any(sample.fault in (ChatFault.BROKEN, ChatFault.UNREACHABLE) for sample in failed):
         return ""

@@ -20,7 +20,7 @@ from specdash import __version__
 from specdash.bench.load.drive import WARM_UP_TOKENS
 from specdash.bench.load.samples import Job, MeasureOptions, body_of, length
 from specdash.bench.load.workloads import CLASSES, bundled, read_prompts
-from specdash.bench.verify.verify_run import VerifyServer
+from specdash.bench.verify_run import VerifyServer
 from specdash.core.changes import ApplyOutcome
 from specdash.core.errors import InputError, SpecdashError, UsageError
 from specdash.core.paths import applies_file, history_file

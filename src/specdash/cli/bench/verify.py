@@ -8,21 +8,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.bench.report import RunningLine
-from specdash.bench.verify.verify import Agreement, SendMode, VerifiedAnswer, VerifySide, advice, cause
-from specdash.bench.verify.verify_run import context as before_difference
+from specdash.bench.report import StepProgress
+from specdash.bench.verify import Agreement, SendMode, VerifiedAnswer, VerifySide, advice, cause
+from specdash.bench.verify_run import context as before_difference
 from specdash.cli.options import add_settings, resolved_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.env_edit import printable
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
+from specdash.core.target import normalise_url
 from specdash.system.data import json_of
-from specdash.system.text import about, percent
+from specdash.system.text import percent
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.bench.verify.verify import TokenDifference
-    from specdash.bench.verify.verify_run import OwnedEngine, RunningEngine, Verification, VerifyEffort, VerifyStep
+    from specdash.bench.verify import TokenDifference
+    from specdash.bench.verify_run import OwnedEngine, RunningEngine, Verification, VerifyEffort
 
 
 # What `specdash verify` prints: progress, the report as text, and as JSON.
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 _SHOWN = 8
 """Differences that are told in full."""
 _CONTEXT_CHARACTERS = 72
-
-
-class VerifyLine(RunningLine):
-    """The running step, on a terminal."""
-
-    def __call__(self, step: VerifyStep) -> None:
-        """Take one report of progress."""
-        left = f"  {about(step.left_s)} left" if step.left_s is not None else ""
-        self.show(f"  {percent(step.share):>5}  {step.words[:60]}{left}")
 
 
 def failed(verification: Verification, *, strict: bool) -> bool:
@@ -275,8 +267,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from specdash.bench.verify.verify import BUILT_IN, VerifySide, read_prompts
-    from specdash.bench.verify.verify_run import Verification
+    from specdash.bench.verify import BUILT_IN, VerifySide, read_prompts
+    from specdash.bench.verify_run import Verification
 
     effort = _effort(args)
     limit = within("--timeout", args.timeout, 600.0, 1.0, 86400.0)
@@ -284,11 +276,11 @@ def run(args: argparse.Namespace) -> int:
     _check_words(args)
     with stopped_by_signals(), tempfile.TemporaryDirectory(prefix="specdash-verify-") as directory:
         baseline, candidate, notes = _sides(args, effort, Path(directory))
-        printer = VerifyLine()
+        printer = StepProgress(1.0)
         printer.say(f"baseline: {baseline.words}")
         printer.say(f"candidate: {candidate.words}")
         done = baseline.steady & candidate.steady
-        verification = Verification(prompts, effort, printer, done)
+        verification = Verification(prompts, effort, printer.show, done)
         verification.report.notes += notes
         code = _carried_out(verification, baseline, candidate, limit, printer)
     words = {VerifySide.BASELINE: baseline.words, VerifySide.CANDIDATE: candidate.words}
@@ -306,7 +298,7 @@ def _carried_out(
     baseline: OwnedEngine | RunningEngine,
     candidate: OwnedEngine | RunningEngine,
     limit: float,
-    printer: VerifyLine,
+    printer: StepProgress,
 ) -> ExitCode:
     try:
         verification.run(lambda: baseline.open(limit), lambda: candidate.open(limit))
@@ -328,12 +320,12 @@ def _sides(
     args: argparse.Namespace, effort: VerifyEffort, directory: Path
 ) -> tuple[OwnedEngine | RunningEngine, OwnedEngine | RunningEngine, list[str]]:
     """Baseline, candidate, and what is to be noted of the two."""
-    from specdash.bench.verify.verify_run import OwnedEngine, RunningEngine, unlike
+    from specdash.bench.verify_run import OwnedEngine, RunningEngine, unlike
 
     key = _key(args)
-    running = RunningEngine(normalised(args.url), key, "the candidate") if args.url is not None else None
+    running = RunningEngine(normalise_url(args.url), key, "the candidate") if args.url is not None else None
     if args.baseline_url is not None:
-        baseline: OwnedEngine | RunningEngine = RunningEngine(normalised(args.baseline_url), key, "the baseline")
+        baseline: OwnedEngine | RunningEngine = RunningEngine(normalise_url(args.baseline_url), key, "the baseline")
     else:
         baseline = _own_baseline(args, effort, directory, running)
     candidate: OwnedEngine | RunningEngine = running or _own_candidate(args, effort, directory)
@@ -343,9 +335,9 @@ def _sides(
     if isinstance(candidate, OwnedEngine) and candidate.synthetic:
         notes.append("the candidate's acceptance is synthetic (--spec-synth-*), which makes its text garbage by design")
     if not args.force:
-        for owned_engine in (baseline, candidate):
-            if isinstance(owned_engine, OwnedEngine):
-                owned_engine.check_memory()
+        for side in (baseline, candidate):
+            if isinstance(side, OwnedEngine):
+                side.check_memory()
     return baseline, candidate, notes
 
 
@@ -353,11 +345,12 @@ def _own_baseline(
     args: argparse.Namespace, effort: VerifyEffort, directory: Path, running: RunningEngine | None
 ) -> OwnedEngine:
     from specdash.backend.launch import read_env_file
-    from specdash.bench.verify.verify_run import own_baseline
+    from specdash.bench.verify_run import own_server
 
     file = _env_file(args, running)
-    values = _changed(read_env_file(file), args.baseline, "--baseline")
-    own = own_baseline(values, file, engine=args.engine, parallel=effort.parallel, log=directory / "baseline.log")
+    values, log = _changed(read_env_file(file), args.baseline, "--baseline"), directory / "baseline.log"
+    how = {"engine": args.engine, "parallel": effort.parallel}
+    own = own_server(values, file, "the baseline", log, **how, speculates=False)
     if running is not None:
         _check_same_model(running, own, file)
     return own
@@ -365,7 +358,7 @@ def _own_baseline(
 
 def _own_candidate(args: argparse.Namespace, effort: VerifyEffort, directory: Path) -> OwnedEngine:
     from specdash.backend.launch import read_env_file
-    from specdash.bench.verify.verify_run import own_candidate
+    from specdash.bench.verify_run import own_server
     from specdash.control.profiles import find_profile
     from specdash.core.changes import Role, changed_values
 
@@ -373,8 +366,8 @@ def _own_candidate(args: argparse.Namespace, effort: VerifyEffort, directory: Pa
     values = read_env_file(file)
     if args.profile is not None:
         values = changed_values(values, find_profile(args.profile, os.environ).values.get(Role.BACKEND, {}))
-    values = _changed(values, args.set, "--set")
-    return own_candidate(values, file, engine=args.engine, parallel=effort.parallel, log=directory / "candidate.log")
+    values, log = _changed(values, args.set, "--set"), directory / "candidate.log"
+    return own_server(values, file, "the candidate", log, engine=args.engine, parallel=effort.parallel)
 
 
 def _changed(values: dict[str, str], words: list[str], option: str) -> dict[str, str]:
@@ -430,15 +423,8 @@ def _key(args: argparse.Namespace) -> str | None:
     settings = resolved_settings(args)
     key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
     if key is None and args.url is not None:
-        return target_for_url(normalised(args.url), os.environ).api_key
+        return target_for_url(normalise_url(args.url), os.environ).api_key
     return key
-
-
-def normalised(url: str) -> str:
-    """The address as all of specdash writes it."""
-    from specdash.core.target import normalise_url
-
-    return normalise_url(url)
 
 
 def _check_words(args: argparse.Namespace) -> None:
@@ -449,8 +435,8 @@ def _check_words(args: argparse.Namespace) -> None:
 
 
 def _effort(args: argparse.Namespace) -> VerifyEffort:
-    from specdash.bench.verify.verify import EPSILON
-    from specdash.bench.verify.verify_run import TOKENS, VerifyEffort
+    from specdash.bench.verify import EPSILON
+    from specdash.bench.verify_run import TOKENS, VerifyEffort
 
     return VerifyEffort(
         tokens=within("--tokens", args.tokens, TOKENS, 8, 8192),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import RefusedError, SpecdashError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,16 +32,6 @@ _POLL_S = 0.05
 _ABOUT_DRAFTS = ("spec-", "lookup-cache-")
 _NATIVE = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_LOOKUP_")
 _KEYS = ("LLAMA_DRAFT_", "LLAMA_SPEC_", *_NATIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineServer:
-    """Where a server without speculation answers. `key` is its API key, the secret itself."""
-
-    url: str
-    key: str | None = field(default=None, repr=False)
-    engine: str | None = None
-    """The engine in words, where it is known."""
 
 
 def plan_beside(
@@ -118,7 +107,7 @@ def memory_problem(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str
 @contextmanager
 def own_engine(
     plan: LaunchPlan, *, start_s: float = START_S, name: str = "the server without speculation"
-) -> Iterator[BaselineServer]:
+) -> Iterator[EngineAddress]:
     """Run the planned server; it is gone afterwards, also when we are killed. Raises `SpecdashError` if it fails.
 
     When it ends by itself meanwhile, an error that comes of it says so, with the last of its log.
@@ -135,18 +124,13 @@ def own_engine(
             # Of several keys, any is good.
             secret = key.get_secret_value().split(",")[0] if key is not None else None
             try:
-                yield BaselineServer(plan.settings.url, secret)
+                yield EngineAddress(plan.settings.url, secret, log=plan.log)
             except SpecdashError as error:
                 if not child.exited(_ENDING_S):
                     raise
                 raise SpecdashError(f"{error}; {_ended(child, name, plan)}") from None
         finally:
             child.stop(_STOP_S)
-
-
-def private_log() -> tempfile.TemporaryDirectory[str]:
-    """A directory for the engine's log, gone afterwards."""
-    return tempfile.TemporaryDirectory(prefix="specdash-baseline-")
 
 
 def _ended(child: Child, name: str, plan: LaunchPlan) -> str:
@@ -209,7 +193,7 @@ class InPlace:
 
         return plan_apply(self._deployment, {Role.BACKEND: {SPEC_TYPE: OFF}}, env=self._env)
 
-    def switch_off(self, plan: ApplyPlan) -> BaselineServer:
+    def switch_off(self, plan: ApplyPlan) -> EngineAddress:
         """Apply the plan, unless it changes nothing. Raises `SpecdashError` when it fails: all is as before then."""
         from specdash.control.apply.apply import Apply
         from specdash.core.changes import ApplyOutcome
@@ -236,7 +220,7 @@ class InPlace:
         self.applied = None
         return record
 
-    def _place(self) -> BaselineServer:
+    def _place(self) -> EngineAddress:
         from specdash.backend.settings import settings_from_env
         from specdash.control.apply.plan import service_of
         from specdash.control.env_store import read_env
@@ -245,4 +229,4 @@ class InPlace:
         service = service_of(self._deployment, Role.BACKEND)
         settings = settings_from_env(read_env(service.env_file).values)
         key = settings.secrets.get("api-key")
-        return BaselineServer(settings.url, key.get_secret_value().split(",")[0] if key is not None else None)
+        return EngineAddress(settings.url, key.get_secret_value().split(",")[0] if key is not None else None)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
-import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from specdash.bench.baseline.baseline_engine import (
+from specdash.bench.engines import (
+    OFF,
+    SPEC_TYPE,
     last_words,
     memory_problem,
     on_free_port,
@@ -19,7 +19,7 @@ from specdash.bench.baseline.baseline_engine import (
     plan_beside,
     without_speculation,
 )
-from specdash.bench.verify.verify import (
+from specdash.bench.verify import (
     EPSILON,
     LEAST_TOKENS,
     Agreement,
@@ -36,6 +36,7 @@ from specdash.bench.verify.verify import (
 from specdash.core.errors import InputError, RefusedError, SpecdashError
 from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import integer, mapping, natural
+from specdash.llama.server_answers import text as as_text
 from specdash.system.data import dataclass
 from specdash.system.http import Cancel
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.bench.verify.verify import VerifyPrompt
+    from specdash.bench.verify import VerifyPrompt
     from specdash.core.readings import Slots
 
     Opening = Callable[[], AbstractContextManager["VerifyServer"]]
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 SILENCE_S = 600.0
 """An answer may take so long: it comes whole."""
+_POLL_S = 0.2
 LIKELY = 128
 """How many of the likely tokens are looked at for the two in question."""
 SEED = 1
@@ -112,24 +114,26 @@ class VerifyServer:
 
     def tokenised(self, text: str) -> tuple[int, ...]:
         """The text as this server's tokens, with what stands at the beginning of any text."""
-        with self._answering():
+        try:
             found = self._client.tokens(text)
+        except OSError as error:
+            raise self._client.unreachable(error) from None
         if not found:
             raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
         return tuple(found)
 
     def templated(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt that the model's chat template makes of messages and tools."""
-        with self._answering():
+        try:
             found = self._client.prompt(messages, tools)
+        except OSError as error:
+            raise self._client.unreachable(error) from None
         if found is None:
             raise SpecdashError(f"{self.url}/apply-template gave no prompt")
         return found
 
     def text(self, tokens: Sequence[int]) -> str:
-        told = self._client.look("/detokenize", {"tokens": list(tokens)}).json
-        found = mapping(told).get("content")
-        return found if isinstance(found, str) else ""
+        return as_text(mapping(self._client.look("/detokenize", {"tokens": list(tokens)}).json).get("content")) or ""
 
     def answer(self, prompt: Sequence[int], tokens: int, *, cached: bool = False) -> GreedyAnswer:
         """The greedy answer of just so many tokens. Raises `SpecdashError` saying what went wrong."""
@@ -160,13 +164,6 @@ class VerifyServer:
         body = {**GREEDY, "prompt": list(prompt), "n_predict": tokens, "cache_prompt": cached, **more}
         return self._client.complete(body, self.limit_s, self.name)
 
-    @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-
 
 def _logprob(value: object) -> float | None:
     """None also for what cannot be a log probability, such as that of a NaN."""
@@ -176,40 +173,22 @@ def _logprob(value: object) -> float | None:
 
 
 def together(server: VerifyServer, prompts: Sequence[Sequence[int]], tokens: int, at_once: int) -> list[GreedyAnswer]:
-    """The answers to all prompts, `at_once` of them at a time. Ctrl-C ends it: the server's connections are closed.
-
-    Threads of the daemon kind: nobody waits for an answer that nobody wants any more.
-    """
-    results: list[GreedyAnswer | BaseException | None] = [None] * len(prompts)
-    waiting = list(range(len(prompts)))[::-1]
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                if not waiting:
-                    return
-                number = waiting.pop()
-            try:
-                results[number] = server.answer(prompts[number], tokens)
-            except BaseException as error:  # noqa: BLE001 - told to whoever waits
-                results[number] = error
-                return
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(at_once, len(prompts)))]
-    for thread in threads:
-        thread.start()
+    """The answers to all prompts, `at_once` of them at a time. Ctrl-C ends it: the server's connections are closed."""
+    pool = ThreadPoolExecutor(min(at_once, len(prompts)), "verify")
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)
+        waiting = [pool.submit(server.answer, prompt, tokens) for prompt in prompts]
+        while not all(future.done() for future in waiting):
+            wait(waiting, _POLL_S, FIRST_EXCEPTION)
+            failed = next((future for future in waiting if future.done() and future.exception() is not None), None)
+            if failed is not None:
+                failed.result()
+        return [future.result() for future in waiting]
     except BaseException:
+        # Nobody waits for answers that nobody wants any more.
         server.close()
         raise
-    failed = [result for result in results if isinstance(result, BaseException)]
-    if failed:
-        raise failed[0]
-    return [result for result in results if isinstance(result, GreedyAnswer)]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 # The two servers of a verification: engines of our own from an env file, or servers that run already.
@@ -293,24 +272,21 @@ class OwnedEngine:
             yield server
 
 
-def own_candidate(
-    values: Mapping[str, str], env_file: str, *, engine: str | None, parallel: int | None, log: Path
+def own_server(
+    values: Mapping[str, str],
+    env_file: str,
+    name: str,
+    log: Path,
+    *,
+    engine: str | None,
+    parallel: int | None,
+    speculates: bool = True,
 ) -> OwnedEngine:
-    """An engine of the env's settings. Raises `SpecdashError` for what the backend itself would refuse."""
-    plan = plan_beside(values, env_file, log, "verify", engine=engine, **_slots(parallel))
-    return OwnedEngine(plan, values, "the candidate")
-
-
-def own_baseline(
-    values: Mapping[str, str], env_file: str, *, engine: str | None, parallel: int | None, log: Path
-) -> OwnedEngine:
-    """An engine of the env's settings but for speculation."""
-    plan = plan_beside(values, env_file, log, "verify", engine=engine, speculates=False, **_slots(parallel))
-    return OwnedEngine(plan, {**values, "LLAMA_SPEC_TYPE": "none"}, "the baseline")
-
-
-def _slots(parallel: int | None) -> dict[str, Any]:
-    return {} if parallel is None else {"parallel": parallel}
+    """An engine of the env's settings, or of them but for speculation. Raises `SpecdashError` for what the backend
+    itself would refuse."""
+    slots: dict[str, Any] = {} if parallel is None else {"parallel": parallel}
+    plan = plan_beside(values, env_file, log, "verify", engine=engine, speculates=speculates, **slots)
+    return OwnedEngine(plan, values if speculates else {**values, SPEC_TYPE: OFF}, name)
 
 
 def unlike(baseline: OwnedEngine, candidate: OwnedEngine) -> list[str]:
@@ -339,15 +315,6 @@ class VerifyEffort:
     epsilon: float = EPSILON
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyStep:
-    """One report of progress: what is done now, the share that is done, seconds left where they can be told."""
-
-    words: str
-    share: float
-    left_s: float | None = None
-
-
 @dataclass(slots=True)
 class ServerFacts:
     """What is known of one server once it answered."""
@@ -365,7 +332,8 @@ class Verification:
 
     prompts: tuple[VerifyPrompt, ...]
     effort: VerifyEffort
-    on_step: Callable[[VerifyStep], None]
+    on_step: Callable[[float, str], None]
+    """Told the share that is done, and what is done now."""
     done: frozenset[str] = frozenset()
     """What makes answers reproducible and is set on both sides already: see `verify.advice`."""
     report: VerifyReport = field(default_factory=VerifyReport)
@@ -374,9 +342,9 @@ class Verification:
     """The prompts as token ids."""
     texts: dict[tuple[int, ...], str] = field(default_factory=dict)
     """What short runs of tokens around differences say."""
-    _answers: list[tuple[VerifySide, SendMode, int, int, GreedyAnswer]] = field(default_factory=list)
+    _answers: list[VerifiedAnswer] = field(default_factory=list)
+    """As they came, not judged yet."""
     _opinions: dict[tuple[int, tuple[int, ...]], Weights] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
     _done: float = 0.0
     _work: float = 1.0
     at_once: int = 1
@@ -395,7 +363,7 @@ class Verification:
                 self._know(VerifySide.CANDIDATE, server)
                 self._ask_all(VerifySide.CANDIDATE, server)
                 self._ask_opinions(server)
-            if self._differing():
+            if any(self._apart(run) is not None for run in self._answers):
                 self._told("starting the baseline again, to weigh the differences")
                 with baseline() as server:
                     self._settle(server)
@@ -485,26 +453,28 @@ class Verification:
             self.report.notes.append(
                 f"{side} {way}, {self.prompts[index].name}: {len(answer.tokens)} tokens, not {self.effort.tokens}"
             )
-        self._answers.append((side, way, number, index, answer))
+        first = next((kept.length for kept in self._answers if kept.prompt == index), len(answer.tokens))
+        self._answers.append(VerifiedAnswer(side, way, number, index, answer, Agreement.UNDECIDED, first))
         self._done += work
 
-    def _reference(self, index: int) -> GreedyAnswer:
-        return next(answer for side, _, _, at, answer in self._answers if side is VerifySide.BASELINE and at == index)
+    def _reference(self, index: int) -> VerifiedAnswer:
+        """The baseline's first answer to a prompt."""
+        return next(run for run in self._answers if run.prompt == index)
 
-    def _differing(self) -> bool:
-        return any(answer[4].tokens != self._reference(answer[3]).tokens for answer in self._answers)
+    def _apart(self, run: VerifiedAnswer) -> int | None:
+        """Where it differs from the baseline's first answer."""
+        return first_difference(self._reference(run.prompt).answer.tokens, run.answer.tokens)
 
     def _ask_opinions(self, server: VerifyServer) -> None:
-        for side, _, _, index, answer in self._answers:
-            expected = self._reference(index).tokens
-            at = first_difference(expected, answer.tokens)
-            if side is VerifySide.BASELINE or at is None or at >= min(len(expected), len(answer.tokens)):
+        for run in self._answers:
+            at, tokens = self._apart(run), run.answer.tokens
+            expected = self._reference(run.prompt).answer.tokens
+            if run.side is VerifySide.BASELINE or at is None or at >= min(len(expected), len(tokens)):
                 continue
-            key = (index, answer.tokens[: at + 1])
+            key = (run.prompt, tokens[: at + 1])
             if key not in self._opinions:
                 self._told("asking the candidate about the differences")
-                text = (*self.tokens[index], *answer.tokens[:at])
-                self._opinions[key] = server.weights(text, expected[at], answer.tokens[at])
+                self._opinions[key] = server.weights((*self.tokens[run.prompt], *tokens[:at]), expected[at], tokens[at])
 
     def _unasked(self) -> list[int]:
         """Where in the report a real difference lies behind near ties, so that the candidate was not asked about it."""
@@ -528,23 +498,22 @@ class Verification:
 
     def _settle(self, server: VerifyServer | None) -> None:
         """Judge everything; without a server where nothing differs."""
-        for side in VerifySide:
-            for one_side, way, number, index, answer in self._answers:
-                if one_side is not side or answer is self._reference(index):
-                    continue
-                run = self._judged(_unjudged(side, way, number, index, answer, self._reference(index)), server)
-                if side is VerifySide.CANDIDATE:
-                    run = against_itself(run, self.report.of(VerifySide.BASELINE))
-                self.report.runs.append(run)
-                self._note_texts(run, server)
+        for run in self._asked_again():
+            judged = self._judged(run, server)
+            if run.side is VerifySide.CANDIDATE:
+                judged = against_itself(judged, self.report.of(VerifySide.BASELINE))
+            self.report.runs.append(judged)
+            self._note_texts(judged, server)
+
+    def _asked_again(self) -> list[VerifiedAnswer]:
+        """All but each prompt's first answer, which the others are held against; the baseline's first."""
+        return [run for run in self._answers if run is not self._reference(run.prompt)]
 
     def _judged(self, run: VerifiedAnswer, server: VerifyServer | None) -> VerifiedAnswer:
-        reference = self._reference(run.prompt)
-        at = first_difference(reference.tokens, run.answer.tokens)
+        at = self._apart(run)
         if at is None or server is None:
             return replace(run, verdict=Agreement.IDENTICAL, checked=run.length)
-        asked = server
-        prompt = self.tokens[run.prompt]
+        asked, prompt = server, self.tokens[run.prompt]
 
         def weigh(prefix: tuple[int, ...], expected: int, got: int) -> Weights:
             self._told(f"weighing {self.prompts[run.prompt].name} at token {len(prefix) + 1}")
@@ -553,9 +522,9 @@ class Verification:
         def resume(prefix: tuple[int, ...], left: int) -> tuple[int, ...]:
             return asked.answer((*prompt, *prefix), left).tokens
 
-        own = (
-            self._opinions.get((run.prompt, run.answer.tokens[: at + 1])) if run.side is VerifySide.CANDIDATE else None
-        )
+        own = self._opinions.get((run.prompt, run.answer.tokens[: at + 1]))
+        own = own if run.side is VerifySide.CANDIDATE else None
+        reference = self._reference(run.prompt).answer
         return judge(run, reference, weigh=weigh, resume=resume, candidate=own, epsilon=self.effort.epsilon)
 
     def _note_texts(self, run: VerifiedAnswer, server: VerifyServer | None) -> None:
@@ -573,23 +542,16 @@ class Verification:
 
     def _settle_cheaply(self) -> None:
         """Cut short: what is the same can be said, and so can where the rest differs, unweighed."""
-        if self.report.runs:
-            return
-        for side, way, number, index, answer in self._answers:
-            reference = self._reference(index)
-            if answer is not reference and answer.tokens == reference.tokens:
-                run = _unjudged(side, way, number, index, answer, reference)
+        for run in self._asked_again() if not self.report.runs else ():
+            at = self._apart(run)
+            if at is None:
                 self.report.runs.append(replace(run, verdict=Agreement.IDENTICAL, checked=run.length))
-            elif answer is not reference:
-                at = first_difference(reference.tokens, answer.tokens)
-                self.report.notes.append(
-                    f"{side} {way}, {self.prompts[index].name}: differs at token {(at or 0) + 1}, not weighed yet"
-                )
+            else:
+                where = f"{run.side} {run.way}, {self.prompts[run.prompt].name}"
+                self.report.notes.append(f"{where}: differs at token {at + 1}, not weighed yet")
 
     def _told(self, words: str) -> None:
-        passed, share = time.monotonic() - self._began, min(0.99, self._done / self._work)
-        left = passed / share * (1 - share) if share > 0.02 and passed > 1 else None
-        self.on_step(VerifyStep(words, share, left))
+        self.on_step(min(0.99, self._done / self._work), words)
 
 
 CONTEXT_TOKENS = 12
@@ -598,12 +560,6 @@ CONTEXT_TOKENS = 12
 def context(before: tuple[int, ...]) -> tuple[int, ...]:
     """The tokens before a difference that are shown."""
     return before[-CONTEXT_TOKENS:]
-
-
-def _unjudged(
-    side: VerifySide, way: SendMode, number: int, index: int, answer: GreedyAnswer, reference: GreedyAnswer
-) -> VerifiedAnswer:
-    return VerifiedAnswer(side, way, number, index, answer, Agreement.UNDECIDED, len(reference.tokens))
 
 
 def _check_room(prompt: VerifyPrompt, tokens: tuple[int, ...], wanted: int, room: int | None, name: str) -> None:

@@ -1,1 +1,0 @@
-"""Decode without speculation, measured and kept, so that what speculation gains can be told."""

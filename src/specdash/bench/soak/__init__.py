@@ -1,1 +1,0 @@
-"""Hours of turns through the proxy, and what grows meanwhile."""

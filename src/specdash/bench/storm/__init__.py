@@ -1,1 +1,0 @@
-"""Applies in a row, good and bad, while clients never stop asking."""

@@ -1,1 +1,0 @@
-"""Outputs with and without speculation, compared token by token."""
