@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
-from specdash.cli.incident import incident
 from specdash.cli.options import resolved_settings
+from specdash.cli.record import incident
 from specdash.core import paths
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.errors import ExitCode

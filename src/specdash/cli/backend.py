@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from specdash.cli.options import add_actions, print_answer
 from specdash.core.errors import ExitCode
 from specdash.system.data import json_of
 
@@ -21,11 +21,8 @@ ENGINES = ("auto", "llama-server", "xllamacpp")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the two actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show}")
-    run_parser = actions.add_parser("run", help="run the server in the foreground", allow_abbrev=False)
-    show_parser = actions.add_parser("show", help="print what would run, and why", allow_abbrev=False)
-    for argument_parser in (run_parser, show_parser):
+    parsers = add_actions(parser, {"run": "run the server in the foreground", "show": "print what would run, and why"})
+    for argument_parser in parsers.values():
         argument_parser.add_argument(
             "--env-file",
             metavar="F",
@@ -35,10 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         argument_parser.add_argument(
             "--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE"
         )
-    run_parser.add_argument(
+    parsers["run"].add_argument(
         "--no-preflight", action="store_true", help="start it although `specdash preflight` would refuse the settings"
     )
-    show_parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parsers["show"].add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = plan_from_file(args.env_file, engine=args.engine, log=args.log_file)
     if args.action == "show":
-        print(json.dumps(_as_json(plan), indent=1) if args.json else _as_text(plan))
+        print_answer(_as_json(plan), _as_text(plan), as_json=args.json)
         return ExitCode.OK
     from specdash.backend import session
 

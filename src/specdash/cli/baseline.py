@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, resolved_settings, say, within
+from specdash.cli.options import add_actions, add_settings, print_json, resolved_settings, say, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
@@ -31,9 +30,7 @@ _ACTIONS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(_ACTIONS) + "}")
-    parsers = {name: actions.add_parser(name, help=text, allow_abbrev=False) for name, text in _ACTIONS.items()}
+    parsers = add_actions(parser, _ACTIONS)
     _configure_record(parsers["record"])
     parsers["list"].add_argument("--json", action="store_true", help="print one JSON array")
     parsers["forget"].add_argument("model", nargs="?", metavar="MODEL", help="file name of the model")
@@ -187,7 +184,7 @@ def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namesp
     finally:
         running.end()
         if args.json:
-            print(json.dumps(json_of(kept), indent=1))
+            print_json(json_of(kept))
         elif kept:
             print("\n".join(_table(kept)))
     return code
@@ -219,7 +216,7 @@ def _list(args: argparse.Namespace) -> int:
 
     found = read_baselines(os.environ)
     if args.json:
-        print(json.dumps(json_of(found), indent=1))
+        print_json(json_of(found))
     elif not found:
         print("no baseline is recorded; `specdash baseline record` measures one")
     else:

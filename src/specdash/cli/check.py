@@ -5,13 +5,12 @@ Exit codes are those of monitoring plugins, also for errors: 0 OK, 1 WARNING, 2 
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, alert_rules, one_target, resolved_settings
+from specdash.cli.options import add_settings, alert_rules, one_target, print_answer, resolved_settings
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import SpecdashError, UsageError
 from specdash.core.records import AlertSeverity
@@ -62,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         settings = resolved_settings(args)
         rules = alert_rules(settings)
         if args.list_rules:
-            told = json.dumps(check_report.catalogue_json(rules), indent=1) if args.json else None
-            print(told or check_report.catalogue_text(rules))
+            document, text = check_report.catalogue_json(rules), check_report.catalogue_text(rules)
+            print_answer(document, text, as_json=args.json)
             return 0
         watch_s = _seconds(args.watch) if args.watch is not None else None
         fail_on = AlertSeverity(args.fail_on)
@@ -76,10 +75,8 @@ def run(args: argparse.Namespace) -> int:
             picture = _look(one_target(settings, over_ssh=True), rules, watch_s, 1.0)
         took = time.monotonic() - began
         result = check_report.verdict(picture, rules, fail_on, took, ended=watch_s is not None)
-        if args.json:
-            print(json.dumps(check_report.as_json(result, rules), indent=1, allow_nan=False))
-        else:
-            print(check_report.report(result, rules, verbose=args.verbose))
+        text = check_report.report(result, rules, verbose=args.verbose)
+        print_answer(check_report.as_json(result, rules), text, as_json=args.json)
         return int(result.status)
     except SpecdashError as error:
         return on_error(error, as_json=args.json)
@@ -106,10 +103,8 @@ def _check_all(
         target.label: check_report.verdict(picture, rules, fail_on, took, ended=not is_short)
         for target, picture in zip(targets, pictures, strict=True)
     }
-    if args.json:
-        print(json.dumps(check_report.all_as_json(results, rules), indent=1, allow_nan=False))
-    else:
-        print(check_report.report_of_all(results, rules, verbose=args.verbose))
+    text = check_report.report_of_all(results, rules, verbose=args.verbose)
+    print_answer(check_report.all_as_json(results, rules), text, as_json=args.json)
     return int(check_report.worst_status(results.values()))
 
 
@@ -119,16 +114,13 @@ def on_error(error: Exception, *, as_json: bool = False) -> int:
 
     words = one_line(str(error) or type(error).__name__)
     unknown = CheckStatus.UNKNOWN
-    if as_json:
-        document: documents.CheckFailure = {
-            "schema": SCHEMA,
-            "status": unknown.name,
-            "exit_code": int(unknown),
-            "line": words,
-        }
-        print(json.dumps(document, indent=1))
-    else:
-        print(f"{unknown.name} - {words}")
+    document: documents.CheckFailure = {
+        "schema": SCHEMA,
+        "status": unknown.name,
+        "exit_code": int(unknown),
+        "line": words,
+    }
+    print_answer(document, f"{unknown.name} - {words}", as_json=as_json)
     return int(unknown)
 
 

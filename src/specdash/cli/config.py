@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import resolved_settings
+from specdash.cli.options import print_json, resolved_settings
 from specdash.core import paths
 from specdash.core.config import BY_NAME
 from specdash.core.errors import ExitCode
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.OK
     resolved = resolved_settings(None)
     if args.json:
-        print(json.dumps({name: {"value": r.value, "origin": r.origin} for name, r in resolved.items()}, indent=1))
+        print_json({name: {"value": setting.value, "origin": setting.origin} for name, setting in resolved.items()})
         return ExitCode.OK
     for name, setting in resolved.items():
         value = UNKNOWN if setting.value is None else setting.value

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
-from specdash.cli.options import add_settings, one_target, resolved_settings
+from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings
 from specdash.core.config import TARGET_SETTINGS
 from specdash.core.errors import ExitCode
 from specdash.system.data import json_of
@@ -40,10 +39,7 @@ def run(args: argparse.Namespace) -> int:
     checkup = check(one_target(settings))
     warnings = [warning] if warning is not None else []
     engines = check_engines(checkup.driver)
-    if args.json:
-        print(json.dumps(to_json(checkup, engines, warnings), indent=1))
-    else:
-        print(to_text(checkup, engines, warnings))
+    print_answer(to_json(checkup, engines, warnings), to_text(checkup, engines, warnings), as_json=args.json)
     return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
 
 

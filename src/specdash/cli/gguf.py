@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdash.cli.options import print_answer
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.system.data import json_of
 from specdash.system.text import counted, percent, size
@@ -71,10 +71,8 @@ def run(args: argparse.Namespace) -> int:
             source = f"the defaults, for {wish.env_file} cannot be used: {error}"
             projections = _projections(facts, draft, replace(wish, env={}), args)
     failures = _failures(model_facts, projections, args)
-    if args.json:
-        print(json.dumps(_as_json(model_facts, projections, source, failures), indent=1))
-    else:
-        print("\n".join(_as_text(model_facts, projections, source, failures)))
+    answer = (model_facts, projections, source, failures)
+    print_answer(_as_json(*answer), _as_text(*answer), as_json=args.json)
     if model_facts.refusal is not None and model_facts.kind != "draft":
         raise InputError(f"model {args.file}: {model_facts.refusal}")
     return ExitCode.FAILED if failures else ExitCode.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import ExitCode
@@ -22,19 +21,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List them; exit 3 when [keys] in config.toml cannot be meant."""
-    from specdash.cli.options import resolved_settings
+    from specdash.cli.options import print_answer, resolved_settings
     from specdash.tui.action_table import ACTIONS, SHOWN, read_keys
 
     actions = read_keys(resolved_settings(None)["keys"]).actions
-    if args.json:
-        keys = [_as_json(action, shipped) for action, shipped in zip(actions, ACTIONS, strict=True)]
-        print(json.dumps({"schema": SCHEMA, "keys": keys}, indent=1))
-        return ExitCode.OK
+    keys = [_as_json(action, shipped) for action, shipped in zip(actions, ACTIONS, strict=True)]
     rows = [("ID", "KEYS", "SCREEN", "WHAT IT DOES")]
     for action in actions:
         shown = " ".join(SHOWN.get(key, key) for key in action.keys)
         rows.append((action.id, shown, " ".join(action.places) or "all", action.description))
-    print("\n".join(table(rows)))
+    print_answer({"schema": SCHEMA, "keys": keys}, table(rows), as_json=args.json)
     return ExitCode.OK
 
 

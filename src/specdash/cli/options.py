@@ -1,7 +1,8 @@
-"""Options shared by the commands: settings from `core.config` as arguments, and the target they name."""
+"""What commands share: their options, the server that these name, a look at it, and how an answer is printed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -48,9 +49,30 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             parser.add_argument(setting.option, dest=name, metavar=setting.metavar, help=setting.help)
 
 
-def accept_ago(parser: argparse.ArgumentParser) -> None:
-    """Take `-3h` after an option for its value, not for an option: argparse knows but one way to say so."""
-    parser._negative_number_matcher = re.compile(r"-\d[\d.smhdw]*")  # noqa: SLF001
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:
+    """Add what the command can do, by name with its help; the parsers of their own options. The one that was given is
+    `args.action`."""
+    kinds = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(actions) + "}")
+    return {name: kinds.add_parser(name, help=text, allow_abbrev=False) for name, text in actions.items()}
+
+
+def add_service(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add `--service backend` or `proxy`."""
+    from specdash.core.changes import Role
+
+    parser.add_argument("--service", choices=[str(role) for role in Role], help=text)
+
+
+MOMENTS_AGO = r"-\d[\d.smhdw]*"
+"""`-3h`"""
+REMOVED_KEYS = r"-[A-Z][A-Z0-9_]*\Z"
+"""`-LLAMA_DRAFT_MAX`"""
+
+
+def accept_as_value(parser: argparse.ArgumentParser, pattern: str) -> None:
+    """Take words like that for values, though they begin as options do: argparse only asks whether they look like the
+    negative numbers that it knows."""
+    parser._negative_number_matcher = re.compile(pattern)  # noqa: SLF001
 
 
 def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
@@ -81,6 +103,13 @@ def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
     if named is None:
         return shipped()
     raise InputError(f"rules {named} ({settings['rules'].origin}): there is no such file")
+
+
+def changed_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...] | None:
+    """`alert_rules` where the user has thresholds of their own, else None: the shipped ones are loaded when needed."""
+    if settings["rules"].value is None and not paths.rules_file().exists():
+        return None
+    return alert_rules(settings)
 
 
 def _text_of(path: Path) -> str | None:
@@ -318,6 +347,19 @@ def _with(found: Target, named: Target) -> Target:
         )
     }
     return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)
+
+
+def print_json(document: object) -> None:
+    """Print a document as `--json` does."""
+    print(json.dumps(document, indent=1, allow_nan=False))
+
+
+def print_answer(document: object, text: str | Iterable[str], *, as_json: bool) -> None:
+    """Print the document as JSON, or the text, or its lines."""
+    if as_json:
+        print_json(document)
+    else:
+        print(text if isinstance(text, str) else "\n".join(text))
 
 
 def say(words: str) -> None:

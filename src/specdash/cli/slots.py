@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, one_target, resolved_settings, say
+from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
 from specdash.system.text import MIB, UNKNOWN, number, plain, table, timestamp
 
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     target = one_target(resolved_settings(args))
     if args.action in (None, "list"):
         found = slots.list_slots(target)
-        print(json.dumps(to_json(found), indent=1) if args.json else to_text(found))
+        print_answer(to_json(found), to_text(found), as_json=args.json)
         return ExitCode.OK
     return _change(args, target)
 
@@ -83,7 +82,7 @@ def _change(args: argparse.Namespace, target: Target) -> int:
     done = slots.carry_out(plan)
     for warning in done.warnings:
         say(warning)
-    print(json.dumps(asdict(done), indent=1) if args.json else done.sentence)
+    print_answer(asdict(done), done.sentence, as_json=args.json)
     return ExitCode.OK
 
 

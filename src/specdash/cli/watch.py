@@ -13,13 +13,14 @@ from specdash.cli.options import (
     add_settings,
     as_named,
     bare_target,
+    changed_rules,
     every_target,
     find_targets,
     resolved_settings,
     said_there,
     settings_for,
 )
-from specdash.cli.record.recording import own_rules, recorder_for
+from specdash.cli.record.record import recorder_for
 from specdash.cli.signals import stopped_by_signals
 from specdash.cli.terminal_app import need_terminal, run_app
 from specdash.core import paths
@@ -310,7 +311,7 @@ class Collecting:
         self._complete = complete
         self._settings = settings
         self._interval_s: float = settings["refresh"].value
-        self._rules = own_rules(settings)
+        self._rules = changed_rules(settings)
         self._state: TargetState | None = None
         self._hub: Hub | None = None
         self._recorder: Recorder | None = None
@@ -352,7 +353,7 @@ class Collecting:
     def write_incident(self) -> Path:
         """Write an incident bundle about the last minutes, and say where it is. Takes seconds; raises
         `NotWrittenError`."""
-        from specdash.cli.incident import incident
+        from specdash.cli.record import incident
 
         state, span = self._state, incident.recent()
         parts = incident.gather(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
+from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service
 from specdash.core.changes import Role, parse_assignments
 from specdash.core.errors import UsageError
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.core.changes import WantedValues
-
-_REMOVAL = re.compile(r"-[A-Z][A-Z0-9_]*\Z")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help='read a line of settings, {"backend": {"KEY": "VALUE", "KEY": null}}: no secret among the arguments',
     )
-    parser.add_argument("--service", choices=[str(role) for role in Role], help="change this service only")
+    add_service(parser, "change this service only")
     add_options(parser)
-    # argparse takes a word like -KEY for an option, unless it looks like what it holds to be a negative number.
-    parser._negative_number_matcher = _REMOVAL  # noqa: SLF001
+    accept_as_value(parser, REMOVED_KEYS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 from dataclasses import field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.changes.apply import wanted_values
-from specdash.cli.options import add_settings, resolved_settings
-from specdash.core.changes import Role, changed_values, changes_to, role_of
+from specdash.cli.changes.env import no_env_file, subjects, subjects_of_services
+from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add_settings, print_answer
+from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.errors import ExitCode, Finding, InputError, ServiceError, Severity, UsageError
-from specdash.core.paths import backend_env_file, proxy_env_file
+from specdash.core.errors import ExitCode, Finding, InputError, ServiceError, Severity
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
-    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.cli.changes.env import EnvSubject
+    from specdash.control.services.services import ManagedService
     from specdash.core.changes import Change, WantedValues
-    from specdash.core.config import Resolved
 
-_REMOVAL = re.compile(r"-[A-Z][A-Z0-9_]*\Z")
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
-_DEFAULT_FILES = {Role.BACKEND: backend_env_file, Role.PROXY: proxy_env_file}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +44,22 @@ class PreflightRequest:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     parser.add_argument(
         "assignments", nargs="*", metavar="KEY=VALUE", help="changes to check; -KEY or !KEY removes a key"
     )
-    parser.add_argument("--service", choices=[str(role) for role in Role], help="check this service only")
+    add_service(parser, "check this service only")
     parser.add_argument("--env-file", metavar="F", help="check this file instead of the services'")
     parser.add_argument("--profile", metavar="NAME", help="check the changes of a profile; KEY=VALUE wins over it")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/preflight.md)")
     add_settings(parser, SERVICE_SETTINGS)
-    # argparse takes a word like -KEY for an option, unless it looks like what it holds to be a negative number.
-    parser._negative_number_matcher = _REMOVAL  # noqa: SLF001
+    accept_as_value(parser, REMOVED_KEYS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; exit 0 without errors, 7 with errors, 3 when an env file cannot be read at all."""
-    found = findings_of(_subjects(args))
-    if args.json:
-        print(json.dumps(_as_json(found), indent=1))
-    else:
-        print(_as_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    found = findings_of(_requests(args))
+    text = _as_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    print_answer(_as_json(found), text, as_json=args.json)
     return ExitCode.REFUSED if any(_errors(rows) for _, rows in found) else ExitCode.OK
 
 
@@ -97,78 +89,34 @@ def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightReq
     return found
 
 
-def _subjects(args: argparse.Namespace) -> list[PreflightRequest]:
+def _requests(args: argparse.Namespace) -> list[PreflightRequest]:
     role = Role(args.service) if args.service is not None else None
-    if args.env_file is not None:
-        path = Path(args.env_file).expanduser()
-        values = _values(path, missing_ok=False)
-        role = role or _role_by_keys(path, values)
-        return [_subject(role, path, values, wanted_values(args.assignments, role, args.profile), None)]
     wanted = wanted_values(args.assignments, role, args.profile)
-    settings = resolved_settings(args)
-    roles = (role,) if role is not None else (tuple(role for role in Role if wanted.get(role)) or tuple(Role))
-    deployment = _deployment(settings)
-    subjects = []
-    for item in roles:
-        service = deployment.service(item)
-        path = _path(item, service, settings)
-        if service is None and not path.is_file() and len(roles) > 1:
-            continue
-        values = _values(path, missing_ok=service is not None)
-        subjects.append(_subject(item, path, values, wanted, service))
-    if len(subjects) == 1:
-        beside = Role.PROXY if subjects[0].role is Role.BACKEND else Role.BACKEND
-        service = deployment.service(beside)
-        path = _path(beside, service, settings)
-        if path.is_file():
-            values = _values(path, missing_ok=True)
-            subjects = [replace(subjects[0], other=_subject(beside, path, values, wanted, service))]
-    if not subjects:
-        places = " or ".join(str(make(os.environ)) for make in _DEFAULT_FILES.values())
-        raise InputError(f"no service and no env file found; name one with --env-file, or write {places}")
-    return subjects
+    if args.env_file is not None:
+        (subject,) = subjects(args)
+        if not subject.snapshot.exists:
+            raise InputError(f"env file {subject.path}: no such file; name one with --env-file")
+        return [_request(subject, wanted)]
+    roles = [role] if role is not None else [role for role in Role if wanted.get(role)] or list(Role)
+    every = {subject.role: subject for subject in subjects_of_services(args, list(Role))}
+    known = [every[role] for role in roles if every[role].is_known]
+    if not known:
+        raise no_env_file(every[role] for role in roles)
+    requests = [_request(subject, wanted) for subject in known]
+    if len(requests) == 1:
+        beside = next(subject for subject in every.values() if subject.role is not requests[0].role)
+        if beside.snapshot.exists:
+            return [replace(requests[0], other=_request(beside, wanted))]
+    return requests
 
 
-def _deployment(settings: Mapping[str, Resolved]) -> Deployment:
-    from specdash.control.services.deployment import find_deployment
-
-    return find_deployment(settings)
-
-
-def _path(role: Role, service: ManagedService | None, settings: Mapping[str, Resolved]) -> Path:
-    if service is not None:
-        return service.env_file
-    named = settings[f"{role}_env_file"].value
-    return Path(named).expanduser() if named is not None else _DEFAULT_FILES[role](os.environ)
-
-
-def _values(path: Path, *, missing_ok: bool) -> dict[str, str]:
-    """The values of an env file; lines that cannot be read become findings, not an error here."""
-    from specdash.control.env_store import read_env
-
-    snapshot = read_env(path)
-    if not snapshot.exists and not missing_ok:
-        raise InputError(f"env file {path}: no such file; name one with --env-file")
-    return snapshot.file.values
-
-
-def _role_by_keys(path: Path, values: Mapping[str, str]) -> Role:
-    roles = [role_of(key) for key in values if key != "LLAMA_CPP_BASE"]
-    counts = {role: roles.count(role) for role in Role}
-    if counts[Role.BACKEND] == counts[Role.PROXY]:
-        if "LLAMA_CPP_BASE" in values:
-            return Role.PROXY
-        raise UsageError(f"{path}: its keys do not tell whose it is; add --service backend or proxy")
-    return max(counts, key=lambda role: counts[role])
-
-
-def _subject(
-    role: Role, path: Path, before: dict[str, str], wanted: WantedValues, service: ManagedService | None
-) -> PreflightRequest:
-    own = wanted.get(role, {})
-    made = changes_to(role, before, own)
-    changed = frozenset(change.key for change in made)
-    return PreflightRequest(role, path, before, changed_values(before, own), changed, service, made)
+def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
+    """Lines of the env file that cannot be read become findings, not an error here."""
+    before, own = subject.snapshot.file.values, wanted.get(subject.role, {})
+    changes = changes_to(subject.role, before, own)
+    changed = frozenset(change.key for change in changes)
+    after = changed_values(before, own)
+    return PreflightRequest(subject.role, subject.path, before, after, changed, subject.service, changes)
 
 
 def _own_pids(service: ManagedService | None) -> frozenset[int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings
+from specdash.cli.options import add_actions, add_service, add_settings, print_answer, print_json
 from specdash.core.changes import Role, role_of
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.system.data import json_of
+from specdash.system.text import counted, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,18 +28,14 @@ _UNSET = "--"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(_ACTIONS) + "}")
-    parsers = {name: actions.add_parser(name, help=text, allow_abbrev=False) for name, text in _ACTIONS.items()}
+    parsers = add_actions(parser, _ACTIONS)
     for name, argument_parser in parsers.items():
         argument_parser.add_argument("--json", action="store_true", help="print one JSON object")
         if name != "list":
             argument_parser.add_argument("name", metavar="NAME", help="the profile")
     for name in ("save", "diff"):
         argument_parser = parsers[name]
-        argument_parser.add_argument(
-            "--service", choices=[str(role) for role in Role], help="settings of this service only"
-        )
+        add_service(argument_parser, "settings of this service only")
         argument_parser.add_argument(
             "--from-file", dest="env_file", metavar="ENVFILE", help="read this env file instead of the services'"
         )
@@ -80,20 +76,13 @@ def _list(args: argparse.Namespace) -> int:
     from specdash.control.profiles import all_profiles, broken_profiles
 
     profiles, broken = all_profiles(), broken_profiles()
-    if args.json:
-        rows: dict[str, Any] = {
-            "profiles": [_as_json(profile) for profile in profiles],
-            "broken": [
-                {"name": broken_profile.name, "path": str(broken_profile.path), "reason": broken_profile.reason}
-                for broken_profile in broken
-            ],
-        }
-        print(json.dumps(rows, indent=1))
-        return ExitCode.OK
-    rows_of_text = [(profile.name, _whose(profile), profile.summary) for profile in profiles]
-    rows_of_text += [(broken_profile.name, "broken", broken_profile.reason) for broken_profile in broken]
-    names, origins = (max(len(row[at]) for row in rows_of_text) for at in (0, 1))
-    print("\n".join(f"{name:<{names}}  {origin:<{origins}}  {text}".rstrip() for name, origin, text in rows_of_text))
+    document = {
+        "profiles": [_as_json(profile) for profile in profiles],
+        "broken": [json_of(profile, "name path reason") for profile in broken],
+    }
+    rows = [(profile.name, _whose(profile), profile.summary) for profile in profiles]
+    rows += [(profile.name, "broken", profile.reason) for profile in broken]
+    print_answer(document, table(rows), as_json=args.json)
     return ExitCode.OK
 
 
@@ -103,7 +92,7 @@ def _show(args: argparse.Namespace) -> int:
 
     profile = find_profile(args.name)
     if args.json:
-        print(json.dumps(_as_json(profile), indent=1))
+        print_json(_as_json(profile))
         return ExitCode.OK
     lines = [f"{profile.name}  {_whose(profile)}", *([profile.summary] if profile.summary else [])]
     lines += [f"source: {profile.source}"] if profile.source else []
@@ -126,11 +115,11 @@ def _save(args: argparse.Namespace) -> int:
     replaces = any(profile.name == args.name and not profile.own for profile in all_profiles())
     path = save_profile(profile, replace=args.force)
     if args.json:
-        saved = {"path": str(path), "replaces_built_in": replaces, "left_out": left_out, "profile": _as_json(profile)}
-        print(json.dumps(saved, indent=1))
+        print_json(
+            {"path": str(path), "replaces_built_in": replaces, "left_out": left_out, "profile": _as_json(profile)}
+        )
         return ExitCode.OK
-    count = sum(map(len, values.values()))
-    print(f"{path}: {count} {'key' if count == 1 else 'keys'}")
+    print(f"{path}: {counted(sum(map(len, values.values())), 'key')}")
     if replaces:
         print("it stands in for the built-in profile of that name now")
     if left_out:
@@ -140,7 +129,7 @@ def _save(args: argparse.Namespace) -> int:
 
 def _present_values(args: argparse.Namespace) -> tuple[dict[Role, dict[str, str]], list[str], list[str]]:
     """The values to save, the keys that are not among them, and the files they are in."""
-    from specdash.cli.env.env import subjects
+    from specdash.cli.changes.env import subjects
     from specdash.control.profiles import check_value, is_machine_key
     from specdash.core.changes import is_secret
     from specdash.core.env_edit import key_help
@@ -185,7 +174,7 @@ def _diff(args: argparse.Namespace) -> int:
     profile = find_profile(args.name)
     compared = [_compared(entry, profile) for entry in _files_of(args, profile)]
     if args.json:
-        print(json.dumps({"profile": profile.name, "services": compared}, indent=1))
+        print_json({"profile": profile.name, "services": compared})
         return ExitCode.OK
     lines: list[str] = []
     for entry in compared:
@@ -205,7 +194,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _files_of(args: argparse.Namespace, profile: Profile) -> list[Any]:
-    from specdash.cli.env.env import subjects
+    from specdash.cli.changes.env import subjects
 
     roles = [role for role in profile.values if args.service in (None, str(role))]
     if not roles:

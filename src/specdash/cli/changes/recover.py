@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from specdash.cli.changes.over_ssh import add_far_options
-from specdash.cli.options import add_settings
+from specdash.cli.options import add_settings, print_answer
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     bring_up(deployment)
     journal, trial = unfinished(os.environ), abandoned(os.environ)
     if journal is None and trial is None:
-        print(json.dumps({"outcome": "nothing to recover"}) if args.json else "nothing to recover")
+        print_answer({"outcome": "nothing to recover"}, "nothing to recover", as_json=args.json)
         return ExitCode.OK
     printer = StepPrinter()
     for words in (journal.words if journal is not None else "", trial.words if trial is not None else ""):
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if record is not None:
         report(record, as_json=args.json)
     else:
-        print(json.dumps({"outcome": "nothing to recover"}) if args.json else "the settings from before are in force")
+        print_answer({"outcome": "nothing to recover"}, "the settings from before are in force", as_json=args.json)
     return code
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
-from specdash.cli.options import add_settings, alert_rules, look, one_target, resolved_settings
+from specdash.cli.options import add_settings, alert_rules, look, one_target, print_json, resolved_settings
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, UsageError
 
@@ -71,7 +70,7 @@ def _print_all(args: argparse.Namespace, settings: Mapping[str, Resolved], rules
             print(f"== {target.label}\n{snapshot.to_text(picture)}\n")
     if args.json:
         printed: documents.SnapshotsDocument = {"schema": ALL_SCHEMA, "servers": servers}
-        print(json.dumps(printed, indent=1, allow_nan=False))
+        print_json(printed)
     return max(map(exit_code, pictures))
 
 
@@ -80,7 +79,7 @@ def print_snapshot(picture: Picture, *, as_json: bool) -> None:
     from specdash.export import snapshot
 
     if as_json:
-        print(json.dumps(snapshot.to_json(picture), indent=1, allow_nan=False))
+        print_json(snapshot.to_json(picture))
     else:
         print(snapshot.to_text(picture))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -10,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import accept_ago
+from specdash.cli.options import MOMENTS_AGO, accept_as_value, add_actions, print_json
 from specdash.core import paths
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.moments import even_step, parse_length, parse_moment
@@ -28,28 +27,32 @@ ROWS_MOST = 200_000
 DEFAULT_SINCE = "-1h"
 DEFAULT_ROWS = 60
 
+_ACTIONS = {
+    "query": "print the charted series: mean, minimum and maximum of each step",
+    "events": "list alerts, applies, restarts, and interruptions of the recording",
+    "stats": "show what is recorded, since when, and how much space it takes",
+    "vacuum": "give the space of deleted entries back to the file system",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    query = actions.add_parser("query", help="charted series: mean, least and most per step")
-    names = ", ".join(Metric)
-    query.add_argument("metrics", nargs="*", metavar="METRIC", help=f"{names} (default: all)")
-    _span(query)
+    parsers = add_actions(parser, _ACTIONS)
+    query = parsers["query"]
+    query.add_argument("metrics", nargs="*", metavar="METRIC", help=f"{', '.join(Metric)} (default: all)")
     query.add_argument(
-        "--step", metavar="TIME", help="seconds of a row (1s, 10s, 1m …; default: a sixtieth of the span)"
+        "--step", metavar="TIME", help="length of each row: 1s, 10s, 1m, … (default: a sixtieth of the time asked for)"
     )
     form = query.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
-    form.add_argument("--json", action="store_true", help="print JSON")
-    events = actions.add_parser("events", help="alerts, applies, restarts, and what became of the recording")
-    _span(events)
-    events.add_argument("--json", action="store_true", help="print JSON")
-    stats = actions.add_parser("stats", help="what is recorded, since when, and how much room it takes")
-    stats.add_argument("--json", action="store_true", help="print JSON")
-    stats.add_argument("--check", action="store_true", help="read the whole file and say whether it is sound")
-    _file(stats)
-    vacuum = actions.add_parser("vacuum", help="give the room of deleted entries back to the file system")
-    _file(vacuum)
+    for group in (form, parsers["events"], parsers["stats"]):
+        group.add_argument("--json", action="store_true", help="print JSON")
+    for name in ("query", "events"):
+        _span(parsers[name])
+    parsers["stats"].add_argument("--check", action="store_true", help="read the whole file to see if it is damaged")
+    for action_parser in parsers.values():
+        action_parser.add_argument(
+            "--file", metavar="FILE", help="the record (default: history.db in the state directory)"
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,17 +68,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _span(parser: argparse.ArgumentParser) -> None:
-    accept_ago(parser)
+    accept_as_value(parser, MOMENTS_AGO)
     parser.add_argument(
         "--since", default=DEFAULT_SINCE, metavar="MOMENT", help="02:00, -3h, 2026-03-01T02:00 (default: -1h)"
     )
     parser.add_argument("--until", default="now", metavar="MOMENT", help="likewise (default: now)")
     parser.add_argument("--target", metavar="URL", help="whose record (default: the one recorded last)")
-    _file(parser)
-
-
-def _file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--file", metavar="FILE", help="the record (default: history.db in the state directory)")
 
 
 def _asked_span(args: argparse.Namespace) -> tuple[float, float]:
@@ -124,7 +122,7 @@ def _query(store: Store, args: argparse.Namespace) -> int:
             "units": {metric.value: CHARTS[metric].unit for metric in metrics},
             "rows": [row.as_json() for row in rows],
         }
-        print(json.dumps(document, indent=1, allow_nan=False))
+        print_json(document)
     elif args.csv:
         columns = [f"{metric}{part}" for metric in metrics for part in ("", "_min", "_max", "_count")]
         print(",".join(["time", "unix", *columns]))
@@ -147,7 +145,7 @@ def _events(store: Store, args: argparse.Namespace) -> int:
     if args.json:
         told = [json_of(event, "at ended kind severity title detail ref") for event in events]
         document: documents.HistoryEvents = {"target": target, "since": since, "until": until, "events": told}
-        print(json.dumps(document, indent=1))
+        print_json(document)
         return ExitCode.OK
     for event in events:
         what = f"{event.severity}" if event.severity else event.kind.value
@@ -167,7 +165,7 @@ def _stats(store: Store, args: argparse.Namespace) -> int:
         raise InputError(f"{store.path}: damaged: {wrong}; a running specdash moves it aside and begins a new one")
     found = store.stats()
     if args.json:
-        print(json.dumps(json_of(found), indent=1))
+        print_json(json_of(found))
     else:
         print(
             f"{found.path}: {found.file_bytes / 1e6:.1f} MB, "

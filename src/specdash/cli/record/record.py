@@ -6,14 +6,14 @@ SIGTERM, SIGINT and SIGHUP.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import add_settings, check_all_alone, find_targets, resolved_settings
-from specdash.cli.record.recording import own_rules
+from specdash.cli.options import add_settings, changed_rules, check_all_alone, find_targets, resolved_settings
 from specdash.core.config import RECORD_SETTINGS, RULE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.flag import Flag
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specdash.collect.hub import Hub
     from specdash.core.config import Resolved
     from specdash.core.target import Target
+    from specdash.history.recorder import Recorder
 
 LOOK_S = 5.0
 """Seconds between two looks for a server."""
@@ -114,6 +115,17 @@ def _record(
     return max(codes, default=ExitCode.OK)
 
 
+def recorder_for(
+    target: Target, settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ
+) -> Recorder | None:
+    """A recorder that was not started yet; None when the settings want none."""
+    if not settings["record"].value:
+        return None
+    from specdash.history.recorder import Recorder
+
+    return Recorder(target, days=settings["history_days"].value, megabytes=settings["history_mb"].value, env=env)
+
+
 class ServerRecording:
     """One server that is recorded, and what was said of it."""
 
@@ -126,7 +138,7 @@ class ServerRecording:
 
         self.target = target
         self.recorder = Recorder(target, days=settings["history_days"].value, megabytes=settings["history_mb"].value)
-        self.state = TargetState(target, rules=own_rules(settings), observer=self.recorder)
+        self.state = TargetState(target, rules=changed_rules(settings), observer=self.recorder)
         self._notes = StatusNotes(self.state.picture)
         self._prefix = f"{target.label}: " if named else ""
         self._told = ""

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.cli.options import accept_ago, add_settings, resolved_settings
-from specdash.cli.record.recording import own_rules
+from specdash.cli.options import MOMENTS_AGO, accept_as_value, add_settings, changed_rules, resolved_settings
 from specdash.cli.signals import stopped_by_signals
 from specdash.cli.terminal_app import need_terminal, run_app
 from specdash.core import paths
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="URL", help="the server, where several are recorded")
     parser.add_argument("--headless", action="store_true", help="no dashboard: print the snapshot of --since")
     parser.add_argument("--json", action="store_true", help="the same as JSON (implies --headless)")
-    accept_ago(parser)
+    accept_as_value(parser, MOMENTS_AGO)
     add_settings(parser, (*SCREEN_SETTINGS, *RULE_SETTINGS))
 
 
@@ -137,7 +136,7 @@ def _opened(
         raise UsageError(f"--since {args.since}: {timestamp(since)} is not recorded; {what}")
     if until is not None and until <= since:
         raise UsageError(f"--until {args.until}: not after the beginning, {timestamp(since)}")
-    return open_session(path, target, rules=own_rules(settings), at=since), until
+    return open_session(path, target, rules=changed_rules(settings), at=since), until
 
 
 def _target(store: Store, url: str | None) -> Target:

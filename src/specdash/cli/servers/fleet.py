@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from specdash.cli.options import (
-    accept_ago,
+    MOMENTS_AGO,
+    accept_as_value,
     add_settings,
     alert_rules,
     await_light_answers,
     every_target,
+    print_answer,
     resolved_settings,
     settings_for,
     wait_until,
@@ -78,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="MOMENT", help="likewise (default: now)")
     parser.add_argument("--step", metavar="LENGTH", help=f"a point for each 10m, 1h (default: {MOST_POINTS} at most)")
     parser.add_argument("--server", metavar="NAME", help="of this one alone, as the rows call it")
-    accept_ago(parser)
+    accept_as_value(parser, MOMENTS_AGO)
     parser.add_argument(
         "--wait",
         type=float,
@@ -131,11 +132,9 @@ def run(args: argparse.Namespace) -> int:
             await_light_answers(fleet.states)
         wait_until(args.wait or 0.0)
         rows = worst_first(fleet.rows())
-    if args.json:
-        print(json.dumps(fleet_report.to_json(rows, time.time(), window_s, grouping), indent=1, allow_nan=False))
-    else:
-        shown = [group for group, _ in fleet_report.groups(rows, grouping)] if grouping is not None else rows
-        print("\n".join(fleet_report.to_text(shown)))
+    shown = [group for group, _ in fleet_report.groups(rows, grouping)] if grouping is not None else rows
+    document = fleet_report.to_json(rows, time.time(), window_s, grouping)
+    print_answer(document, fleet_report.to_text(shown), as_json=args.json)
     return ExitCode.OK if any(row.answers for row in rows) else ExitCode.UNREACHABLE
 
 
@@ -177,10 +176,8 @@ def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
     if not histories:
         whose = "any server" if args.server is None else f"a server of the name {args.server}"
         raise UnreachableError(f"Prometheus at {fleet.url} has no figures of {whose} from that time (docs/export.md)")
-    if args.json:
-        print(json.dumps(fleet_report.history_json(asked, histories), indent=1, allow_nan=False))
-    else:
-        print("\n".join(fleet_report.history_text(asked, histories)))
+    document, text = fleet_report.history_json(asked, histories), fleet_report.history_text(asked, histories)
+    print_answer(document, text, as_json=args.json)
     return ExitCode.OK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from specdash.core.errors import ExitCode
@@ -24,16 +23,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List them; exit 0 when one of them answers, 4 when none does or none is found."""
-    from specdash.cli.options import every_target, no_server, resolved_settings
+    from specdash.cli.options import every_target, no_server, print_answer, resolved_settings
     from specdash.collect.targets import look_at
 
     looks = look_at(every_target(resolved_settings(None)))
-    if args.json:
-        print(json.dumps(to_json(looks), indent=1))
-    elif looks:
-        print("\n".join(to_text(looks)))
-    else:
+    if not (looks or args.json):
         raise no_server()
+    print_answer(to_json(looks), to_text(looks), as_json=args.json)
     return ExitCode.OK if any(look.answers for look in looks) else ExitCode.UNREACHABLE
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import RuleSpec
 
 
-# What a bundle is made of: plain data, gathered by `cli.incident.incident`, written by `export.incident.bundle`.
+# What a bundle is made of: plain data, gathered by `cli.record.incident`, written by `export.incident.bundle`.
 #
 # Times are Unix times in seconds. Everything here is still as it was seen; the bundle redacts what it writes.
 

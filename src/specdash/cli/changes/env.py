@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_settings, resolved_settings, say
+from specdash.cli.options import (
+    add_actions,
+    add_service,
+    add_settings,
+    print_answer,
+    print_json,
+    resolved_settings,
+    say,
+)
 from specdash.core.changes import Role, changes_to, differences, parse_assignments, role_of
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.env_edit import masked_diff, printable, shown_text
-from specdash.core.envfile import decode, parse
+from specdash.core.env_edit import (
+    all_keys,
+    check_value,
+    key_help,
+    masked_diff,
+    printable,
+    remarks,
+    shown_text,
+    unknown,
+    with_changes,
+)
+from specdash.core.envfile import EnvFileError, decode, encode, parse, quote, traps
 from specdash.core.errors import ExitCode, InputError, UnfinishedApplyError, UsageError
 from specdash.core.masking import MASK
-from specdash.core.paths import backend_env_file, proxy_env_file
+from specdash.core.parameter_catalogue import REMOVED_KEYS
+from specdash.core.paths import backend_env_file, backups_dir, proxy_env_file
 from specdash.system.data import dataclass, json_of
 from specdash.system.text import shortened, timestamp
 
@@ -57,6 +75,11 @@ class EnvSubject:
         missing = "" if self.snapshot.exists else ": there is no such file yet"
         return f"{self.role}  {self.path}{reader}{missing}"
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is the file, or a service that would read it."""
+        return self.snapshot.exists or self.service is not None
+
     def is_of(self, backup: Backup) -> bool:
         """Whether a backup is a version of this file."""
         return backup.original in (None, self.path.absolute(), self.snapshot.target)
@@ -71,20 +94,24 @@ def subjects(args: argparse.Namespace, roles: Iterable[Role] = ()) -> list[EnvSu
     wanted = [role] if role is not None else [role for role in Role if role in tuple(roles)]
     if args.env_file is not None:
         return [_named(Path(args.env_file).expanduser(), wanted)]
-    found = _of_services(args, wanted or list(Role))
+    found = subjects_of_services(args, wanted or list(Role))
     if wanted:
         return found
-    there = [env_subject for env_subject in found if env_subject.snapshot.exists or env_subject.service is not None]
-    if not there:
-        places = " or ".join(str(env_subject.path) for env_subject in found)
-        raise InputError(f"no service and no env file found; name one with --env-file, or write {places}")
-    return there
+    known = [subject for subject in found if subject.is_known]
+    if not known:
+        raise no_env_file(found)
+    return known
+
+
+def no_env_file(subjects: Iterable[EnvSubject]) -> InputError:
+    """That there is neither a service nor any of these files."""
+    places = " or ".join(str(subject.path) for subject in subjects)
+    return InputError(f"no service and no env file found; name one with --env-file, or write {places}")
 
 
 def backups() -> Backups:
     """The versions that are kept."""
     from specdash.control.env_store import Backups
-    from specdash.core.paths import backups_dir
 
     return Backups(backups_dir())
 
@@ -111,7 +138,8 @@ def _role_by_keys(snapshot: EnvSnapshot) -> Role:
     return max(counts, key=lambda role: counts[role])
 
 
-def _of_services(args: argparse.Namespace, roles: list[Role]) -> list[EnvSubject]:
+def subjects_of_services(args: argparse.Namespace, roles: list[Role]) -> list[EnvSubject]:
+    """The files that the services read or would read, whether they are there or not."""
     from specdash.control.env_store import read_env
     from specdash.control.services.deployment import find_deployment
 
@@ -150,10 +178,8 @@ def change(args: argparse.Namespace) -> int:
             say(f"warning: {line}")
     todo = [draft for draft in made if draft.changes]
     numbers = _write(todo) if todo and not args.dry_run else {}
-    if args.json:
-        print(json.dumps(_as_json(todo, numbers, dry_run=args.dry_run), indent=1))
-    else:
-        print("\n".join(_as_text(todo, numbers, dry_run=args.dry_run)))
+    dry_run = args.dry_run
+    print_answer(_as_json(todo, numbers, dry_run=dry_run), _as_text(todo, numbers, dry_run=dry_run), as_json=args.json)
     return ExitCode.OK
 
 
@@ -203,9 +229,6 @@ def drafts(args: argparse.Namespace, wanted: WantedValues) -> list[Draft]:
 
 
 def _draft(subject: EnvSubject, wanted: Mapping[str, str | None]) -> Draft:
-    from specdash.core.env_edit import check_value, masked_diff, unknown, with_changes
-    from specdash.core.envfile import EnvFileError
-
     role, file = subject.role, subject.snapshot.file.check(str(subject.path))
     for key, value in wanted.items():
         if value is not None:
@@ -224,7 +247,6 @@ def _write(made: list[Draft]) -> dict[Role, int]:
     """Write all files after their backups; the backups' numbers. When one cannot be written, none is."""
     from specdash.control.apply.journal import ApplyLock
     from specdash.control.env_store import check_writable, replace_env
-    from specdash.core.envfile import encode
 
     keys = ", ".join(change.key for draft in made for change in draft.changes)
     with ApplyLock(f"env change of {keys}"):
@@ -297,15 +319,13 @@ def _as_json(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> d
 
 def changes_json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
     """Changes as JSON, secrets masked."""
-    from specdash.core.env_edit import shown_text
-
     return [
         {
-            "key": key_change.key,
-            "before": shown_text(key_change.key, key_change.before),
-            "after": shown_text(key_change.key, key_change.after),
+            "key": change.key,
+            "before": shown_text(change.key, change.before),
+            "after": shown_text(change.key, change.after),
         }
-        for key_change in changes
+        for change in changes
     ]
 
 
@@ -344,20 +364,15 @@ def diff(args: argparse.Namespace) -> int:
     else:
         found = _against_backups(args, _number(words))
         text = [line for difference in found for line in _lines(difference)]
-    if args.json:
-        print(json.dumps({"services": [_diff_json(difference) for difference in found]}, indent=1))
-    else:
-        print("\n".join(text))
+    print_answer({"services": [_diff_json(difference) for difference in found]}, text, as_json=args.json)
     return ExitCode.OK
 
 
 def history(args: argparse.Namespace) -> int:
     """List the backups of each file, oldest first, with what changed after each."""
     found = [(subject, _versions(subject)) for subject in subjects(args)]
-    if args.json:
-        print(json.dumps({"services": [_history_json(env_subject, rows) for env_subject, rows in found]}, indent=1))
-    else:
-        print("\n\n".join("\n".join(_history_lines(env_subject, rows)) for env_subject, rows in found))
+    text = "\n\n".join("\n".join(_history_lines(subject, rows)) for subject, rows in found)
+    print_answer({"services": [_history_json(subject, rows) for subject, rows in found]}, text, as_json=args.json)
     return ExitCode.OK
 
 
@@ -494,15 +509,11 @@ _ACTIONS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{" + ",".join(_ACTIONS) + "}")
-    parsers = {name: actions.add_parser(name, help=text, allow_abbrev=False) for name, text in _ACTIONS.items()}
+    parsers = add_actions(parser, _ACTIONS)
     for name, argument_parser in parsers.items():
         argument_parser.add_argument("--json", action="store_true", help="print one JSON object")
         if name != "explain":
-            argument_parser.add_argument(
-                "--service", choices=[str(role) for role in Role], help="whose env file (default: by key)"
-            )
+            add_service(argument_parser, "whose env file (default: by key)")
             argument_parser.add_argument("--env-file", metavar="F", help="this file instead of the service's")
             add_settings(argument_parser, SERVICE_SETTINGS)
     parsers["get"].add_argument("key", metavar="KEY")
@@ -522,34 +533,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure`."""
-    match args.action:
-        case "show":
-            return _show(args)
-        case "get":
-            return _get(args)
-        case "explain":
-            return _explain(args)
-        case "set" | "unset":
-            return change(args)
-        case _:
-            return diff(args) if args.action == "diff" else history(args)
+    actions = {"show": _show, "get": _get, "set": change, "unset": change, "diff": diff, "history": history}
+    return {**actions, "explain": _explain}[args.action](args)
 
 
 def _show(args: argparse.Namespace) -> int:
-
     found = [(subject, _rows(subject)) for subject in subjects(args)]
-    if args.json:
-        print(json.dumps({"services": [_shown_json(env_subject, rows) for env_subject, rows in found]}, indent=1))
-    else:
-        print("\n\n".join("\n".join(_shown_lines(env_subject, rows)) for env_subject, rows in found))
+    text = "\n\n".join("\n".join(_shown_lines(subject, rows)) for subject, rows in found)
+    print_answer({"services": [_shown_json(subject, rows) for subject, rows in found]}, text, as_json=args.json)
     return ExitCode.OK
 
 
 def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
     """Every assignment, unreadable line and trap of the file, in its order."""
-    from specdash.core.env_edit import remarks, shown_text
-    from specdash.core.envfile import traps
-
     file = subject.snapshot.file
     said = remarks(subject.role, file)
     rows: list[dict[str, Any]] = []
@@ -558,9 +554,8 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
         if entry.problem is not None:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [f"unreadable: {entry.problem}"]})
         elif entry.key is not None:
-            rows.append(
-                {"line": entry.line, "key": entry.key, "value": shown_text(entry.key, entry.value), "notes": notes}
-            )
+            value = shown_text(entry.key, entry.value)
+            rows.append({"line": entry.line, "key": entry.key, "value": value, "notes": notes})
     rows += [{"line": trap.line, "key": None, "value": None, "notes": [str(trap.problem)]} for trap in traps(file)]
     return sorted(rows, key=lambda row: int(row["line"]))
 
@@ -591,15 +586,10 @@ def _shown_lines(subject: EnvSubject, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _written(value: str) -> str:
-    from specdash.core.env_edit import printable
-    from specdash.core.envfile import quote
-
     return value if value == MASK else printable(quote(value), newlines=True)
 
 
 def _get(args: argparse.Namespace) -> int:
-    from specdash.core.env_edit import shown_text
-
     role = role_of(args.key)
     there = subjects(args, () if role is None else (role,))
     for env_subject in there:
@@ -610,7 +600,7 @@ def _get(args: argparse.Namespace) -> int:
     if args.json:
         line = found.snapshot.file.line_of(args.key) if found is not None else None
         path = str(found.path) if found is not None else None
-        print(json.dumps({"key": args.key, "value": shown, "masked": shown != value, "env_file": path, "line": line}))
+        print_json({"key": args.key, "value": shown, "masked": shown != value, "env_file": path, "line": line})
         return ExitCode.OK if value is not None else ExitCode.FAILED
     if value is None or shown is None:
         places = " or ".join(str(env_subject.path) for env_subject in there)
@@ -623,9 +613,6 @@ def _get(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from specdash.core.env_edit import all_keys, key_help
-    from specdash.core.parameter_catalogue import REMOVED_KEYS
-
     found = key_help(args.key)
     if args.key in REMOVED_KEYS:
         raise InputError(f"{args.key}: llama.cpp removed this variable; use {REMOVED_KEYS[args.key]}")
@@ -634,7 +621,7 @@ def _explain(args: argparse.Namespace) -> int:
         close = difflib.get_close_matches(args.key.upper(), known, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "docs/settings.md lists them all"
         raise InputError(f"{args.key}: no such key; {hint}")
-    print(json.dumps(asdict(found), indent=1) if args.json else "\n".join(_explained(found)))
+    print_answer(asdict(found), _explained(found), as_json=args.json)
     return ExitCode.OK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -17,10 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from specdash.cli.options import (
     add_settings,
     alert_rules,
+    changed_rules,
     check_all_alone,
     find_targets,
     look,
     no_server,
+    print_answer,
+    print_json,
     resolved_settings,
     settings_for,
 )
@@ -335,10 +337,9 @@ class Gathering:
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules with the user's thresholds; those shipped where these cannot be read."""
-        from specdash.cli.record.recording import own_rules
         from specdash.insight.rules.catalogue import shipped
 
-        return self.attempt("the user's thresholds", lambda: own_rules(self.settings)) or shipped()
+        return self.attempt("the user's thresholds", lambda: changed_rules(self.settings)) or shipped()
 
     def _applies(self) -> tuple[ApplyRecord, ...]:
         """All of them: what is told of earlier ones must not show what they hid either."""
@@ -604,10 +605,8 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.buffer.flush()
         return ExitCode.OK
     path = store_as(bundle, Path(output)) if output is not None else store(bundle, paths.incidents_dir())
-    if args.json:
-        print(json.dumps({"path": str(path), **bundle.manifest}, indent=1))
-    else:
-        print("\n".join(_told(path, bundle.manifest, len(bundle.data))))
+    document = {"path": str(path), **bundle.manifest}
+    print_answer(document, _told(path, bundle.manifest, len(bundle.data)), as_json=args.json)
     return ExitCode.OK
 
 
@@ -651,7 +650,7 @@ def _write_all(args: argparse.Namespace, settings: Mapping[str, Resolved], span:
         if not args.json:
             print("\n".join([f"== {target.label}", *_told(path, bundle.manifest, len(bundle.data)), ""]))
     if args.json:
-        print(json.dumps({"schema": ALL_SCHEMA, "servers": written}, indent=1))
+        print_json({"schema": ALL_SCHEMA, "servers": written})
     return worst
 
 

@@ -1,1 +1,0 @@
-"""`specdash env`: the env files, their changes and versions."""

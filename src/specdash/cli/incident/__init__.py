@@ -1,1 +1,0 @@
-"""`specdash incident`: a bundle of what happened."""

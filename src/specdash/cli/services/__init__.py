@@ -1,1 +1,0 @@
-"""`specdash services`."""
