@@ -117,9 +117,10 @@ KEPT = (
     "SPECDASH_REQUIRE_SSHD",
     "SPECDASH_REQUIRE_SYSTEMD",
     "SPECDASH_GPU_KIT",
+    "SPECDASH_SMALL_ENGINE",
     "LLAMA_BIN",
 )
-"""Variables by which CI names the engines under test."""
+"""Variables by which CI and `make mutation` name the engines under test."""
 
 LONGEST = (
     "control/test_recover_faults.py",

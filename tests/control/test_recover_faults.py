@@ -10,7 +10,7 @@ import pytest
 
 from specdash.control.apply.journal import journal_file
 from specdash.core.changes import ApplyKind, ApplyOutcome
-from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS
+from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
 from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving, running_deployment
 
 if TYPE_CHECKING:
@@ -20,28 +20,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 CHANGE = ("LLAMA_DRAFT_MAX=7", "LLAMA_DRAFT_P_MIN=0.25")
 BOTH = (*CHANGE, "PROXY_LOOP_WINDOW=9")
-BEFORE_THE_JOURNAL = {
-    "lock:before",
-    "lock:after",
-    "preflight:before",
-    "preflight:after",
-    "backup:before",
-    "backup:saved",
-}
+BEFORE_THE_JOURNAL = ("lock:before", "preflight:before", "backup:before", "backup:saved")
 RECORDED = {"record:appended", "record:after"}
-
-
+FINISHING = [point for point in FORWARD_POINTS if point not in BEFORE_THE_JOURNAL and point != "backup:journal"]
 RECOVERIES = [
     (cut, point)
     for cut in ("write:renamed", "probe:after")
     for point in (*RECOVER_POINTS, *ROLLBACK_POINTS)
     # What was not asked to restart need not be restarted.
     if (cut, point) != ("write:renamed", "rollback:restarted")
-]
-FINISHING = [
-    point
-    for point in FORWARD_POINTS
-    if point.split(":")[0] in ("hold", "write", "restart", "probe", "resume", "record")
 ]
 
 
@@ -61,40 +48,35 @@ def rig(running: Rig) -> Rig:
 
 
 def killed(rig: Rig, fault: str, *words: str) -> None:
-    done = rig.command("apply", "--yes", "--health-timeout", "20", *words, fault=fault)
-    assert done.returncode == -signal.SIGKILL, f"{fault} was not reached: {done.stdout}{done.stderr}"
+    dies_at(fault, lambda: rig.apply(*words, health_timeout_s=20))
 
 
-def recovered(rig: Rig, way: str, *, code: int = 0) -> None:
-    done = rig.command("recover", way, "--yes")
-    assert done.returncode == code, done.stdout + done.stderr
+def recovered(rig: Rig, *, finish: bool, well: bool = True) -> None:
+    record = rig.recover(finish=finish)
+    if record is not None and finish:
+        assert (record.outcome is ApplyOutcome.APPLIED) is well, record.reason
     assert journal_file(rig.env).read() is None
-    again = rig.command("recover", way, "--yes")
-    assert (again.returncode, again.stdout) == (0, "nothing to recover\n")
+    assert rig.recover(finish=finish) is None
 
 
 @under_the_daemon
-@pytest.mark.parametrize("way", ["--rollback", "--finish"])
-@pytest.mark.parametrize("point", sorted(BEFORE_THE_JOURNAL))
-def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_nothing(
-    rig: Rig, point: str, way: str
-) -> None:
+@pytest.mark.parametrize("point", BEFORE_THE_JOURNAL)
+def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_nothing(rig: Rig, point: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *BOTH)
     assert rig.file().read_bytes() == old
-    recovered(rig, way)
+    assert rig.recover(finish=True) is None
     rig.assert_settled(version=old)
-    rig.ask()
 
 
-@pytest.mark.parametrize("way", ["--rollback", "--finish"])
-@pytest.mark.parametrize("point", [point for point in FORWARD_POINTS if point not in BEFORE_THE_JOURNAL])
-def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, way: str) -> None:
+@pytest.mark.parametrize("finish", [False, True], ids=["rolled back", "finished"])
+@pytest.mark.parametrize("point", ["backup:journal", *FINISHING])
+def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *BOTH)
     assert rig.file().read_bytes() in (old, old.replace(b'MAX="4"', b"MAX=7") + b"LLAMA_DRAFT_P_MIN=0.25\n")
-    recovered(rig, way)
-    new = point in RECORDED or way == "--finish"
+    recovered(rig, finish=finish)
+    new = point in RECORDED or finish
     assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
     rig.assert_settled(version=None if new else old)
     assert old in rig.backups()
@@ -102,15 +84,14 @@ def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: st
     assert last.outcome is (ApplyOutcome.APPLIED if new else ApplyOutcome.ROLLED_BACK)
     assert last.kind is (ApplyKind.APPLY if new else ApplyKind.RECOVER)
     assert [record.number for record in rig.records()] == list(range(1, len(rig.records()) + 1))
-    rig.ask()
 
 
-@pytest.mark.parametrize("way", ["--rollback", "--finish"])
+@pytest.mark.parametrize("finish", [False, True], ids=["to roll back", "to finish"])
 @pytest.mark.parametrize("point", ROLLBACK_POINTS)
-def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, way: str) -> None:
+def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *misbehaving(rig.home, "exits"))
-    recovered(rig, way, code=11 if way == "--finish" and point != "rollback:recorded" else 0)
+    recovered(rig, finish=finish, well=False)
     rig.assert_settled(version=old)
     last = rig.records()[-1]
     assert last.outcome is ApplyOutcome.ROLLED_BACK
@@ -133,20 +114,20 @@ def test_so_it_can_however_far_the_apply_had_come(rig: Rig, cut: str, point: str
 def recovered_twice(rig: Rig, cut: str, point: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, cut, *BOTH)
-    first = rig.command("recover", "--rollback", fault=point)
-    assert first.returncode == -signal.SIGKILL, first.stderr
-    recovered(rig, "--rollback")
+    dies_at(point, lambda: rig.recover(finish=False))
+    recovered(rig, finish=False)
     rig.assert_settled(version=old)
 
 
+@under_the_daemon
 @pytest.mark.parametrize("point", FINISHING)
 def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig: Rig, point: str) -> None:
     old = rig.file().read_bytes()
     killed(rig, "backup:journal", *BOTH)
-    assert rig.command("recover", "--finish", fault=point).returncode == -signal.SIGKILL
-    way = "--finish" if len(point) % 2 else "--rollback"
-    recovered(rig, way)
-    new = way == "--finish" or point in RECORDED
+    dies_at(point, lambda: rig.recover(finish=True))
+    finish = len(point) % 2 == 1
+    recovered(rig, finish=finish)
+    new = finish or point in RECORDED
     rig.assert_settled(version=None if new else old)
     assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
 
@@ -159,11 +140,14 @@ def test_finishing_what_cannot_be_finished_rolls_back_and_says_so(rig: Rig) -> N
     assert done.returncode == 11
     record = json.loads(done.stdout)
     assert (record["outcome"], record["failed_step"]) == ("rolled back", "probe")
+    again = rig.command("recover", "--finish", "--yes")
+    assert (again.returncode, again.stdout) == (0, "nothing to recover\n")
     rig.assert_settled(version=old)
 
 
+@under_the_daemon
 def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_yes(rig: Rig) -> None:
-    killed(rig, "write:after", *CHANGE)
+    assert rig.command("apply", "--yes", *CHANGE, fault="write:after").returncode == -signal.SIGKILL
     refused = rig.command("apply", "LLAMA_DRAFT_MAX=9")
     assert refused.returncode == 13
     assert "specdash recover" in refused.stderr
@@ -174,6 +158,7 @@ def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_
     rig.assert_settled()
 
 
+@under_the_daemon
 def test_rollback_of_one_that_was_cut_short_goes_back_to_before_it_and_no_further(rig: Rig) -> None:
     assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is ApplyOutcome.APPLIED
     before = rig.file().read_bytes()

@@ -29,9 +29,9 @@ from specdash.collect.run_records import live_proxies
 from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
 from specdash.control.apply.engine import recorded_engine
 from specdash.control.apply.journal import ApplyLock, journal_file, read_records
+from specdash.control.apply.undo import recover, unfinished
 from specdash.control.env_store import Backups
 from specdash.control.services.services import Deployment, ManagedService
-from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
 from specdash.control.services.systemd import SystemdManager
 from specdash.control.services.units import UnitFacts, unit_texts
 from specdash.core.changes import (
@@ -43,6 +43,7 @@ from specdash.core.changes import (
     StepState,
     parse_assignments,
 )
+from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
@@ -63,13 +64,14 @@ if TYPE_CHECKING:
         contextlib.AbstractContextManager[tuple[dict[str, str], ServiceManager, dict[Role, str]]],
     ]
 
+SMALL = "SPECDASH_SMALL_ENGINE"
+"""Where this variable is set, a deployment begins with the scripted server, which starts in a tenth of the time."""
 DRAFTS = ".*.specdash-new"
 DRAFT_S = 5.0
 """What a writer leaves that is killed before its new version is in place (`system.files`)."""
 START_S = 60.0
 TESTS = Path(__file__).parents[1]
 SOURCES = TESTS.parent / "src"
-MANAGERS = ("daemon", "systemd", "in-process")
 MANAGER_PARAMETERS = [
     pytest.param("daemon", marks=pytest.mark.engine),
     pytest.param("systemd", marks=[pytest.mark.engine, pytest.mark.systemd]),
@@ -155,6 +157,14 @@ class Rig:
         again = Apply(apply.plan, apply.options, report, self.env)
         apply.cancel = again.cancel  # type: ignore[method-assign]
         return again.run()
+
+    def recover(self, *, finish: bool) -> ApplyRecord | None:
+        """What `specdash recover` does; None where there is nothing to recover."""
+        journal = unfinished(self.env)
+        if journal is None:
+            return None
+        self.reports = []
+        return recover(self.deployment, journal, finish=finish, on_progress=self.reports.append, env=self.env)
 
     def command(self, *words: str, fault: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """`specdash WORDS` in a process of its own; `fault` is the point at which it is killed (`support.crash`)."""
@@ -272,12 +282,12 @@ def healthy(url: str) -> bool:
 
 @contextlib.contextmanager
 def running_deployment(manager: str) -> Iterator[Rig]:
-    """Both services under `daemon`, `systemd` or `in-process`; nothing of them is left afterwards."""
+    """Both services under `daemon` or `systemd`; nothing of them is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="sd-rig-") as name, contextlib.ExitStack() as stack:
         home = Path(name)
         ports = {role: free_port("127.0.0.1") for role in Role}
         files = _env_files(home, ports)
-        starters: dict[str, Starter] = {"daemon": _under_daemon, "systemd": _under_systemd, "in-process": _in_process}
+        starters: dict[str, Starter] = {"daemon": _under_daemon, "systemd": _under_systemd}
         start = starters[manager]
         env, running, names = stack.enter_context(start(home, files, ports[Role.PROXY]))
         backend, proxy = (
@@ -300,14 +310,16 @@ def running_deployment(manager: str) -> Iterator[Rig]:
 def _env_files(home: Path, ports: Mapping[Role, int]) -> dict[Role, Path]:
     files = {role: home / f"{_NAMES[role]}.env" for role in Role}
     upstream = f"http://127.0.0.1:{ports[Role.BACKEND]}"
-    files[Role.BACKEND].write_text(
+    text = (
         demo.env_text(
             port=ports[Role.BACKEND], log=home / "server.log", spec_types=("draft-simple",), engine="xllamacpp"
         )
         # Counters and logs are those of the test's own requests.
-        + "# kept by every apply\nLLAMA_API_KEY=secret-of-the-rig\nLLAMA_START_BASELINE=0\n",
-        encoding="utf-8",
+        + "# kept by every apply\nLLAMA_API_KEY=secret-of-the-rig\nLLAMA_START_BASELINE=0\n"
     )
+    if SMALL in os.environ:
+        text = with_changes(parse(text), dict(word.split("=", 1) for word in misbehaving(home, "good")))
+    files[Role.BACKEND].write_text(text, encoding="utf-8")
     files[Role.PROXY].write_text(
         demo.proxy_env_text(port=ports[Role.PROXY], upstream=upstream, events=home / "events.jsonl")
         + "PROXY_UPSTREAM_API_KEY=secret-of-the-rig\n",
@@ -370,28 +382,6 @@ def _under_systemd(
         yield env, manager, names
 
 
-@contextlib.contextmanager
-def _in_process(
-    home: Path, files: Mapping[Role, Path], proxy_port: int
-) -> Iterator[tuple[dict[str, str], SupervisedManager, dict[Role, str]]]:
-    env = _clean(home)
-    with Supervisor() as supervisor:
-        for role, file in files.items():
-            supervisor.add(
-                Service(
-                    _NAMES[role],
-                    _argv(role, file),
-                    env,
-                    log=str(home / f"{role}.out"),
-                    reload_signal=signal.SIGUSR1 if role is Role.BACKEND else signal.SIGHUP,
-                    listen=None if role is Role.BACKEND else ("127.0.0.1", proxy_port),
-                    stop_timeout=_STOP_S,
-                )
-            )
-            supervisor.launch(_NAMES[role])
-        yield env, SupervisedManager(supervisor), dict(_NAMES)
-
-
 _SCRIPT = """#!{python} -ISu
 import http.server, json, os, signal, sys, time
 arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
@@ -427,6 +417,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(503, {{"error": error}})
         elif self.path == "/health":
             self.answer(200, {{"status": "ok"}})
+        elif self.path == "/props":
+            window = {{"default_generation_settings": {{"n_ctx": 4096}}, "total_slots": 1}}
+            self.answer(200, {{**window, "model_path": arguments["--model"], "build_info": "b4242-misbehaving"}})
         elif self.path == "/slots":
             drafts = way != "no-drafts" and not (way == "stops-drafting" and os.path.exists({sign!r}))
             self.answer(200, [{{"id": 0, "is_processing": False, "speculative": drafts}}])
