@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from math import exp, inf, log, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -54,32 +54,27 @@ class Overlap:
             edges += [(first, 1, 0), (sample.ended, -1, 0)]
             if first - sample.began > TOUCH_S:
                 edges += [(sample.began, 0, 1), (first, 0, -1)]
-        self._times: list[float] = []
-        self._counts: list[tuple[int, int]] = []
         decoding = filling = 0
+        counts: dict[float, tuple[int, int]] = {}
         for at, decode, fill in sorted(edges):
             decoding, filling = decoding + decode, filling + fill
-            if self._times and self._times[-1] == at:
-                self._counts[-1] = (max(1, decoding), filling)
-            else:
-                self._times.append(at)
-                self._counts.append((max(1, decoding), filling))
+            counts[at] = max(1, decoding), filling
+        self._times = list(counts)
+        spans = [(later - at, *counts[at]) for at, later in pairwise(self._times)]
+        self._seconds = {
+            count: list(accumulate((span * (decoding == count) for span, decoding, _ in spans), initial=0.0))
+            for count in {decoding for _, decoding, _ in spans}
+        }
+        self._filled = list(accumulate((span * (filling > 0) for span, _, filling in spans), initial=0.0))
 
     def profile(self, request_sample: ServedRequest) -> tuple[dict[int, float], float]:
         """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
         others were in prefill."""
         start, end = request_sample.ended - (request_sample.decode_s or 0.0), request_sample.ended
-        times, counts = self._times, self._counts
-        seconds: dict[int, float] = {}
-        filled = total = 0.0
-        for place in range(bisect_left(times, start), bisect_left(times, end)):
-            span = min(end, times[place + 1]) - times[place]
-            decoding, filling = counts[place]
-            seconds[decoding] = seconds.get(decoding, 0.0) + span
-            total += span
-            if filling:
-                filled += span
-        return _without_touches(seconds), filled / total if total > 0 else 0.0
+        first, last = bisect_left(self._times, start), bisect_left(self._times, end)
+        spans = {count: until[last] - until[first] for count, until in self._seconds.items()}
+        seconds = {count: span for count, span in spans.items() if span > 1e-6}
+        return _without_touches(seconds), (self._filled[last] - self._filled[first]) / (end - start or inf)
 
 
 def _without_touches(seconds: dict[int, float]) -> dict[int, float]:
@@ -611,7 +606,7 @@ HELD_S = 1800.0
 HELD_REQUESTS = 24
 MOST = 96
 SETTLED_S = 3.0
-"""Where that many ended before the last multiple of so long, those after it wait for the next: a server that ends
+"""Where dozens ended before the last multiple of so long, those after it wait for the next: a server that ends
 several a second would be reckoned anew at each look."""
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
@@ -652,7 +647,10 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
-    cost = log.drafting.seconds_per_token(now - window_s, now - wall % SETTLED_S if pool.settled else now)
+    # Of many requests the newest stand for each window that has them.
+    is_full = pool.settled and len(pool.chosen) == MOST
+    since = now - wall + pool.chosen[0].began if is_full else now - window_s
+    cost = log.drafting.seconds_per_token(since, now - wall % SETTLED_S if pool.settled else now)
     key = (
         state.experiments.samples,
         pool.chosen if pool.settled else state.experiments.samples.version,
@@ -667,7 +665,8 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         state.value(Source.PROPS),
         _counted(state, now, window_s) if not pool.chosen else None,
     )
-    picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
+    name = ("speedup", MOST if is_full else window_s)
+    picture = state.memo.once(name, key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
     return replace(picture, by_generated=log.answers.figures(now, max(window_s, 60.0)), by_type=log.drafting.figures())
 
 
@@ -692,7 +691,7 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
     ]
     recent = [request_sample for request_sample in usable if request_sample.ended >= wall - window_s]
     settled = [request_sample for request_sample in recent if request_sample.ended <= wall - wall % SETTLED_S]
-    if len(settled) >= MOST:
+    if len(settled) >= HELD_REQUESTS:
         every = [request_sample for request_sample in every if request_sample.ended <= settled[-1].ended]
         return _Pool(tuple(settled[-MOST:]), tuple(every), held=False, settled=True)
     held = len(recent) < ENOUGH and len(usable) > len(recent)
