@@ -148,7 +148,7 @@ class SlotsTable(RowsPanel[PrefixSlot]):
 
     def aside(self, view: View) -> Line:
         """The keys."""
-        return (("S save  R restore  X erase", "dim"),)
+        return (("  ".join(f"{view.keys[f'slot.{word}']} {word}" for word in ("save", "restore", "erase")), "dim"),)
 
     def wanted(self, view: View, width: int) -> int:
         """See `Part`."""
