@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from specdash.control.apply.journal import journal_file
-from specdash.control.far_console import FarConsole
+from specdash.control.far import FarConsole
 from specdash.control.profiles import all_profiles
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ExitCode, SpecdashError

@@ -254,7 +254,7 @@ def _console(
 ) -> Console:
     """What changes the services: here, or on the machine of a target behind ssh."""
     if target.ssh is not None:
-        from specdash.control.far_console import FarConsole
+        from specdash.control.far import FarConsole
 
         return FarConsole(target.ssh, said_there(settings, SERVICE_SETTINGS), said_there(settings, APPLY_SETTINGS))
     from specdash.control.console import Console

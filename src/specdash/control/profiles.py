@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tomllib
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ class Profile:
     name: str
     summary: str
     source: str
-    values: Mapping[Role, Mapping[str, str]]
+    values: dict[Role, dict[str, str]]
     notes: tuple[str, ...] = ()
     origin: str = BUILT_IN
     replaces: bool = False
@@ -261,7 +262,7 @@ def _from_user(path: Path, name: str, *, replaces: bool) -> Profile:
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text") from None
     profile = parse_profile(text, str(path), name, str(path))
-    return Profile(profile.name, profile.summary, profile.source, profile.values, profile.notes, str(path), replaces)
+    return replace(profile, replaces=replaces)
 
 
 def _values(table: Any, role: Role, where: str) -> dict[str, str]:

@@ -55,8 +55,7 @@ class Change:
     @property
     def masked(self) -> Change:
         """The change as it may be printed and stored: without secrets."""
-        shown = (shown_value(self.key, value) for value in (self.before, self.after))
-        return Change(self.role, self.key, *shown)
+        return Change(self.role, self.key, shown_value(self.key, self.before), shown_value(self.key, self.after))
 
 
 def changes_to(role: Role, before: Mapping[str, str], wanted: Mapping[str, str | None]) -> tuple[Change, ...]:
@@ -110,8 +109,7 @@ def parse_assignments(words: list[str], role: Role | None = None) -> dict[Role, 
     for word in words:
         key, equals, value = word.partition("=")
         removed = not equals and word[:1] in "-!"
-        if removed:
-            key = word[1:]
+        key = word[1:] if removed else key
         if not key or not (equals or removed):
             raise UsageError(f"{word!r}: write KEY=VALUE, or -KEY to remove a key")
         owner = role if removed and role is not None else role_of(key) or role

@@ -7,6 +7,7 @@ version is read as far as it is known: unknown fields, and entries of unknown ki
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 import types
@@ -51,6 +52,8 @@ def codec_of(hint: Any) -> ValueCodec | None:
         return _of_mapping(arguments[1])
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _of_enum(hint)
+    if hint is bytes:
+        return ValueCodec(lambda value: base64.b64encode(value).decode(), base64.b64decode)
     if dataclasses.is_dataclass(hint):
         return _of_dataclass(typing.cast("type", hint))
     raise TypeError(f"cannot store {hint!r}")
@@ -77,11 +80,10 @@ def _of_dataclass(cls: type) -> ValueCodec:
             if name in values:
                 values[name] = read_field(values[name])
         try:
-            made = cls(**values)
+            return cls(**values)
         except TypeError:
             # Fields of a newer version; to look for them each time would take longer than the rest.
-            made = cls(**{name: entry for name, entry in values.items() if name in names})
-        return made
+            return cls(**{name: entry for name, entry in values.items() if name in names})
 
     return ValueCodec(write, read)
 

@@ -66,10 +66,10 @@ def _read_settings() -> WantedValues:
     import json
     import sys
 
-    from specdash.control.far_plan import wanted_values as wanted_of
+    from specdash.control.far import read_wanted
 
     try:
-        return wanted_of(json.loads(sys.stdin.readline()))
+        return read_wanted(json.loads(sys.stdin.readline()))
     except ValueError:
         # What was read may be a secret.
         raise UsageError('--from-stdin: wants a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None

@@ -16,7 +16,7 @@ from specdash.core.target import is_local, is_over_ssh
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.control.far_host import FarCommand, FarHost
+    from specdash.control.far import FarCommand, FarHost
     from specdash.core.target import SshHost
 
 _OPTIONS = ("--url", "--target")
@@ -49,7 +49,7 @@ def far_machine(args: argparse.Namespace) -> SshHost | None:
 
 def carry_over(host: SshHost, args: argparse.Namespace) -> int:
     """Have the command done there, and say what it says; its exit code."""
-    from specdash.control.far_host import FarCommand, FarHost, LostConnectionError
+    from specdash.control.far import FarCommand, FarHost, LostConnectionError
 
     services = [name for name in SERVICE_SETTINGS if hasattr(args, name)]
     argv = [*_without_machine(args.argv), *said_there(resolved_settings(args), services, typed=False)]
@@ -112,7 +112,7 @@ def _follow(command: FarCommand, host: SshHost) -> None:
 def _killed_there(command: FarCommand, far: FarHost, host: SshHost, *, as_json: bool) -> int:
     """It ended there without a word: what was cut short is rolled back, and what was recorded counts."""
     from specdash.cli.changes.apply_run import StepPrinter, exit_code, report
-    from specdash.control.far_host import recovered
+    from specdash.control.far import recovered
 
     record = command.record
     if command.unfinished:

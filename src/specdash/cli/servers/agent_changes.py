@@ -17,7 +17,7 @@ from specdash import __version__
 from specdash.collect.agent_wire import PROTOCOL, AgentHello, AgentLine, write_line
 from specdash.control.console import Console
 from specdash.control.detached import MOST_REQUEST_BYTES, DetachedCommands
-from specdash.control.far_plan import FarProfile, PlanOutline, wanted_values, written
+from specdash.control.far import PlanOutline, read_wanted, written
 from specdash.control.services.deployment import find_deployment
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.masking import MASK
@@ -66,7 +66,7 @@ class ChangeRequests:
             "missing_values": lambda request: dict(
                 self._console.missing_values(str(request["key"]), dict(request["values"]))
             ),
-            "profiles": lambda _: [written(FarProfile.of(profile)) for profile in self._console.profiles()],
+            "profiles": lambda _: [written(profile) for profile in self._console.profiles()],
             "begin": lambda request: self._begin(request),
             "answer": lambda request: self._commands.answer(str(request["id"]), str(request["text"])),
             "cancel": lambda request: self._commands.cancel(str(request["id"])),
@@ -98,7 +98,7 @@ class ChangeRequests:
         return written(replace(services, services=tuple(service.masked for service in services.services)))
 
     def _plan(self, request: Mapping[str, Any]) -> Any:
-        wanted = wanted_values(request["wanted"])
+        wanted = read_wanted(request["wanted"])
         masked = [key for values in wanted.values() for key, value in values.items() if MASK in (value or "")]
         if masked:
             raise UsageError(

@@ -1,7 +1,8 @@
-"""Asks the specdash of another machine, over the user's ssh, for its services, and for commands that change them.
+"""The specdash of another machine, asked over the user's ssh for its services, and for commands that change them.
 
 What runs there goes on when the connection dies. It is known there by an id of ours, so that we read on when there is
-a connection again, and no request is carried out twice.
+a connection again, and no request is carried out twice. What is told of the services is without secrets, read by type
+hints, and checked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from specdash.collect.agent_wire import PROTOCOL, read_hello
 from specdash.collect.over_ssh import (
@@ -26,18 +28,112 @@ from specdash.collect.over_ssh import (
     not_run,
     other_version,
 )
-from specdash.control.far_plan import read_as
-from specdash.core.changes import ApplyProgress, ApplyRecord
-from specdash.core.codec import UnreadableError
-from specdash.core.errors import ExitCode, SpecdashError, UnreachableError
+from specdash.control.apply.journal import Edit  # noqa: TC001 - the codec reads the hints
+from specdash.control.apply.plan import ApplyPlan
+from specdash.control.console import Console, RunningApply, ServicesView
+from specdash.control.profiles import Profile
+from specdash.control.services.services import Deployment
+from specdash.core.changes import ApplyKind, ApplyProgress, ApplyRecord, Role
+from specdash.core.codec import NOT_READABLE, UnreadableError, check_of, codec_of
+from specdash.core.errors import (
+    ExitCode,
+    Finding,
+    SpecdashError,
+    UnreachableError,
+)
 from specdash.core.flag import Flag
 from specdash.core.masking import without_secrets
+from specdash.system.data import dataclass
 from specdash.system.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from specdash.core.changes import WantedValues
     from specdash.core.target import SshHost
+
+Told = TypeVar("Told")
+
+
+# What one tells the other of plans.
+
+
+def written(value: Any) -> Any:
+    """A data class as JSON knows it."""
+    codec = codec_of(cast("Any", type(value)))
+    return codec.write(value) if codec is not None else value
+
+
+def read_as(kind: type[Told], data: Any) -> Told:
+    """What `written` made. Raises `UnreadableError` for what is none."""
+    codec = codec_of(cast("Any", kind))
+    try:
+        value = codec.read(data) if codec is not None else data
+    except NOT_READABLE as error:
+        raise UnreadableError(f"no {kind.__name__}: {error}") from error
+    if not check_of(cast("Any", kind))(value):
+        raise UnreadableError(f"{kind.__name__}: a field of another type than it should be")
+    return cast("Told", value)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutline:
+    """What may be told of an `ApplyPlan`: its edits without the bytes of their files, and their changes masked."""
+
+    kind: ApplyKind
+    edits: tuple[Edit, ...]
+    findings: tuple[Finding, ...]
+    digests: dict[str, str]
+    """By role, SHA-256 of the file that was planned on."""
+    profile: str | None = None
+
+    @classmethod
+    def of(cls, plan: ApplyPlan) -> PlanOutline:
+        """That of a plan."""
+        edits = tuple(replace(edit.masked, old=b"", new=b"") for edit in plan.edits)
+        digests = {str(edit.role): edit.old_digest for edit in plan.edits}
+        return cls(plan.kind, edits, plan.findings, digests, plan.profile)
+
+    def plan(self, wanted: WantedValues) -> FarPlan:
+        """The plan as it is shown here."""
+        return FarPlan(Deployment(), self.edits, self.findings, self.profile, self.kind, False, wanted, self.digests)
+
+
+@dataclass(frozen=True, slots=True)
+class FarPlan(ApplyPlan):
+    """A plan that was made on another machine, and is carried out there."""
+
+    wanted: WantedValues = field(default_factory=dict, repr=False)
+    """What was asked for, secrets included; nothing of a rollback."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """By role, the versions of the env files that it was planned on."""
+
+    @property
+    def argv(self) -> list[str]:
+        """The command that carries it out there, if the env files are as they were."""
+        expected = [word for role, digest in self.digests.items() for word in ("--expect", f"{role}={digest}")]
+        if self.kind is ApplyKind.ROLLBACK:
+            return ["rollback", "--yes", "--json", *expected]
+        profile = ["--profile", self.profile] if self.profile is not None else []
+        return ["apply", "--yes", "--json", "--from-stdin", *profile, *expected]
+
+    @property
+    def input(self) -> str:
+        """What that command reads: the values, which are not for a command line."""
+        return "" if self.kind is ApplyKind.ROLLBACK else json.dumps(self.wanted) + "\n"
+
+
+def read_wanted(data: Any) -> dict[Role, dict[str, str | None]]:
+    """`WantedValues` of a JSON object. Raises ValueError for what is none."""
+    if not isinstance(data, dict) or not all(isinstance(values, dict) for values in data.values()):
+        raise ValueError("wants an object of services, each an object of keys")
+    wanted = {Role(role): dict(values) for role, values in data.items()}
+    if not all(value is None or isinstance(value, str) for values in wanted.values() for value in values.values()):
+        raise ValueError("wants texts as values, or null for a key to remove")
+    return wanted
+
+
+# The connection, and the commands over it.
 
 ANSWER_S: Final = 120.0
 """So long an answer may take: preflight asks engines for their options, and reads headers of models."""
@@ -298,3 +394,110 @@ def _event(line: str) -> dict[str, Any]:
         # Words of the interpreter, or of a handler of signals.
         return {"err": line + "\n"}
     return event if isinstance(event, dict) else {}
+
+
+class FarConsole(Console):
+    """As `Console`; secrets are masked in what it gives."""
+
+    def __init__(self, host: SshHost, services: Sequence[str] = (), patience: Sequence[str] = ()) -> None:
+        """`services` are options that say which services they are there, `patience` those of an apply."""
+        self._host = host
+        self._services, self._patience_options = tuple(services), tuple(patience)
+        self._far = FarHost(host, services)
+        self._running = None
+
+    def look(self) -> ServicesView:
+        """The services there as they are now; that they cannot be seen is a problem, too."""
+        try:
+            return self._read(ServicesView, self._far.ask("look"))
+        except SpecdashError as error:
+            return ServicesView(problems=(str(error),))
+
+    def plan(self, wanted: WantedValues, profile: str | None = None) -> FarPlan:
+        """What applying would do there, with the findings of preflight there. Raises `SpecdashError`."""
+        answer = self._far.ask("plan", wanted=wanted, profile=profile)
+        return self._read(PlanOutline, answer).plan(wanted)
+
+    def plan_rollback(self) -> FarPlan:
+        """What going back to before the last good apply would do. Raises `SpecdashError`."""
+        return self._read(PlanOutline, self._far.ask("plan_rollback")).plan({})
+
+    def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
+        """See `Console`; none where nobody can be asked."""
+        try:
+            return self._read(dict[str, str], self._far.ask("missing_values", key=key, values=dict(values)))
+        except SpecdashError:
+            return {}
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """The named sets there. Raises `SpecdashError`."""
+        try:
+            told = [read_as(Profile, entry) for entry in self._far.ask("profiles")]
+            return tuple(
+                replace(profile, values={Role(role): values for role, values in profile.values.items()})
+                for profile in told
+            )
+        except (ValueError, TypeError):
+            raise self._unknown() from None
+
+    def start(self, plan: ApplyPlan) -> RunningApply:
+        """Have a plan carried out there. One at a time, as `Console` does."""
+        if self.busy:
+            raise SpecdashError("an apply is running; wait for its end")
+        assert isinstance(plan, FarPlan)  # noqa: S101 - it was made here
+        return self._started([*plan.argv, *self._patience_options], plan.input)
+
+    def recover(self, *, finish: bool) -> RunningApply:
+        """Finish or roll back there what was cut short."""
+        return self._started(["recover", "--yes", "--json", "--finish" if finish else "--rollback"])
+
+    def unfinished(self) -> str | None:
+        """In words, what was cut short there; None where there is nothing, or nobody can be asked."""
+        try:
+            words = self._far.ask("unfinished")
+        except SpecdashError:
+            return None
+        finally:
+            # It is asked once, at the start of every dashboard.
+            self._far.close()
+        return clean(words, 1000) if isinstance(words, str) else None
+
+    def close(self, timeout: float) -> bool:
+        """As `Console`; the connection ends, too."""
+        ended = super().close(timeout)
+        if ended:
+            self._far.close()
+        return ended
+
+    def _started(self, argv: Sequence[str], given: str = "") -> RunningApply:
+        far = FarHost(self._host, self._services)
+        command = FarCommand(far, (*argv, *self._services), given)
+        self._running = running = RunningApply(lambda report: _record_of(command, far, report), command.cancel)
+        return running.start()
+
+    def _read(self, kind: type[Told], answer: Any) -> Told:
+        try:
+            return read_as(kind, answer)
+        except UnreadableError:
+            raise self._unknown() from None
+
+    def _unknown(self) -> SpecdashError:
+        return UnreachableError(f"the agent on {self._host.name} says what is not known here")
+
+
+def _record_of(command: FarCommand, far: FarHost, report: Callable[[ApplyProgress], None]) -> ApplyRecord:
+    """See a command to its end, and what it recorded. One that was killed there is rolled back there."""
+
+    def lost(why: str) -> None:
+        if command.last is not None:
+            report(replace(command.last, detail=f"{why}; it goes on there" if why else "connected again"))
+
+    command.is_of_dashboard, command.on_progress, command.on_lost = True, report, lost
+    try:
+        command.run()
+        record = recovered(far, report) if command.unfinished else command.record or command.printed_record
+    finally:
+        far.close()
+    if record is None:
+        raise SpecdashError(command.last_words)
+    return record
