@@ -55,7 +55,7 @@ def test_recorded_ones_are_listed_and_forgotten_by_model(capsys: pytest.CaptureF
     assert main(["baseline", "list", "--json"]) == ExitCode.OK
     assert documented("baseline-list", capsys.readouterr().out)[0]["decode_rate"] == 50.0
     assert main(["baseline", "forget", "n.gguf"]) == ExitCode.BAD_INPUT
-    assert "recorded are: m.gguf" in capsys.readouterr().err
+    assert "recorded: m.gguf" in capsys.readouterr().err
     assert main(["baseline", "forget", "m.gguf"]) == ExitCode.OK
     assert read_baselines() == ()
 

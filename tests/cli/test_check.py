@@ -120,7 +120,7 @@ def test_a_server_that_is_not_there_is_critical() -> None:
     assert "Server is down" in words
     assert url in words
     assert "remedy: " in done.stdout
-    assert "not judged:" in done.stdout
+    assert "not checked:" in done.stdout
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
     words = first_line(done, WARNING, "WARNING")
     assert "Metrics are not understood" in words
     assert named in words
-    unjudged = done.stdout.partition("not judged:")[2]
+    unjudged = done.stdout.partition("not checked:")[2]
     assert "zero_acceptance" in unjudged
     assert "drafts_never_made" in unjudged
 
@@ -174,7 +174,7 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
 def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:
     with BreakableServer(tmp_path) as server, server.working():
         words = first_line(check("--url", server.url, "--log", str(server.log)), OK, "OK")
-        assert re.search(r"live, \d+ rules judged, none holds", words)
+        assert re.search(r"live, \d+ rules checked, no alerts", words)
         told: dict[str, Any] = json.loads(check("--url", server.url, "--for", "6s", "--json").stdout)
     assert told["status"] == "OK"
     assert told["alerts"] == []

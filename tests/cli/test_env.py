@@ -170,7 +170,7 @@ class TestSet:
         assert "-LLAMA_DRAFT_MAX=8\n+LLAMA_DRAFT_MAX=12\n" in out
         assert out.splitlines()[-2:] == [
             f"{backend} is written; the version before is backup 1",
-            "the backend goes on with the old settings until `specdash apply`, or a restart",
+            "the backend keeps the old settings until `specdash apply` or a restart",
         ]
         assert (paths.backups_dir() / "backend" / "0001.env").read_text() == BACKEND
 
@@ -184,11 +184,11 @@ class TestSet:
         assert code == ExitCode.OK
         assert "LLAMA_DRAFT_MAX=12" in backend.read_text()
         assert "PROXY_PORT=4200" in proxy.read_text()
-        assert "the backend and the proxy go on with the old settings" in out
+        assert "the backend and the proxy keep the old settings" in out
 
     def test_to_what_it_is_changes_nothing_and_keeps_no_backup(self, env: Env, backend: Path) -> None:
         before = backend.stat()
-        assert env("set", "LLAMA_DRAFT_MAX=8") == (ExitCode.OK, "nothing to change: it is so already\n", "")
+        assert env("set", "LLAMA_DRAFT_MAX=8") == (ExitCode.OK, "nothing to change: already set\n", "")
         after = backend.stat()
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
         assert not paths.backups_dir().exists()
@@ -311,7 +311,7 @@ class TestUnset:
         assert (paths.backups_dir() / "backend" / "0001.env").read_text() == BACKEND
 
     def test_of_a_key_that_is_not_set_changes_nothing(self, env: Env, backend: Path) -> None:
-        assert env("unset", "LLAMA_DRAFT_MIN") == (ExitCode.OK, "nothing to change: it is so already\n", "")
+        assert env("unset", "LLAMA_DRAFT_MIN") == (ExitCode.OK, "nothing to change: already set\n", "")
 
     def test_takes_names_only(self, env: Env, backend: Path) -> None:
         assert env("unset", "LLAMA_DRAFT_MAX=8")[0] == ExitCode.USAGE
@@ -341,7 +341,7 @@ class TestDiff:
         assert "-LLAMA_DRAFT_MAX=8\n+LLAMA_DRAFT_MAX=16\n" in out
         assert "-MY_OWN=1" in out
         assert backend.read_text() == BACKEND
-        assert env("diff", "LLAMA_DRAFT_MAX=8")[1] == "no difference: it is so already\n"
+        assert env("diff", "LLAMA_DRAFT_MAX=8")[1] == "no difference: already set\n"
 
     def test_says_so_where_no_backup_differs(self, env: Env, backend: Path) -> None:
         assert env("diff") == (ExitCode.OK, f"backend  {backend}: no backup differs from it\n", "")

@@ -100,9 +100,9 @@ def test_it_waits_for_a_server_that_is_away_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (["--listen", "9538"], 2, "--listen 9538: wants HOST:PORT"),
-        (["--listen", "127.0.0.1:²"], 2, "--listen 127.0.0.1:²: wants HOST:PORT"),
-        (["--listen", "127.0.0.1:70000"], 2, "--listen 127.0.0.1:70000: wants HOST:PORT"),
+        (["--listen", "9538"], 2, "--listen 9538: must be HOST:PORT"),
+        (["--listen", "127.0.0.1:²"], 2, "--listen 127.0.0.1:²: must be HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], 2, "--listen 127.0.0.1:70000: must be HOST:PORT"),
         (["--all", "--url", "http://127.0.0.1:9"], 2, "--all and --url"),
         (["--once", "--listen", "127.0.0.1:1"], 2, "not allowed with"),
         (["--once"], 4, "no llama-server found"),

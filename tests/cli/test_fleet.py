@@ -119,7 +119,7 @@ def test_the_gpus_of_a_server_that_is_asked_from_here_are_those_of_its_gpu_host(
     [
         (says(401, "{}"), 3, "refuses the key (HTTP 401)"),
         (says(200, "<html>"), 4, "is no Prometheus"),
-        (says(200, '{"status":"success","data":{"result":[]}}'), 4, "has no figures of `specdash export`"),
+        (says(200, '{"status":"success","data":{"result":[]}}'), 4, "has no data from `specdash export`"),
     ],
 )
 def test_a_prometheus_that_is_none_or_knows_nothing_is_said(

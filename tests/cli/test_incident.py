@@ -90,12 +90,12 @@ def test_standard_output_takes_the_archive_itself(nobody: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--last", "1m", "--since", "02:00"], ExitCode.USAGE, "give one of them"),
+        (["--last", "1m", "--since", "02:00"], ExitCode.USAGE, "cannot be used together"),
         (["--last", "soon"], ExitCode.USAGE, "no length of time"),
         (["--since", "2030-01-01"], ExitCode.USAGE, "wants 1 second to 24 hours"),
         (["--last", "3d"], ExitCode.USAGE, "wants 1 second to 24 hours"),
         (["--until", "2199-01-01"], ExitCode.USAGE, "in the future"),
-        (["--output", "-", "--json"], ExitCode.USAGE, "without --json"),
+        (["--output", "-", "--json"], ExitCode.USAGE, "leave out --json"),
         (["--output", "/nowhere/at/all.tar.gz"], ExitCode.NOT_WRITTEN, "there is no directory"),
         (["--output", "/tmp"], ExitCode.NOT_WRITTEN, "is a directory"),  # noqa: S108
         (["--output", "/proc/b.tar.gz"], ExitCode.NOT_WRITTEN, "was not written"),

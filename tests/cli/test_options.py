@@ -11,10 +11,10 @@ from specdash.core.errors import UsageError
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (0, "--tokens 0: wants 1 to 1000000"),
-        (1_234_567, "--tokens 1234567: wants 1 to 1000000"),
-        (float("nan"), "--tokens nan: wants 1 to 1000000"),
-        (0.5, "--tokens 0.5: wants 1 to 1000000"),
+        (0, "--tokens 0: must be 1 to 1000000"),
+        (1_234_567, "--tokens 1234567: must be 1 to 1000000"),
+        (float("nan"), "--tokens nan: must be 1 to 1000000"),
+        (0.5, "--tokens 0.5: must be 1 to 1000000"),
     ],
 )
 def test_a_number_out_of_range_is_told_with_its_option_and_all_digits_of_the_range(value: float, said: str) -> None:

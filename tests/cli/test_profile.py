@@ -207,7 +207,7 @@ class TestDiff:
 
     def test_what_was_saved_differs_in_nothing(self, say: Said) -> None:
         say("save", "mine")
-        assert say("diff", "mine").splitlines()[-1] == "all as the profile has it"
+        assert say("diff", "mine").splitlines()[-1] == "all settings match the profile"
 
     def test_a_service_the_profile_does_not_touch_is_refused(self, say: Said) -> None:
         assert "sets nothing of the backend" in say(

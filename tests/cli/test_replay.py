@@ -92,7 +92,12 @@ def test_of_several_servers_one_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file"), (b"", "neither a record"), (b"hello", "neither a record"), (b"SQLite format 3\0", "")],
+    [
+        (None, "No such file"),
+        (b"", "neither a specdash record"),
+        (b"hello", "neither a specdash record"),
+        (b"SQLite format 3\0", ""),
+    ],
     ids=["missing", "empty", "foreign", "damaged"],
 )
 def test_what_is_no_record_is_one_clear_line(
@@ -130,7 +135,7 @@ def test_nothing_recorded_says_how_it_would_be(capsys: pytest.CaptureFixture[str
         (("--since", "2020-01-01"), "is not recorded; the record is from"),
         (("--since", "yesterday"), "is no moment"),
         (("--since", "-60s", "--until", "-90s"), "not after the beginning"),
-        (("--speed", "0"), "wants more than 0"),
+        (("--speed", "0"), "must be more than 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

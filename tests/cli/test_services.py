@@ -101,7 +101,7 @@ class TestAServerStartedByHand:
 
 def test_what_is_not_seen_or_was_not_started_by_hand_is_not_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert services("adopt", "--url", "http://127.0.0.1:9") == ExitCode.REFUSED
-    assert "its process is not seen from here" in capsys.readouterr().err
+    assert "its process cannot be seen" in capsys.readouterr().err
     assert adopted_values(["/usr/bin/python", "-m", "specdash.backend.embedded"], {}, Target("http://[::1]:1")) is None
 
 
@@ -128,7 +128,7 @@ class TestNothingThere:
 
     def test_uninstall_has_nothing_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("uninstall") == ExitCode.SERVICE
-        assert "nothing of specdash's is installed" in capsys.readouterr().err
+        assert "specdash has not installed anything" in capsys.readouterr().err
 
     @pytest.mark.parametrize("arguments", [(), ("begin",), ("start", "both"), ("status", "backend")])
     def test_what_cannot_be_meant(self, arguments: tuple[str, ...]) -> None:

@@ -110,7 +110,7 @@ def test_within_a_run_it_is_never_too_late_to_stop(capfd: pytest.CaptureFixture[
     with stopped_by_signals() as run:
         with cancelled_by_signals(apply):
             apply.steps.keep()
-            assert interrupted(capfd) == "stopping: the settings from before are put back"
+            assert interrupted(capfd) == "stopping: the previous settings are restored"
         assert run.asked.is_set()
 
 

@@ -72,7 +72,7 @@ def test_taking_the_best_of_several_is_said(
     monkeypatch.setattr("specdash.collect.discover.discover", lambda _env: several)
     settings = options.resolved_settings(None)
     assert options.one_target(settings).url == "http://127.0.0.1:1"
-    assert capsys.readouterr().err.startswith("specdash: 2 servers found, taking http://127.0.0.1:1;")
+    assert capsys.readouterr().err.startswith("specdash: 2 servers found, using http://127.0.0.1:1;")
     monkeypatch.setattr("specdash.collect.discover.discover", lambda _env: several[:1])
     options.one_target(settings)
     assert capsys.readouterr().err == ""
@@ -151,7 +151,7 @@ def test_a_name_is_used_in_the_place_of_an_address(tmp_path: Path, monkeypatch: 
     assert say("status", "--target", "gpu1", "--url", "http://x") == (
         2,
         "",
-        "specdash: --target and --url name two servers; give one of them\n",
+        "specdash: --target and --url cannot be used together\n",
     )
     assert "did you mean 'gpu1'?" in say("status", "--target", "gpu")[2]
 

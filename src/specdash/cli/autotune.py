@@ -53,7 +53,7 @@ def knobs_of(draft_max: int, draft_min: int, p_min: float) -> Knobs:
     """Knobs as a user gave them. Raises `UsageError` for what an engine would not take."""
     within("--draft-max", draft_max, None, 1, 1024)
     if not 0 <= draft_min <= draft_max:
-        raise UsageError(f"--draft-min {draft_min}: wants 0 to --draft-max ({draft_max})")
+        raise UsageError(f"--draft-min {draft_min}: must be 0 to --draft-max ({draft_max})")
     within("--draft-p-min", p_min, None, 0.0, 1.0)
     return Knobs(draft_max, draft_min, p_min)
 

@@ -30,10 +30,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         argument_parser.add_argument("--engine", choices=ENGINES, help="engine to use; overrides LLAMA_ENGINE")
         argument_parser.add_argument(
-            "--log-file", metavar="L", help="where the server's output is kept; overrides LLAMA_LOG_FILE"
+            "--log-file", metavar="L", help="file for the server's output; overrides LLAMA_LOG_FILE"
         )
     parsers["run"].add_argument(
-        "--no-preflight", action="store_true", help="start it although `specdash preflight` would refuse the settings"
+        "--no-preflight", action="store_true", help="start it even if `specdash preflight` would refuse the settings"
     )
     parsers["show"].add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from specdash.core.records import Baseline
 
 _ACTIONS = {
-    "record": "measure it, and keep it for this model",
-    "list": "print the recorded baselines",
+    "record": "measure and record a baseline for this model",
+    "list": "list the recorded baselines",
     "forget": "remove recorded baselines",
 }
 
@@ -33,28 +33,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parsers = add_actions(parser, _ACTIONS)
     _configure_record(parsers["record"])
     parsers["list"].add_argument("--json", action="store_true", help="print one JSON array")
-    parsers["forget"].add_argument("model", nargs="?", metavar="MODEL", help="file name of the model")
-    parsers["forget"].add_argument("--all", action="store_true", help="those of every model")
+    parsers["forget"].add_argument("model", nargs="?", metavar="MODEL", help="the model's file name")
+    parsers["forget"].add_argument("--all", action="store_true", help="all baselines")
 
 
 def _configure_record(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--url", metavar="URL", help="measure on this server; one that speculates by completions of two tokens"
+        "--url",
+        metavar="URL",
+        help="measure on this server; if it speculates, with completions of two tokens, which cannot draft",
     )
     where.add_argument(
-        "--in-place", action="store_true", help="switch the service's speculation off meanwhile, and back on after it"
+        "--in-place", action="store_true", help="switch the service's speculation off while measuring, then back on"
     )
     parser.add_argument(
-        "--env-file", metavar="F", help="the backend env to start a server from (default: the service's)"
+        "--env-file", metavar="F", help="backend env file to start a server from (default: the service's)"
     )
     parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
-    parser.add_argument("--context", metavar="N,…", help="tokens in the context (default: 256,2048,8192)")
-    parser.add_argument("--concurrency", metavar="N,…", help="requests at once (default: 1 and the number of slots)")
-    parser.add_argument("--requests", type=int, metavar="N", help="rounds for each (default: 5)")
-    parser.add_argument("--tokens", type=int, metavar="N", help="tokens of each answer (default: 96)")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="start nothing more after it (default: 300)")
-    parser.add_argument("--force", action="store_true", help="also where memory seems not to suffice")
+    parser.add_argument("--context", metavar="N,…", help="context lengths in tokens (default: 256,2048,8192)")
+    parser.add_argument(
+        "--concurrency", metavar="N,…", help="requests at the same time (default: 1, and the number of slots)"
+    )
+    parser.add_argument("--requests", type=int, metavar="N", help="rounds of each measurement (default: 5)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="tokens per answer (default: 96)")
+    parser.add_argument(
+        "--limit", type=float, metavar="SECONDS", help="stop starting measurements after this time (default: 300)"
+    )
+    parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask before --in-place")
     parser.add_argument("--json", action="store_true", help="print the baselines as one JSON array")
     add_settings(parser, ("api_key_env", "api_key_file", *APPLY_SETTINGS, *SERVICE_SETTINGS))
@@ -207,7 +213,7 @@ def _numbers(option: str, text: str | None, least: int, most: int) -> tuple[int,
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and least <= int(part) <= most for part in parts):
-        raise UsageError(f"{option} {text}: wants numbers from {least} to {most}, such as 256,2048")
+        raise UsageError(f"{option} {text}: must be numbers from {least} to {most}, such as 256,2048")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -229,11 +235,11 @@ def _forget(args: argparse.Namespace) -> int:
     from specdash.core.errors import InputError
 
     if (args.model is None) is not args.all:
-        raise UsageError("name the MODEL whose baselines are to go, or --all")
+        raise UsageError("name the MODEL whose baselines to remove, or use --all")
     gone = forget_baselines(lambda baseline: args.all or baseline.model == args.model, os.environ)
     if not gone and not args.all:
         known = ", ".join(sorted({read_baseline.model for read_baseline in read_baselines(os.environ)})) or "none"
-        raise InputError(f"no baseline of {args.model!r}; recorded are: {known}")
+        raise InputError(f"no baseline for {args.model!r}; recorded: {known}")
     print(f"{counted(gone, 'baseline')} forgotten")
     return ExitCode.OK
 

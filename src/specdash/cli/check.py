@@ -40,18 +40,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=[str(severity) for severity in AlertSeverity],
         default=str(AlertSeverity.WARNING),
         metavar="SEVERITY",
-        help="mildest alert that is a failure: notice, warning (default) or critical",
+        help="lowest severity that counts as a failure: notice, warning (default) or critical",
     )
     parser.add_argument(
         "--for",
         dest="watch",
         metavar="TIME",
-        help="watch for so long (90, 60s, 2m) with the rules' own hysteresis; alerts that are over count too",
+        help="watch for this long (90, 60s, 2m), as the dashboard would; alerts that have ended count too",
     )
     parser.add_argument("--all", action="store_true", help="every server found here or in config.toml, by name")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/check.md)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="print evidence, runbook, and what was not judged")
-    parser.add_argument("--list-rules", action="store_true", help="print the rules with the limits in force, and end")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print evidence, runbooks, and which rules could not be checked"
+    )
+    parser.add_argument("--list-rules", action="store_true", help="print the rules with their current limits and exit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,5 +148,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = parse_length(text)
     if not 1 <= seconds <= LONGEST_S:
-        raise UsageError(f"--for {text}: wants 1 second to 1 day")
+        raise UsageError(f"--for {text}: must be 1 second to 1 day")
     return seconds

@@ -71,17 +71,21 @@ _JANITOR = 'read _; rm -rf -- "$1"'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, metavar="N", help="end after N seconds (headless default: 20)")
-    parser.add_argument("--headless", action="store_true", help="no dashboard: run, then print a snapshot")
+    parser.add_argument("--seconds", type=float, metavar="N", help="stop after N seconds (default with --headless: 20)")
+    parser.add_argument("--headless", action="store_true", help="run without the dashboard, then print a snapshot")
     parser.add_argument("--json", action="store_true", help="print the snapshot as JSON (implies --headless)")
-    parser.add_argument("--tour", action="store_true", help="two minutes that show what to look at, step by step")
+    parser.add_argument("--tour", action="store_true", help="a guided tour of two minutes")
     types = ", ".join(demo.SPEC_TYPES)
     parser.add_argument("--spec-type", default=demo.DRAFT_TYPE, metavar="T", help=f"{types}, or a comma chain")
     parser.add_argument(
         "--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto", help="which llama.cpp to run"
     )
     parser.add_argument(
-        "--record", dest="timings", type=Path, metavar="FILE", help="write every request's timings as JSON Lines"
+        "--record",
+        dest="timings",
+        type=Path,
+        metavar="FILE",
+        help="write the timings of every request to this file as JSON Lines",
     )
     add_settings(parser, (*SCREEN_SETTINGS, *APPLY_SETTINGS, *ARM_SETTINGS, *RULE_SETTINGS))
 
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
     headless = args.headless or args.json
     if args.seconds is not None and not 1 <= args.seconds <= 86400:
-        raise UsageError(f"--seconds {args.seconds:g}: wants 1 to 86400")
+        raise UsageError(f"--seconds {args.seconds:g}: must be 1 to 86400")
     spec_types = demo.parse_spec_types(args.spec_type)
     settings = resolved_settings(args)
     if args.tour:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specdash.llama.model_facts import ModelFacts
 
 _SIZES = {
-    "ctx-size": "tokens of context, of all slots together (0: as trained)",
+    "ctx-size": "context in tokens, for all slots together (0: as trained)",
     "parallel": "slots",
     "cache-type-k": "type of the cached keys",
     "cache-type-v": "type of the cached values",
@@ -30,23 +30,27 @@ _SIZES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the GGUF file; of a model in parts, the first")
+    parser.add_argument("file", metavar="FILE", help="the GGUF file; for a split model, the first part")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/gguf.md)")
     parser.add_argument(
-        "--check-instruct", action="store_true", help="exit 1 for a base model; 0 where the file does not tell"
+        "--check-instruct", action="store_true", help="exit 1 if it is a base model, 0 if the file does not say"
     )
-    parser.add_argument("--draft", metavar="FILE", help="a draft model: does it fit this one? exit 1 when not")
-    parser.add_argument("--fit", action="store_true", help="the largest context that fits; exit 1 when none does")
-    parser.add_argument("--free-mib", type=int, metavar="N", help="reckon with N MiB free, as on another machine")
+    parser.add_argument("--draft", metavar="FILE", help="check whether this draft model fits; exit 1 if it does not")
+    parser.add_argument(
+        "--fit", action="store_true", help="find the largest context that fits in memory; exit 1 if none does"
+    )
+    parser.add_argument(
+        "--free-mib", type=int, metavar="N", help="assume N MiB of free memory, for example of another machine"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--gpu", action="store_true", help="reckon for a GPU (default: as this machine has)")
-    where.add_argument("--cpu", action="store_true", help="reckon for the computer's memory")
-    parser.add_argument("--spec-type", metavar="TYPES", help="speculation to reckon with (default: as fits, on a GPU)")
+    where.add_argument(
+        "--gpu", action="store_true", help="estimate for GPU memory (default: if this machine has a GPU)"
+    )
+    where.add_argument("--cpu", action="store_true", help="estimate for main memory")
+    parser.add_argument("--spec-type", metavar="TYPES", help="speculation to include (default: what fits, on a GPU)")
     for name, text in _SIZES.items():
         parser.add_argument(f"--{name}", metavar="N" if "type" not in name else "TYPE", help=text)
-    parser.add_argument(
-        "--env-file", metavar="F", help="backend env file whose sizes count where none is given (default: the user's)"
-    )
+    parser.add_argument("--env-file", metavar="F", help="backend env file to take other sizes from (default: yours)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,9 +172,9 @@ def _failures(
         return failures
     plan = found[0]
     if plan.estimate is None:
-        failures.append("the header does not tell how large a context is")
+        failures.append("the file's header does not say how large a context is")
     elif plan.free_bytes is None:
-        failures.append("how much memory is free is not known; give it with --free-mib")
+        failures.append("the amount of free memory is unknown; give it with --free-mib")
     else:
         failures.append(
             f"nothing fits: {size(plan.needed or 0, exact=True)} are needed with {plan.context} tokens of context, and "

@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     for name in names:
         if name == "url":
             parser.add_argument(
-                "--target", dest="target_name", metavar="NAME", help="the [[target]] of that name in config.toml"
+                "--target", dest="target_name", metavar="NAME", help="a server by its name: a [[target]] in config.toml"
             )
         setting = BY_NAME[name]
         if isinstance(setting.default, bool):
@@ -86,7 +86,7 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
     if name is None:
         return settings
     if given["url"] is not None:
-        raise UsageError("--target and --url name two servers; give one of them")
+        raise UsageError("--target and --url cannot be used together")
     return of_target(settings, name)
 
 
@@ -294,11 +294,11 @@ def one_target(settings: Mapping[str, Resolved], *, over_ssh: bool = False) -> T
         raise no_server()
     if targets[0].ssh is not None and not over_ssh:
         there = targets[0].ssh.words("COMMAND")
-        raise UsageError(f"{targets[0].url} can only be watched from here; what asks or changes it runs there: {there}")
-    if len(targets) > 1:
-        say(
-            f"{len(targets)} servers found, taking {targets[0].url}; `specdash targets` lists them, --url names another"
+        raise UsageError(
+            f"{targets[0].url} can only be watched from here; to query or change it, run on that machine: {there}"
         )
+    if len(targets) > 1:
+        say(f"{len(targets)} servers found, using {targets[0].url}; `specdash targets` lists them, --url picks one")
     return targets[0]
 
 
@@ -315,13 +315,13 @@ def all_targets(settings: Mapping[str, Resolved]) -> list[Target]:
 def check_all_alone(settings: Mapping[str, Resolved]) -> None:
     """Raise `UsageError` where beside `--all` the settings name one server."""
     if settings["url"].value is not None:
-        raise UsageError(f"--all is every server, and {settings['url'].origin} names one of them; leave one out")
+        raise UsageError(f"--all means every server, but {settings['url'].origin} names one; use only one of them")
 
 
 def no_server() -> UnreachableError:
     """That no server is named and none was found."""
     return UnreachableError(
-        "no llama-server found on this machine; name one with --url http://HOST:PORT, or try `specdash demo`"
+        "no llama-server found on this machine; give its address with --url http://HOST:PORT, or try `specdash demo`"
     )
 
 
@@ -378,7 +378,7 @@ def within(option: str, value: Any, default: Any, least: float, most: float) -> 
     if value is None:
         return default
     if not least <= value <= most:
-        raise UsageError(f"{option} {_plain(value)}: wants {_plain(least)} to {_plain(most)}")
+        raise UsageError(f"{option} {_plain(value)}: must be {_plain(least)} to {_plain(most)}")
     return value
 
 
@@ -511,17 +511,17 @@ def wait_until(seconds: float, until: Callable[[], bool] = lambda: False) -> Non
 
 
 def add_own_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env-file", metavar="F", help="start a server of this backend env for it, beside what runs")
+    parser.add_argument("--env-file", metavar="F", help="start a separate server from this backend env file")
     parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
-    parser.add_argument("--force", action="store_true", help="start it also where memory seems not to suffice")
+    parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
 
 
 def check_own_server(args: argparse.Namespace) -> None:
     """Raise `UsageError` for options that do not go together."""
     if args.env_file is None and (args.engine is not None or args.force):
-        raise UsageError("--engine and --force go with --env-file, which starts a server")
+        raise UsageError("--engine and --force need --env-file, which starts a server")
     if args.env_file is not None and args.url is not None:
-        raise UsageError("--url and --env-file name two servers; give one of them")
+        raise UsageError("--url and --env-file cannot be used together")
 
 
 @contextmanager

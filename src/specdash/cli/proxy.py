@@ -25,11 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the actions and their options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show,hold,resume,state}")
     run_parser = actions.add_parser("run", help="run the proxy in the foreground", allow_abbrev=False)
-    show_parser = actions.add_parser("show", help="print every setting, its value and source", allow_abbrev=False)
-    hold_parser = actions.add_parser("hold", help="let new requests wait", allow_abbrev=False)
-    resume_parser = actions.add_parser("resume", help="let waiting requests go on", allow_abbrev=False)
+    show_parser = actions.add_parser("show", help="print every setting with its value and source", allow_abbrev=False)
+    hold_parser = actions.add_parser("hold", help="make new requests wait", allow_abbrev=False)
+    resume_parser = actions.add_parser("resume", help="let waiting requests continue", allow_abbrev=False)
     state_parser = actions.add_parser(
-        "state", help="say whether the proxy is held, and how many wait", allow_abbrev=False
+        "state", help="show whether the proxy is held, and how many requests wait", allow_abbrev=False
     )
     for argument_parser in (run_parser, show_parser, hold_parser, resume_parser, state_parser):
         argument_parser.add_argument(
@@ -44,12 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show_parser.add_argument("--json", action="store_true", help="print one JSON object")
     for argument_parser in (hold_parser, resume_parser, state_parser):
         argument_parser.add_argument(
-            "--url", metavar="U", help="the running proxy (default: the one that runs on this machine)"
+            "--url", metavar="U", help="address of the running proxy (default: the one on this machine)"
         )
-    hold_parser.add_argument("--reason", metavar="R", default="", help="what clients and the log are told")
-    hold_parser.add_argument("--limit", metavar="S", type=float, help="seconds after which the hold ends by itself")
-    hold_parser.add_argument("--wait", metavar="S", type=float, help="how long a request may wait in this hold")
-    hold_parser.add_argument("--drain", metavar="S", type=float, default=0.0, help="wait so long for running requests")
+    hold_parser.add_argument("--reason", metavar="R", default="", help="reason to give to clients and the log")
+    hold_parser.add_argument("--limit", metavar="S", type=float, help="end the hold automatically after S seconds")
+    hold_parser.add_argument("--wait", metavar="S", type=float, help="longest time that a request may wait, in seconds")
+    hold_parser.add_argument(
+        "--drain", metavar="S", type=float, default=0.0, help="first wait up to S seconds for running requests"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

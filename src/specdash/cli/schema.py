@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="which one; without it, what there is")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the schema to print (default: list them)")
 
 
 def run(args: argparse.Namespace) -> int:

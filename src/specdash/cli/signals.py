@@ -74,7 +74,7 @@ def cancelled_by_signals(apply: Cancellable) -> Iterator[None]:
         if apply.cancel():
             return "already rolling back, this does not stop it" if again else "rolling back"
         if within:
-            return "stopping: the settings from before are put back"
+            return "stopping: the previous settings are restored"
         return "too late to roll back, the change is applied; `specdash rollback` undoes it"
 
     with _signals_go_to(Stoppable(ask)):

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
 
 _ACTIONS = {
-    "list": "print what each slot holds, and what was saved (the default)",
-    "save": "save what a slot holds to a file in the server's --slot-save-path",
-    "restore": "put a saved file into a slot, in place of what it holds",
-    "erase": "forget what a slot holds",
+    "list": "list what each slot holds and which files were saved (the default)",
+    "save": "save a slot to a file in the server's --slot-save-path",
+    "restore": "load a saved file into a slot, replacing its contents",
+    "erase": "clear a slot",
 }
 _SETTINGS = ("url", "api_key_env", "api_key_file", "model")
 
@@ -35,16 +35,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         _common(argument_parser, suppress=True)
         if name == "list":
             continue
-        argument_parser.add_argument("slot", metavar="SLOT", help="number of the slot, from 0")
+        argument_parser.add_argument("slot", metavar="SLOT", help="the slot's number, starting at 0")
         if name != "erase":
-            argument_parser.add_argument("file", metavar="FILE", help="name of the file, without a directory")
+            argument_parser.add_argument("file", metavar="FILE", help="the file's name, without a directory")
         if name == "restore":
             argument_parser.add_argument(
-                "--unchecked", action="store_true", help="also a file of which nothing is known; it may end the server"
+                "--unchecked",
+                action="store_true",
+                help="allow a file that specdash knows nothing about; it may crash the server",
             )
         argument_parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
         argument_parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be done; exit 7 when it is refused"
+            "--dry-run", action="store_true", help="say what would be done; exit code 7 if it would be refused"
         )
 
 
@@ -142,5 +144,5 @@ def _common(parser: argparse.ArgumentParser, *, suppress: bool = False) -> None:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 6:
-        raise UsageError(f"slot {text!r}: wants a number from 0")
+        raise UsageError(f"slot {text!r}: must be a number from 0")
     return int(text)

@@ -73,7 +73,7 @@ def _listening(text: str) -> list[socket]:
     try:
         host, port = host_and_port(text)
     except ValueError:
-        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}") from None
+        raise UsageError(f"--listen {text}: must be HOST:PORT, as {LISTEN}") from None
     if not is_loopback(host):
         raise UsageError(
             f"--listen {text}: only a loopback address, since key and page are not encrypted; from another machine use "

@@ -247,48 +247,58 @@ SETTINGS: tuple[Setting, ...] = (
         "proxy_url",
         _text,
         None,
-        "address of the Anthropic proxy, such as http://127.0.0.1:4000 (default: found)",
+        "address of the Anthropic proxy, such as http://127.0.0.1:4000 (default: found automatically)",
         "URL",
     ),
     Setting("proxy_key_env", _text, None, "name of the environment variable that holds the proxy's API key", "NAME"),
     Setting("proxy_log", _file_or_journal, None, "the proxy's events or log: a file, or journal:UNIT", "FILE"),
-    Setting("window", _window, "5m", "window of charts and windowed figures: 1m, 5m, 15m or 1h", "WINDOW"),
+    Setting("window", _window, "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
-    Setting("layout", _text, None, "the saved layout to begin with (default: as the last dashboard ended)", "NAME"),
+    Setting("layout", _text, None, "the saved layout to start with (default: as you left it)", "NAME"),
     Setting("manager", _manager, "auto", "what runs the services: auto, systemd, supervisor, podman or docker", "NAME"),
-    Setting("backend_service", _text, None, "the backend's systemd unit, or podman:NAME (default: found)", "UNIT"),
+    Setting(
+        "backend_service",
+        _text,
+        None,
+        "the backend's systemd unit, or podman:NAME (default: found automatically)",
+        "UNIT",
+    ),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: found)", "UNIT"),
+    Setting(
+        "proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: found automatically)", "UNIT"
+    ),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting(
-        "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to end", "SECONDS"
+        "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"
     ),
     Setting("health_timeout", _number(1, 86400), 600.0, "how long an apply waits for a restarted service", "SECONDS"),
     Setting(
         "settle_time",
         _number(0, 3600),
         15.0,
-        "how long a changed service must stand before its apply is done",
+        "how long a changed service must stay healthy before an apply is complete",
         "SECONDS",
     ),
     Setting(
         "disarm_after", _number(1, 86400), 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"
     ),
-    Setting("read_only", _flag, False, "never let this dashboard be armed"),
-    Setting("record", _flag, True, "keep a record of what is seen, for replay and incidents"),
-    Setting("history_days", _number(0.01, 3650, "days"), 7.0, "how many days the record keeps every second", "DAYS"),
-    Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "how large the record may become, in MB", "MB"),
-    Setting("rules", _text, None, "thresholds of alert rules (default: rules.toml beside config.toml)", "FILE"),
+    Setting("read_only", _flag, False, "never let this dashboard change anything"),
+    Setting("record", _flag, True, "record what is seen, for replay and incidents"),
+    Setting("history_days", _number(0.01, 3650, "days"), 7.0, "for how many days the record keeps full detail", "DAYS"),
+    Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "maximum size of the record, in MB", "MB"),
+    Setting(
+        "rules", _text, None, "file with your own alert thresholds (default: rules.toml next to config.toml)", "FILE"
+    ),
     Setting("keys", _keys, {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
     Setting(
         "ssh",
         _ssh,
         SSH_SETTINGS,
-        "how ssh:// targets are reached: a table [ssh] with command and program (docs/remote.md)",
+        "how to reach ssh:// targets: a table [ssh] with command and program (docs/remote.md)",
     ),
     Setting("ascii", _flag, False, "draw with ASCII characters only"),
-    Setting("target", _target_tables, (), "servers by name: a table [[target]] each (docs/targets.md)"),
+    Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/targets.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
 """What says where the proxy is."""

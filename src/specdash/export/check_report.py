@@ -65,7 +65,7 @@ def _status(picture: Picture, alerts: Iterable[Alert], fail_on: AlertSeverity) -
 
 
 def first_line(result: CheckVerdict) -> str:
-    """`OK - http://…: live, 47 rules judged, none holds; PAYS 1.6× | decode=57.6 … speedup=1.63`."""
+    """`OK - http://…: live, 47 rules checked, no alerts; PAYS 1.6× | decode=57.6 … speedup=1.63`."""
     return f"{result.status.name} - {_words(result)} | {_performance(result)}"
 
 
@@ -75,7 +75,7 @@ def _words(result: CheckVerdict) -> str:
     if result.status is CheckStatus.UNKNOWN:
         words = backend.reason or "the server's state is unknown"
     elif not alerts:
-        words = f"{backend.state}, {result.judged} rules judged, none holds"
+        words = f"{backend.state}, {result.judged} rules checked, no alerts"
     else:
         cause = next((alert for alert in alerts if alert.key == result.picture.alerts.cause_key), alerts[0])
         others = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
@@ -134,7 +134,7 @@ def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str
         if verbose:
             lines += [f"    {one_line(line)}" for line in _details(alert, specs.get(alert.rule))]
     if verbose and result.picture.alerts.unjudged:
-        lines.append("not judged:")
+        lines.append("not checked:")
         lines += [f"    {rule}: {why}" for rule, why in result.picture.alerts.unjudged]
     return "\n".join(lines)
 

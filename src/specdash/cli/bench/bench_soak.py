@@ -73,7 +73,7 @@ def _span(text: str) -> float:
 
     seconds = parse_length(text)
     if not 1 <= seconds <= MOST_S:
-        raise UsageError(f"--for {text}: wants 1s to 30d")
+        raise UsageError(f"--for {text}: must be 1s to 30d")
     return seconds
 
 

@@ -261,7 +261,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="the longest for one answer (default: 600)")
     parser.add_argument("--strict", action="store_true", help="near ties, and speculation that was not used, fail too")
     parser.add_argument("--no-context", action="store_true", help="show no text around a difference")
-    parser.add_argument("--force", action="store_true", help="also where memory seems not to suffice")
+    parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
     add_settings(parser, ("api_key_env", "api_key_file", "manager", "backend_service", "backend_env_file"))
 

@@ -64,4 +64,4 @@ def _tell_unfinished() -> None:
         print(f"\n{journal.words}; `specdash recover` rolls it back, `specdash recover --finish` completes it")
     trial = abandoned(os.environ)
     if trial is not None:
-        print(f"\n{trial.words}; `specdash recover` puts its settings from before back")
+        print(f"\n{trial.words}; `specdash recover` restores the previous settings")

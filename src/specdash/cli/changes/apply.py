@@ -20,14 +20,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     from specdash.cli.changes.apply_run import add_options
 
     parser.add_argument(
-        "assignments", nargs="*", metavar="KEY=VALUE", help="what to set; -KEY, !KEY or --unset KEY removes a key"
+        "assignments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings to change; -KEY, !KEY or --unset KEY removes a key",
     )
     parser.add_argument("--unset", action="append", default=[], metavar="KEY", help="remove a key; may be repeated")
-    parser.add_argument("--profile", metavar="NAME", help="the changes of a profile; KEY=VALUE wins over it")
+    parser.add_argument("--profile", metavar="NAME", help="apply a profile; KEY=VALUE overrides it")
     parser.add_argument(
         "--from-stdin",
         action="store_true",
-        help='read a line of settings, {"backend": {"KEY": "VALUE", "KEY": null}}: no secret among the arguments',
+        help='read settings as a line of JSON, to keep secrets out of the arguments: {"backend": {"KEY": "VALUE"}}',
     )
     add_service(parser, "change this service only")
     add_options(parser)
@@ -72,7 +75,7 @@ def _read_settings() -> WantedValues:
         return read_wanted(json.loads(sys.stdin.readline()))
     except ValueError:
         # What was read may be a secret.
-        raise UsageError('--from-stdin: wants a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None
+        raise UsageError('--from-stdin: must be a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None
 
 
 def wanted_values(words: list[str], role: Role | None, profile: str | None) -> WantedValues:

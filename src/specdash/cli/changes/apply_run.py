@@ -53,7 +53,7 @@ def plan_lines(plan: ApplyPlan, env: Mapping[str, str]) -> list[str]:
     for finding in plan.findings:
         lines.append(f"{finding.severity}: {finding.line}")
     if any(finding.severity is Severity.ERROR for finding in plan.findings):
-        lines.append("refused: nothing will be touched until the errors are fixed")
+        lines.append("refused: nothing will be changed until the errors are fixed")
     return lines
 
 
@@ -72,7 +72,7 @@ def confirm(question: str, yes: bool, what: str) -> bool:
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{what} needs --yes where there is no terminal to ask on; --dry-run only shows the plan")
+        raise UsageError(f"{what} needs --yes when there is no terminal to ask on; --dry-run only shows the plan")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -173,16 +173,20 @@ def recovered_code(record: ApplyRecord, *, finish: bool) -> ExitCode:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that apply and rollback share."""
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and end; exit 7 when it is refused")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the plan and exit; exit code 7 if it would be refused"
+    )
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
-    parser.add_argument("--force", action="store_true", help="cut requests off that do not end in the drain's time")
-    parser.add_argument("--json", action="store_true", help="print the record of it as one JSON object")
+    parser.add_argument(
+        "--force", action="store_true", help="cut off requests that are still running after the drain timeout"
+    )
+    parser.add_argument("--json", action="store_true", help="print its record as one JSON object")
     parser.add_argument(
         "--expect",
         action="append",
         default=[],
         metavar="SERVICE=SHA256",
-        help="change the env file of backend or proxy only if it is this version (`env history`); may be repeated",
+        help="only change this service's env file if it still has this digest (`env show --json`); may be repeated",
     )
     add_far_options(parser)
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
@@ -227,8 +231,8 @@ def _settled(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> 
     if trial is None:
         return record
     if not allowed:
-        raise UnfinishedApplyError(f"{trial.words}; `specdash recover` puts its settings from before back")
-    printer.say(f"specdash: {trial.words}: putting its settings from before back first")
+        raise UnfinishedApplyError(f"{trial.words}; `specdash recover` restores the previous settings")
+    printer.say(f"specdash: {trial.words}: restoring the previous settings first")
     return restore_abandoned(trial, deployment, ApplyOptions(), printer, os.environ) or record
 
 
@@ -254,7 +258,9 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, 
         _check_version(plan, role, digest)
     if plan.empty:
         print(
-            json.dumps({"outcome": "unchanged"}) if args.json else "nothing to change: everything is as wanted already"
+            json.dumps({"outcome": "unchanged"})
+            if args.json
+            else "nothing to change: everything is already as requested"
         )
         return ExitCode.OK
     _show(plan, args)
@@ -273,7 +279,7 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, 
 def _check_version(plan: ApplyPlan, role: str, digest: str) -> None:
     service = plan.deployment.service(Role(role)) if role in set(Role) else None
     if service is None:
-        raise UsageError(f"--expect {role}: wants backend=SHA256 or proxy=SHA256, of a service that is there")
+        raise UsageError(f"--expect {role}: must be backend=SHA256 or proxy=SHA256, of a service that is there")
     if read_env(service.env_file).digest != digest:
         raise ConflictError(f"{service.env_file} was changed since it was read; run the command again")
 

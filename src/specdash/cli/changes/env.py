@@ -286,7 +286,7 @@ def _refuse_while_unfinished(made: list[Draft]) -> None:
 
 def _as_text(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> list[str]:
     if not todo:
-        return ["nothing to change: it is so already"]
+        return ["nothing to change: already set"]
     lines = [line for draft in todo for line in draft.diff]
     if dry_run:
         return [*lines, "dry run: nothing was written"]
@@ -294,8 +294,8 @@ def _as_text(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> l
         f"{draft.subject.path} is written; the version before is backup {numbers[draft.subject.role]}" for draft in todo
     ]
     roles = " and the ".join(str(draft.subject.role) for draft in todo)
-    verb = "goes" if len(todo) == 1 else "go"
-    return [*lines, f"the {roles} {verb} on with the old settings until `specdash apply`, or a restart"]
+    verb = "keeps" if len(todo) == 1 else "keep"
+    return [*lines, f"the {roles} {verb} the old settings until `specdash apply` or a restart"]
 
 
 def _as_json(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def diff(args: argparse.Namespace) -> int:
     words: list[str] = args.words
     if any("=" in word or word[:1] in ("!", "-") for word in words):
         found = [FileDifference(draft.subject, None, draft.diff, draft.changes) for draft in drafts(args, wanted(args))]
-        text = [line for difference in found for line in difference.lines] or ["no difference: it is so already"]
+        text = [line for difference in found for line in difference.lines] or ["no difference: already set"]
     else:
         found = _against_backups(args, _number(words))
         text = [line for difference in found for line in _lines(difference)]
@@ -498,13 +498,13 @@ def _history_json(subject: EnvSubject, rows: list[Version]) -> dict[str, Any]:
 
 
 _ACTIONS = {
-    "show": "print every assignment, with its line and what is odd about it",
+    "show": "print every setting with its line number and any remarks",
     "get": "print the value of one key",
     "set": "set keys: KEY=VALUE...",
     "unset": "remove keys: KEY...",
-    "diff": "compare the file with a backup, or with what KEY=VALUE... would make of it",
+    "diff": "compare the file with a backup, or show what KEY=VALUE... would change",
     "history": "list the backups, and what was changed after each",
-    "explain": "say what a key means",
+    "explain": "explain what a key means",
 }
 
 
@@ -521,12 +521,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parsers["set"].add_argument("words", nargs="+", metavar="KEY=VALUE")
     parsers["unset"].add_argument("words", nargs="+", metavar="KEY")
     for name in ("set", "unset"):
-        parsers[name].add_argument("--dry-run", action="store_true", help="print the difference, and change nothing")
+        parsers[name].add_argument(
+            "--dry-run", action="store_true", help="show the difference without changing anything"
+        )
     parsers["diff"].add_argument(
         "words",
         nargs="*",
         metavar="N | KEY=VALUE",
-        help="a backup's number, or changes; default: the last that differs",
+        help="a backup's number, or changes (default: the latest backup that differs)",
     )
     parsers["explain"].add_argument("key", metavar="KEY")
 

@@ -24,9 +24,9 @@ _OPTIONS = ("--url", "--target")
 
 def add_far_options(parser: argparse.ArgumentParser) -> None:
     """How a command names the machine: only here, never by what the settings say of the server to watch."""
-    parser.add_argument("--url", metavar="URL", help="do it on another machine: ssh://user@host (docs/remote.md)")
+    parser.add_argument("--url", metavar="URL", help="run it on another machine: ssh://user@host (docs/remote.md)")
     parser.add_argument(
-        "--target", dest="target_name", metavar="NAME", help="the machine of the [[target]] of that name in config.toml"
+        "--target", dest="target_name", metavar="NAME", help="the machine of that [[target]] in config.toml"
     )
 
 

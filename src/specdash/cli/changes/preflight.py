@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_service(parser, "check this service only")
     parser.add_argument("--env-file", metavar="F", help="check this file instead of the services'")
-    parser.add_argument("--profile", metavar="NAME", help="check the changes of a profile; KEY=VALUE wins over it")
+    parser.add_argument("--profile", metavar="NAME", help="check a profile; KEY=VALUE overrides it")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/preflight.md)")
     add_settings(parser, SERVICE_SETTINGS)
     accept_as_value(parser, REMOVED_KEYS)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _ACTIONS = {
     "list": "list the profiles, the built-in ones and your own",
     "show": "print what a profile sets, and why",
-    "save": "keep the present settings as a profile of your own",
-    "diff": "compare the present settings with a profile's",
+    "save": "save the current settings as a profile of your own",
+    "diff": "compare the current settings with a profile",
 }
 _UNSET = "--"
 
@@ -35,14 +35,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
             argument_parser.add_argument("name", metavar="NAME", help="the profile")
     for name in ("save", "diff"):
         argument_parser = parsers[name]
-        add_service(argument_parser, "settings of this service only")
+        add_service(argument_parser, "only this service's settings")
         argument_parser.add_argument(
             "--from-file", dest="env_file", metavar="ENVFILE", help="read this env file instead of the services'"
         )
         add_settings(argument_parser, SERVICE_SETTINGS)
     save = parsers["save"]
     save.add_argument(
-        "keys", nargs="*", metavar="KEY", help="these keys only (default: all but secrets and the machine's)"
+        "keys",
+        nargs="*",
+        metavar="KEY",
+        help="only these keys (default: all except secrets and what belongs to this machine)",
     )
     save.add_argument("--summary", metavar="TEXT", default="", help="one line that says what it is for")
     save.add_argument("--force", action="store_true", help="replace a profile of your own with that name")
@@ -152,7 +155,7 @@ def _present_values(args: argparse.Namespace) -> tuple[dict[Role, dict[str, str]
     if missing:
         raise InputError(f"{missing[0]}: is not set in {places}; set it first, or leave it out")
     if not values:
-        raise InputError(f"nothing to save in {places}: no key there but secrets and the machine's own")
+        raise InputError(f"nothing to save in {places}: all of its keys are secrets or belong to this machine")
     return values, left_out, [str(env_subject.path) for env_subject in found if env_subject.role in values]
 
 
@@ -187,7 +190,9 @@ def _diff(args: argparse.Namespace) -> int:
     changes = sum(not row["same"] for entry in compared for row in entry["keys"])
     lines += [
         "",
-        f"{changes} to change; specdash apply --profile {profile.name}" if changes else "all as the profile has it",
+        f"{changes} to change; specdash apply --profile {profile.name}"
+        if changes
+        else "all settings match the profile",
     ]
     print("\n".join(lines[1:]))
     return ExitCode.OK

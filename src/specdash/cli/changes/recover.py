@@ -7,12 +7,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from specdash.cli.changes.over_ssh import add_far_options
-from specdash.cli.options import add_settings, print_answer
+from specdash.cli.options import add_settings
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     import argparse
+
+_NOTHING = '{"outcome": "nothing to recover"}'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_far_options(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--rollback", action="store_true", help="put the old settings back (the default)")
-    way.add_argument("--finish", action="store_true", help="take it to its end; rolled back when that fails")
+    way.add_argument("--finish", action="store_true", help="complete it; roll it back if that fails")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print the record as one JSON object")
     add_settings(parser, SERVICE_SETTINGS)
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     bring_up(deployment)
     journal, trial = unfinished(os.environ), abandoned(os.environ)
     if journal is None and trial is None:
-        print_answer({"outcome": "nothing to recover"}, "nothing to recover", as_json=args.json)
+        print(_NOTHING if args.json else "nothing to recover")
         return ExitCode.OK
     printer = StepPrinter()
     for words in (journal.words if journal is not None else "", trial.words if trial is not None else ""):
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not (args.yes or args.finish or args.rollback):
         answer = _ask(may_finish=trial is None)
         if answer == "":
-            printer.say("nothing was done; it can be recovered later")
+            printer.say("nothing was done; you can still recover it later")
             return ExitCode.UNFINISHED
         finish = answer == "f"
     record, code = None, ExitCode.OK
@@ -62,19 +64,19 @@ def run(args: argparse.Namespace) -> int:
         if trial is not None and code is ExitCode.OK:
             from specdash.control.apply.apply import restore_abandoned
 
-            printer.say("specdash: putting the settings from before the trial back")
+            printer.say("specdash: restoring the settings from before the trial")
             record = restore_abandoned(trial, deployment, options, printer, os.environ) or record
     if record is not None:
         report(record, as_json=args.json)
     else:
-        print_answer({"outcome": "nothing to recover"}, "the settings from before are in force", as_json=args.json)
+        print(_NOTHING if args.json else "the previous settings are in force")
     return code
 
 
 def _ask(*, may_finish: bool) -> str:
     """`r`, `f`, or "" for neither. Raises `UsageError` where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("recover needs --yes, --rollback or --finish where there is no terminal to ask on")
+        raise UsageError("recover needs --yes, --rollback or --finish when there is no terminal to ask on")
     words = "[r]oll back, [f]inish, or leave it [N]? " if may_finish else "[r]oll back, or leave it [N]? "
     print(words, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip().lower()[:1]

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from specdash.export import documents
 
 _ACTIONS = {
-    "adopt": "write an env file from a llama-server that was started by hand, and say how a service takes over",
+    "adopt": "write an env file from a llama-server that was started by hand, and explain how a service takes over",
     "install": "set the services up: systemd units, or entries of the built-in supervisor",
-    "uninstall": "stop the services and remove what install has written; env files stay",
-    "status": "say how the services stand; exit code 0 when all run",
+    "uninstall": "stop the services and remove what install wrote; env files are kept",
+    "status": "show the state of the services; exit code 0 if all are running",
     "start": "start them",
     "stop": "stop them, the proxy first",
-    "restart": "restart them (requests that run are cut off: `specdash apply` drains them)",
-    "reload": "let them read their env files again",
-    "logs": "print the last lines of what they wrote",
+    "restart": "restart them (cuts off running requests; `specdash apply` lets them finish)",
+    "reload": "make them read their env files again",
+    "logs": "print the last lines of their output",
 }
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "told to read its env file again"}
 OVER_SSH = ("status", "start", "stop", "restart", "reload")
@@ -68,23 +68,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_settings(argument_parser, of_name.get(name, SERVICE_SETTINGS))
         if name not in ("adopt", "uninstall", "status"):
             argument_parser.add_argument(
-                "role", nargs="?", choices=[str(role) for role in Role], help="only this one of the two"
+                "role", nargs="?", choices=[str(role) for role in Role], help="only this service"
             )
         if name in OVER_SSH:
             add_far_options(argument_parser)
-    parsers["adopt"].add_argument("--env-file", metavar="F", help="the file to write (default: the backend's own)")
+    parsers["adopt"].add_argument("--env-file", metavar="F", help="the file to write (default: the backend's)")
     setup = parsers["install"]
     for argument_parser in (parsers["adopt"], setup):
         argument_parser.add_argument(
-            "--dry-run", action="store_true", help="print what would be written, and change nothing"
+            "--dry-run", action="store_true", help="show what would be written without changing anything"
         )
     for role in Role:
         setup.add_argument(f"--{role}-env", metavar="F", help=f"the {role}'s env file (default: specdash's own)")
-    setup.add_argument("--start", action="store_true", help="start the services too")
-    setup.add_argument("--record", action="store_true", help="set up the recorder too (`specdash record`)")
+    setup.add_argument("--start", action="store_true", help="also start the services")
+    setup.add_argument("--record", action="store_true", help="also set up the recorder (`specdash record`)")
     parsers["status"].add_argument("--json", action="store_true", help="print JSON")
-    parsers["logs"].add_argument("-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (20)")
-    parsers["logs"].add_argument("--follow", "-f", action="store_true", help="go on with what comes, until Ctrl-C")
+    parsers["logs"].add_argument(
+        "-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (default: 20)"
+    )
+    parsers["logs"].add_argument("--follow", "-f", action="store_true", help="keep printing new lines until Ctrl-C")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -252,10 +254,12 @@ def adopt(args: argparse.Namespace) -> int:
     findings = check(Role.BACKEND, values, PreflightContext(path, own_pids=pids))
     print("\n".join(f"{finding.severity}: {finding.line}" for finding in findings) or "preflight: no problems found")
     if errors(findings):
-        raise RefusedError("preflight found errors, nothing was written; start the server without them, then adopt it")
+        raise RefusedError(
+            "preflight found errors, nothing was written; fix them, restart the server, and adopt it then"
+        )
     snapshot = read_env(path)
     if snapshot.exists:
-        raise ConflictError(f"{path} is there already, nothing was written; name another file with --env-file")
+        raise ConflictError(f"{path} already exists, nothing was written; name another file with --env-file")
     if args.dry_run:
         print(f"would write {path}")
         return ExitCode.OK
@@ -269,7 +273,7 @@ def adopt(args: argparse.Namespace) -> int:
 
 def _values(target: Target) -> dict[str, str]:
     if target.pid is None:
-        raise RefusedError(f"{target.url}: its process is not seen from here; run this as the user who started it")
+        raise RefusedError(f"{target.url}: its process cannot be seen; run this as the user who started it")
     from specdash.control.services.service_command import adopted_values, started_with
 
     process = started_with(target.pid)
@@ -277,7 +281,7 @@ def _values(target: Target) -> dict[str, str]:
         raise RefusedError(f"process {target.pid} does not show its arguments; run this as the user who started it")
     values = adopted_values(*process, target)
     if values is None:
-        raise RefusedError(f"process {target.pid} is no llama-server that was started by hand")
+        raise RefusedError(f"process {target.pid} is not a llama-server that was started by hand")
     return values
 
 
@@ -315,7 +319,7 @@ def install(args: argparse.Namespace) -> int:
     elif done and ready:
         print("`specdash services start` starts them")
     if manager == "systemd" and not installation.lingers(env):
-        print("they end when you log out; `loginctl enable-linger` keeps them, and starts them with the machine")
+        print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
     return code
 
 
@@ -333,7 +337,7 @@ def uninstall(args: argparse.Namespace) -> int:
     if asked != "systemd":
         gone += [f"{name} ({paths.services_file(env)})" for name in installation.uninstall_supervised(env)]
     if not gone:
-        raise ServiceError("nothing of specdash's is installed")
+        raise ServiceError("specdash has not installed anything")
     for text in gone:
         print(f"removed {text}")
     print("the env files were kept")
@@ -494,13 +498,13 @@ def _follow(services: list[ManagedService], lines: int) -> int:
     for service in services:
         if isinstance(service.manager, ContainerManager):
             if len(services) > 1:
-                raise ServiceError("one of them runs in a container; name the one to follow")
+                raise ServiceError("one of the services runs in a container; name the one to follow")
             # A container's own stderr comes as that of its engine's command.
             return _follow_command(service.manager.follow(service.name, lines), os.environ, subprocess.STDOUT)
     files = {service.name: _file(service) for service in services}
     in_journal = [name for name, file in files.items() if file is None]
     if in_journal and len(in_journal) < len(files):
-        raise ServiceError("one of them writes to a file and one to the journal; name the one to follow")
+        raise ServiceError("one service writes to a file and the other to the journal; name the one to follow")
     if in_journal:
         return _follow_journal(in_journal, lines)
     for service in services:

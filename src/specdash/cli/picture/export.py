@@ -43,17 +43,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, (*TARGET_SETTINGS, *RULE_SETTINGS, "refresh", "window"))
-    parser.add_argument("--all", action="store_true", help="every server found on this machine, also those that come")
+    parser.add_argument(
+        "--all", action="store_true", help="every server on this machine, including those that start later"
+    )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--listen", metavar="HOST:PORT", help=f"serve /metrics there (default {LISTEN})")
-    form.add_argument("--once", action="store_true", help="print the page and end")
+    form.add_argument("--listen", metavar="HOST:PORT", help=f"address to serve /metrics on (default {LISTEN})")
+    form.add_argument("--once", action="store_true", help="print the metrics once and exit")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal, or print once: 4 where nothing was found."""
     settings = resolved_settings(args)
     if args.all and settings["url"].value is not None:
-        raise UsageError("--all and --url do not go together; --url names one server")
+        raise UsageError("--all and --url cannot be used together: --url names one server")
     host, port = _place(args.listen or LISTEN)
     rules = alert_rules(settings)
     with ExitStack() as stack:
@@ -69,7 +71,7 @@ def _place(text: str) -> tuple[str, int]:
     try:
         host, port = host_and_port(text)
     except ValueError:
-        raise UsageError(f"--listen {text}: wants HOST:PORT, as {LISTEN}; [::]:PORT for all addresses") from None
+        raise UsageError(f"--listen {text}: must be HOST:PORT, as {LISTEN}; [::]:PORT for all addresses") from None
     return host.strip("[]"), port
 
 

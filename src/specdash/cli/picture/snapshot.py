@@ -31,14 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="watch that long first, so that windowed figures exist",
+        help="watch for this long first, so that rates and averages are known",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one snapshot; exit as `exit_code` says."""
     if not 0 <= args.wait <= 86400:
-        raise UsageError(f"--wait {args.wait:g}: wants 0 to 86400 seconds")
+        raise UsageError(f"--wait {args.wait:g}: must be 0 to 86400 seconds")
     settings = resolved_settings(args)
     rules = alert_rules(settings)
     if args.all:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.UNREACHABLE
     if target.ssh is not None:
         raise UnreachableError(
-            f"nothing watches {target.url}: open its dashboard, or `specdash record --url {target.url}`"
+            f"nothing is watching {target.url}: open its dashboard, or run `specdash record --url {target.url}`"
         )
     return _say(args.form, asked(target))
 

@@ -72,7 +72,7 @@ def _span(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since", default=DEFAULT_SINCE, metavar="MOMENT", help="02:00, -3h, 2026-03-01T02:00 (default: -1h)"
     )
-    parser.add_argument("--until", default="now", metavar="MOMENT", help="likewise (default: now)")
+    parser.add_argument("--until", default="now", metavar="MOMENT", help="up to this moment (default: now)")
     parser.add_argument("--target", metavar="URL", help="whose record (default: the one recorded last)")
 
 
@@ -104,7 +104,7 @@ def _query(store: Store, args: argparse.Namespace) -> int:
     since, until = _asked_span(args)
     unknown = [name for name in args.metrics if name not in set(Metric)]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is no metric; one of {', '.join(Metric)}")
+        raise UsageError(f"{unknown[0]!r} is not a metric; use one of {', '.join(Metric)}")
     metrics = tuple(Metric(name) for name in args.metrics) or tuple(Metric)
     step_s = parse_length(args.step) if args.step is not None else even_step((until - since) / DEFAULT_ROWS)
     if step_s < 1:
@@ -133,7 +133,7 @@ def _query(store: Store, args: argparse.Namespace) -> int:
         for row in rows:
             print("  ".join([timestamp(row.at), *(f"{text:>17}" for text in row.as_text(metrics))]))
     if not rows:
-        print(f"nothing is recorded of {target} in this time; {_whole_span(store, target)}", file=sys.stderr)
+        print(f"nothing is recorded about {target} in this time; {_whole_span(store, target)}", file=sys.stderr)
         return ExitCode.FAILED
     return ExitCode.OK
 
@@ -162,7 +162,9 @@ def _events(store: Store, args: argparse.Namespace) -> int:
 def _stats(store: Store, args: argparse.Namespace) -> int:
     wrong = store.check() if args.check else ""
     if wrong:
-        raise InputError(f"{store.path}: damaged: {wrong}; a running specdash moves it aside and begins a new one")
+        raise InputError(
+            f"{store.path}: damaged: {wrong}; specdash will move it aside and start a new one when it next records"
+        )
     found = store.stats()
     if args.json:
         print_json(json_of(found))
@@ -205,9 +207,7 @@ def _vacuum(store: Store, _args: argparse.Namespace) -> int:
 
 def _whole_span(store: Store, target: str) -> str:
     span = store.span(target)
-    return (
-        f"the record goes from {timestamp(span[0])} to {timestamp(span[1])}" if span else "there are no readings of it"
-    )
+    return f"the record goes from {timestamp(span[0])} to {timestamp(span[1])}" if span else "there are no readings"
 
 
 def _iso(at: float) -> str:

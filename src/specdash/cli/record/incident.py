@@ -490,7 +490,7 @@ class Gathering:
         store = stack.enter_context(Store(paths.history_file(self.env)))
         name = name_in(store, self.target)
         if name is None:
-            self.missing.append(Missing("history.db", f"nothing is recorded of {self.target.url}"))
+            self.missing.append(Missing("history.db", f"nothing is recorded about {self.target.url}"))
             return None
         if self.span.seconds > MOST_READINGS_S:
             hours = f"{MOST_READINGS_S / 3600:g} h"
@@ -573,10 +573,10 @@ NO_SERVER = "http://127.0.0.1:8080"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--last", metavar="LENGTH", help="how far back: 90s, 15m, 2h (default: 15m)")
-    parser.add_argument("--since", metavar="MOMENT", help="from then on: 02:00, -3h, 2026-03-01T02:00")
-    parser.add_argument("--until", metavar="MOMENT", help="up to then (default: now)")
-    parser.add_argument("--output", metavar="FILE", help="write this file; - is standard output (default: a new file)")
+    parser.add_argument("--last", metavar="LENGTH", help="how far to go back: 90s, 15m, 2h (default: 15m)")
+    parser.add_argument("--since", metavar="MOMENT", help="from this moment: 02:00, -3h, 2026-03-01T02:00")
+    parser.add_argument("--until", metavar="MOMENT", help="up to this moment (default: now)")
+    parser.add_argument("--output", metavar="FILE", help="file to write, - for standard output (default: a new file)")
     parser.add_argument("--anonymise", action="store_true", help="hide hosts, user names, directories and sessions too")
     parser.add_argument("--all", action="store_true", help="a bundle for each server found here or in config.toml")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON (docs/incident.md)")
@@ -592,7 +592,7 @@ def run(args: argparse.Namespace) -> int:
     span = _span(args, now)
     output = args.output
     if output == "-" and (args.json or os.isatty(1)):
-        raise UsageError("--output -: writes a .tar.gz to standard output; send it to a file, without --json")
+        raise UsageError("--output - writes a .tar.gz to standard output; redirect it to a file, and leave out --json")
     settings = resolved_settings(args)
     if args.all:
         return _write_all(args, settings, span)
@@ -618,7 +618,7 @@ def _write_all(args: argparse.Namespace, settings: Mapping[str, Resolved], span:
 
     directory = Path(args.output) if args.output is not None else paths.incidents_dir()
     if args.output is not None and not directory.is_dir():
-        raise NotWrittenError(f"--output {args.output}: with --all it is a directory that is there")
+        raise NotWrittenError(f"--output {args.output}: with --all it must be an existing directory")
     targets = _every_target(settings, span.since)
     rules, window_s = _rules_or_shipped(settings), WINDOWS_S["15m"]
     pictures = look_at_all(targets, rules, window_s)
@@ -696,7 +696,7 @@ def _span(args: argparse.Namespace, now: float) -> IncidentSpan:
     from specdash.export.incident.bundle import DEFAULT_SPAN_S, LONGEST_SPAN_S, IncidentSpan
 
     if args.last is not None and args.since is not None:
-        raise UsageError("--last and --since: give one of them")
+        raise UsageError("--last and --since cannot be used together")
     until = parse_moment(args.until, now) if args.until is not None else now
     if args.since is not None:
         since = parse_moment(args.since, now)

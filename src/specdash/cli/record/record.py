@@ -37,8 +37,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def configure(parser: argparse.ArgumentParser) -> None:
     settings = [name for name in RECORD_SETTINGS if name != "record"]
     add_settings(parser, (*TARGET_SETTINGS, "refresh", *settings, *RULE_SETTINGS))
-    parser.add_argument("--for", dest="length", metavar="TIME", help="end after so long (90s, 15m, 1h30m)")
-    parser.add_argument("--all", action="store_true", help="every server found here, also those that come, or named")
+    parser.add_argument("--for", dest="length", metavar="TIME", help="stop after this long (90s, 15m, 1h30m)")
+    parser.add_argument(
+        "--all", action="store_true", help="every server found here or in config.toml, including those that start later"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         check_all_alone(settings)
     ends = time.monotonic() + parse_length(args.length) if args.length is not None else None
     if ends is not None and ends <= time.monotonic():
-        raise UsageError(f"--for {args.length}: wants more than nothing")
+        raise UsageError(f"--for {args.length}: must be longer than 0")
     stop = Flag()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
     try:
@@ -175,7 +177,7 @@ class ServerRecording:
         """What is said in the end."""
         if not self.recorder.problem:
             return ExitCode.OK
-        self._say(f"ended, and not everything was recorded: {self.recorder.problem}")
+        self._say(f"stopped, but not everything was recorded: {self.recorder.problem}")
         return ExitCode.NOT_WRITTEN
 
     def _say(self, words: str) -> None:

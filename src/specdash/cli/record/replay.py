@@ -45,11 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a record, or an incident bundle (default: this user's record)",
     )
-    parser.add_argument("--since", metavar="TIME", help="begin there: 02:00, -3h, 2026-03-01T02:00")
-    parser.add_argument("--until", metavar="TIME", help="stop playing there")
-    parser.add_argument("--speed", type=float, metavar="N", help="play at once, N recorded seconds a second")
-    parser.add_argument("--target", metavar="URL", help="the server, where several are recorded")
-    parser.add_argument("--headless", action="store_true", help="no dashboard: print the snapshot of --since")
+    parser.add_argument("--since", metavar="TIME", help="start at this moment: 02:00, -3h, 2026-03-01T02:00")
+    parser.add_argument("--until", metavar="TIME", help="stop at this moment")
+    parser.add_argument("--speed", type=float, metavar="N", help="start playing at N times real speed")
+    parser.add_argument("--target", metavar="URL", help="which server, if several are recorded")
+    parser.add_argument(
+        "--headless", action="store_true", help="print a snapshot of that moment instead of opening the dashboard"
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON (implies --headless)")
     accept_as_value(parser, MOMENTS_AGO)
     add_settings(parser, (*SCREEN_SETTINGS, *RULE_SETTINGS))
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     headless = args.headless or args.json
     settings = resolved_settings(args)
     if args.speed is not None and not 0 < args.speed <= 1000:
-        raise UsageError(f"--speed {args.speed:g}: wants more than 0, up to 1000")
+        raise UsageError(f"--speed {args.speed:g}: must be more than 0, up to 1000")
     if not headless:
         need_terminal("replay", "use `specdash replay --json` in scripts")
     with stopped_by_signals(), ExitStack() as stack:
@@ -85,14 +87,14 @@ def _record_of(file: Path | None, stack: ExitStack) -> Path:
         if file.is_dir():
             inside = file / EXTRACT
             if not inside.exists():
-                raise InputError(f"{file}: a directory without {EXTRACT}; name a record or an incident bundle")
+                raise InputError(f"{file}: a directory without {EXTRACT}; give a record or an incident bundle")
             return inside
         with file.open("rb") as opened:
             is_database = opened.read(16) == b"SQLite format 3\0"
         if is_database:
             return file
         if not tarfile.is_tarfile(file):
-            raise InputError(f"{file}: neither a record of specdash nor an incident bundle")
+            raise InputError(f"{file}: neither a specdash record nor an incident bundle")
         return _unpacked(file, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specdash-replay-"))))
     except (OSError, tarfile.TarError, EOFError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -124,9 +126,9 @@ def _opened(
             target = _target(store, args.target)
             span = store.span(target_name(target))
     except sqlite3.Error as error:
-        raise InputError(f"{path}: cannot be read as a record: {error}") from error
+        raise InputError(f"{path}: is not a readable record: {error}") from error
     if span is None:
-        raise InputError(f"{path}: nothing is recorded of {target_name(target)}")
+        raise InputError(f"{path}: nothing is recorded about {target_name(target)}")
     # A time of day in a bundle from elsewhere is one of its own day.
     now = time.time() if args.file is None else span[1]
     since = parse_moment(args.since, now) if args.since is not None else max(span[0], span[1] - BEFORE_END_S)

@@ -44,7 +44,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, (*TARGET_SETTINGS, "refresh"))
-    parser.add_argument("--log-after", metavar="PLACE", help="go on with the log where another agent ended")
+    parser.add_argument("--log-after", metavar="PLACE", help="continue reading the log where another agent stopped")
     add_settings(parser, SERVICE_SETTINGS)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--changes", action="store_true", help="show and change the services here, instead of watching")
@@ -161,6 +161,6 @@ def _place(text: str | None) -> LogPlace | None:
         return None
     parts = text.split(":")
     if len(parts) != 3 or not all(part.isdecimal() and len(part) < 20 for part in parts):
-        raise UsageError(f"--log-after {text}: wants DEVICE:INODE:OFFSET, as an agent said it")
+        raise UsageError(f"--log-after {text}: must be DEVICE:INODE:OFFSET, as an agent said it")
     device, inode, offset = map(int, parts)
     return device, inode, offset

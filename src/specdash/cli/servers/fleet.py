@@ -67,24 +67,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prometheus",
         metavar="URL",
-        help="the servers that a Prometheus knows of from `specdash export`, not those here",
+        help="show the servers that this Prometheus scrapes through `specdash export`",
     )
     parser.add_argument(
         "--group-by", choices=GROUPINGS, help="one row for servers with the same model, host, state or group"
     )
-    parser.add_argument(KEY_OPTION, metavar="NAME", help="the variable that holds its bearer token")
     parser.add_argument(
-        "--since", metavar="MOMENT", help="with --prometheus: how they did since -7d, 02:00, 2026-03-01"
+        KEY_OPTION, metavar="NAME", help="environment variable that holds the bearer token for Prometheus"
     )
-    parser.add_argument("--until", metavar="MOMENT", help="likewise (default: now)")
-    parser.add_argument("--step", metavar="LENGTH", help=f"a point for each 10m, 1h (default: {MOST_POINTS} at most)")
-    parser.add_argument("--server", metavar="NAME", help="of this one alone, as the rows call it")
+    parser.add_argument(
+        "--since", metavar="MOMENT", help="with --prometheus: show history from this moment: -7d, 02:00, 2026-03-01"
+    )
+    parser.add_argument("--until", metavar="MOMENT", help="up to this moment (default: now)")
+    parser.add_argument(
+        "--step", metavar="LENGTH", help=f"time between points: 10m, 1h (default: at most {MOST_POINTS} points)"
+    )
+    parser.add_argument("--server", metavar="NAME", help="only the server of this name")
     accept_as_value(parser, MOMENTS_AGO)
     parser.add_argument(
         "--wait",
         type=float,
         metavar="SECONDS",
-        help="with --json or --once: watch that long first, so that windowed figures exist",
+        help="with --json or --once: watch for this long first, so that rates and averages are known",
     )
 
 
@@ -92,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
     """Show or print them; printed: 0 where one of them answers, 4 where none does or there is none."""
     prints = args.json or args.once
     if args.wait is not None and not prints:
-        raise UsageError("--wait goes with --json or --once; the screen watches anyway")
+        raise UsageError("--wait needs --json or --once; the screen keeps watching anyway")
     if args.wait is not None and not 0 <= args.wait <= LONGEST_WAIT_S:
-        raise UsageError(f"--wait {args.wait:g}: wants 0 to {LONGEST_WAIT_S:.0f} seconds")
+        raise UsageError(f"--wait {args.wait:g}: must be 0 to {LONGEST_WAIT_S:.0f} seconds")
     if args.prometheus_key_env is not None and args.prometheus is None:
-        raise UsageError(f"{KEY_OPTION} is for --prometheus URL")
+        raise UsageError(f"{KEY_OPTION} needs --prometheus URL")
     _check_history(args, prints=prints)
     settings = resolved_settings(args)
     rules = alert_rules(settings)
@@ -142,13 +146,13 @@ def _check_history(args: argparse.Namespace, *, prints: bool) -> None:
     """Raise `UsageError` for options that do not go together."""
     given = [name for name in ("until", "step", "server") if getattr(args, name) is not None]
     if args.since is None and given:
-        raise UsageError(f"--{given[0]} goes with --since")
+        raise UsageError(f"--{given[0]} needs --since")
     if args.since is not None and args.prometheus is None:
-        raise UsageError("--since is for --prometheus URL; what was recorded here has `specdash history`")
+        raise UsageError("--since needs --prometheus URL; for what was recorded here use `specdash history`")
     if args.since is not None and not prints:
-        raise UsageError("--since goes with --json or --once; on the screen z shows a server's history")
+        raise UsageError("--since needs --json or --once; on the screen, z shows a server's history")
     if args.since is not None and (args.wait is not None or args.group_by is not None):
-        raise UsageError("--wait and --group-by are about now, --since is not")
+        raise UsageError("--wait and --group-by cannot be used with --since")
 
 
 def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
@@ -163,7 +167,7 @@ def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
     if not until - since >= 1:
         raise UsageError(f"--since {args.since} is not before --until {args.until or 'now'}")
     if step_s is not None and not 1 <= step_s <= until - since:
-        raise UsageError(f"--step {args.step}: wants 1 second at least, and no more than the time asked for")
+        raise UsageError(f"--step {args.step}: must be at least 1 second, and no longer than the time asked for")
     if step_s is not None and (until - since) / step_s > MOST_STEPS:
         raise UsageError(
             f"--step {args.step} makes more than {MOST_STEPS} points; take a longer one, or a shorter time"
@@ -175,7 +179,7 @@ def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
     histories = [(name, each) for name, each in fleet.histories(asked, row) if args.server in (None, name, each.url)]
     if not histories:
         whose = "any server" if args.server is None else f"a server of the name {args.server}"
-        raise UnreachableError(f"Prometheus at {fleet.url} has no figures of {whose} from that time (docs/export.md)")
+        raise UnreachableError(f"Prometheus at {fleet.url} has no data about {whose} from that time (docs/export.md)")
     document, text = fleet_report.history_json(asked, histories), fleet_report.history_text(asked, histories)
     print_answer(document, text, as_json=args.json)
     return ExitCode.OK
@@ -293,7 +297,7 @@ class PrometheusFleet:
     def __enter__(self) -> Self:
         self.look()
         if not self._rows:
-            raise UnreachableError(f"Prometheus at {self.url} has no figures of `specdash export` (docs/export.md)")
+            raise UnreachableError(f"Prometheus at {self.url} has no data from `specdash export` (docs/export.md)")
         self._worker.start()
         return self
 
@@ -358,7 +362,7 @@ class PrometheusFleet:
         self._looked_at = time.monotonic()
         rows = {row.name: row for row in rows_of_samples(newest(self.url, QUERY, self._key))}
         gone = {name: row for name, row in self._rows.items() if name not in rows}
-        self._rows = rows | _away(gone, "Prometheus has no figures of it any more; does its exporter run?")
+        self._rows = rows | _away(gone, "Prometheus no longer gets data about it; is its exporter running?")
 
 
 def _away(rows: Mapping[str, FleetRow], why: str) -> dict[str, FleetRow]:

@@ -109,7 +109,7 @@ def refuse_during_trial(env: Mapping[str, str] = os.environ) -> None:
             f"`specdash {trial.what}` (pid {trial.pid}) is trying settings on {trial.service}; wait for its end, or "
             "stop it: it puts the original back"
         )
-    raise UnfinishedApplyError(f"{trial.words}; `specdash recover` puts its settings from before back")
+    raise UnfinishedApplyError(f"{trial.words}; `specdash recover` restores the previous settings")
 
 
 def begin(service: ManagedService, what: str, env: Mapping[str, str] = os.environ) -> Trial:

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cache, lru_cache, singledispatch
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as url_quote
@@ -427,183 +427,112 @@ def _with_text(kind: Any) -> tuple[str, ...]:
     )
 
 
-@singledispatch
-def _without(value: Any, _redactor: Redactor) -> Any:
+def _without(value: Any, redactor: Redactor) -> Any:
     """The value without its fields that others wrote."""
-    return value
+    made_anew = _FOREIGN.get(type(value))
+    changes = made_anew(value, redactor) if made_anew is not None else {}
+    return replace(value, **changes) if changes else value
 
 
-@_without.register(Reading)
-def _(value: Reading[Any], _redactor: Redactor) -> Any:
-    failure = value.failure
-    if failure is None:
-        return value
-    return replace(value, failure=replace(failure, detail=line_or_text(failure.detail)))
+def _request(event: RequestEvent | ActiveView, redactor: Redactor) -> dict[str, Any]:
+    return {
+        "session": redactor.identity(event.session),
+        "request_id": _id(event.request_id),
+        "path": event.path.partition("?")[0],
+        "model": _id_of_model(event.model),
+    }
 
 
-@_without.register(LogBatch)
-def _(value: LogBatch, _redactor: Redactor) -> Any:
-    return replace(value, tail=tuple(map(safe_text, value.tail)), unrecognised_samples=())
+def _finished_request(event: RequestEvent, redactor: Redactor) -> dict[str, Any]:
+    return {
+        **_request(event, redactor),
+        "error_type": _mark(event.error_type),
+        "stop_reason": _mark(event.stop_reason),
+        "tool_calls": None if event.tool_calls is None else tuple(ELLIPSIS for _ in event.tool_calls),
+        "guardrails": None if event.guardrails is None else tuple(filter(_MARK.fullmatch, event.guardrails)),
+    }
 
 
-@_without.register(WarningTally)
-def _(value: WarningTally, _redactor: Redactor) -> Any:
-    return replace(value, sample=_sample(value.sample))
+def _served_request(request: ServedRequest, redactor: Redactor) -> dict[str, Any]:
+    session = {"session": redactor.identity(request.session)} if request.session else {}
+    return session | ({"error": safe_error(request.error)} if request.error is not None else {})
 
 
-@_without.register(WarningPicture)
-def _(value: WarningPicture, _redactor: Redactor) -> Any:
-    return replace(value, sample=_sample(value.sample))
+def _guardrail(event: GuardrailEvent, redactor: Redactor) -> dict[str, Any]:
+    facts = {key: fact for key, fact in event.facts.items() if isinstance(fact, bool | int | float)}
+    return {"facts": facts, "session": redactor.identity(event.session), "request_id": _id(event.request_id)}
 
 
-@_without.register(ServerEvent)
-def _(value: ServerEvent, _redactor: Redactor) -> Any:
-    return replace(value, fields=safe_event(value))
-
-
-@_without.register(TaskFailed)
-def _(value: TaskFailed, _redactor: Redactor) -> Any:
-    return replace(value, error=safe_error(value.error))
-
-
-@_without.register(SpeculativeStatistics)
-def _(value: SpeculativeStatistics, _redactor: Redactor) -> Any:
-    return replace(value, type=safe_word(value.type), printed_type=_word(value.printed_type))
-
-
-@_without.register(SpeculationPicture)
-def _(value: SpeculationPicture, _redactor: Redactor) -> Any:
-    return replace(value, problem=_sample(value.problem))
-
-
-@_without.register(ProcessTree)
-def _(value: ProcessTree, redactor: Redactor) -> Any:
-    return replace(value, command=redactor.command(value.command))
-
-
-@_without.register(GuardrailEvent)
-def _(value: GuardrailEvent, redactor: Redactor) -> Any:
-    facts = {key: item for key, item in value.facts.items() if isinstance(item, bool | int | float)}
-    return replace(value, facts=facts, session=redactor.identity(value.session), request_id=_id(value.request_id))
-
-
-@_without.register(RequestEvent)
-def _(value: RequestEvent, redactor: Redactor) -> Any:
-    return replace(
-        value,
-        session=redactor.identity(value.session),
-        request_id=_id(value.request_id),
-        path=value.path.partition("?")[0],
-        model=_id_of_model(value.model),
-        error_type=_mark(value.error_type),
-        stop_reason=_mark(value.stop_reason),
-        tool_calls=tuple(ELLIPSIS for _ in value.tool_calls or ()) if value.tool_calls is not None else None,
-        guardrails=tuple(filter(_MARK.fullmatch, value.guardrails)) if value.guardrails is not None else None,
-    )
-
-
-@_without.register(ActiveView)
-def _(value: ActiveView, redactor: Redactor) -> Any:
-    return replace(
-        value,
-        session=redactor.identity(value.session),
-        request_id=_id(value.request_id),
-        path=value.path.partition("?")[0],
-        model=_id_of_model(value.model),
-    )
-
-
-@_without.register(SessionView)
-def _(value: SessionView, redactor: Redactor) -> Any:
-    return replace(value, id=redactor.identity(value.id), model=_id_of_model(value.model))
-
-
-@_without.register(ProxyStatus)
-def _(value: ProxyStatus, _redactor: Redactor) -> Any:
+def _proxy_status(status: ProxyStatus, _redactor: Redactor) -> dict[str, Any]:
     # A problem quotes the value of the setting that it is about.
-    named = (_KEY.match(problem) for problem in value.problems)
-    return replace(value, problems=tuple(f"{key[0] if key else ''} {ELLIPSIS}".strip() for key in named))
+    named = (_KEY.match(problem) for problem in status.problems)
+    return {"problems": tuple(f"{key[0] if key else ''} {ELLIPSIS}".strip() for key in named)}
 
 
-@_without.register(LogPicture)
-def _(value: LogPicture, _redactor: Redactor) -> Any:
-    return replace(value, reason=line_or_text(value.reason))
+def _apply_record(record: ApplyRecord, _redactor: Redactor) -> dict[str, Any]:
+    reason = record.reason
+    for line in filter(None, record.log_lines):
+        reason = reason.replace(line, ELLIPSIS)
+    return {
+        "log_lines": tuple(map(safe_text, record.log_lines)),
+        "reason": line_or_text(reason),
+        "warnings": tuple(map(line_or_text, record.warnings)),
+    }
 
 
-@_without.register(DraftingPicture)
-def _(value: DraftingPicture, _redactor: Redactor) -> Any:
-    return replace(value, because=line_or_text(value.because), fix=line_or_text(value.fix))
-
-
-@_without.register(ServedRequest)
-def _(value: ServedRequest, redactor: Redactor) -> Any:
-    if not value.session and value.error is None:
-        return value
-    session = redactor.identity(value.session) if value.session else value.session
-    return replace(value, session=session, error=safe_error(value.error) if value.error is not None else None)
-
-
-@_without.register(PrefixSession)
-def _(value: PrefixSession, redactor: Redactor) -> Any:
-    return replace(value, id=redactor.identity(value.id))
-
-
-@_without.register(RouterModel)
-def _(value: RouterModel, _redactor: Redactor) -> Any:
-    return replace(
-        value,
-        id=_id_of_model(value.id),
-        aliases=tuple(map(_id_of_model, value.aliases)),
-        failure=line_or_text(value.failure),
-    )
-
-
-@_without.register(RouterModelPicture)
-def _(value: RouterModelPicture, _redactor: Redactor) -> Any:
-    return replace(value, id=_id_of_model(value.id), failure=line_or_text(value.failure))
-
-
-@_without.register(RouterPicture)
-def _(value: RouterPicture, _redactor: Redactor) -> Any:
-    return replace(value, any_means=_id_of_model(value.any_means)) if value.any_means else value
-
-
-@_without.register(ApplyRecord)
-def _(value: ApplyRecord, _redactor: Redactor) -> Any:
-    reason = value.reason
-    for line in value.log_lines:
-        reason = reason.replace(line, ELLIPSIS) if line else reason
-    return replace(
-        value,
-        log_lines=tuple(map(safe_text, value.log_lines)),
-        reason=line_or_text(reason),
-        warnings=tuple(map(line_or_text, value.warnings)),
-    )
-
-
-@_without.register(Change)
-def _(value: Change, redactor: Redactor) -> Any:
-    return replace(
-        value, before=_setting(value.key, value.before, redactor), after=_setting(value.key, value.after, redactor)
-    )
-
-
-@_without.register(Alert)
-def _(value: Alert, redactor: Redactor) -> Any:
-    return replace(
-        value,
-        summary=line_or_text(value.summary),
-        evidence=tuple(
-            (label, _sample(said) if _LINE_LABELS.search(label) else line_or_text(said))
-            for label, said in value.evidence
+def _alert(alert: Alert, redactor: Redactor) -> dict[str, Any]:
+    return {
+        "summary": line_or_text(alert.summary),
+        "evidence": tuple(
+            (label, (_sample if _LINE_LABELS.search(label) else line_or_text)(text)) for label, text in alert.evidence
         ),
-        fix=tuple((key, _setting(key, said, redactor)) for key, said in value.fix),
-    )
+        "fix": tuple((key, _setting(key, value, redactor)) for key, value in alert.fix),
+    }
 
 
-@_without.register(TimelineEvent)
-def _(value: TimelineEvent, _redactor: Redactor) -> Any:
-    return replace(value, title=line_or_text(value.title), detail=line_or_text(value.detail))
+def _failure(reading: Reading[Any], _redactor: Redactor) -> dict[str, Any]:
+    failure = reading.failure
+    return {"failure": replace(failure, detail=line_or_text(failure.detail))} if failure is not None else {}
+
+
+_FOREIGN: Mapping[type, Callable[[Any, Redactor], dict[str, Any]]] = {
+    Reading: _failure,
+    LogBatch: lambda batch, _: {"tail": tuple(map(safe_text, batch.tail)), "unrecognised_samples": ()},
+    WarningTally: lambda warning, _: {"sample": _sample(warning.sample)},
+    WarningPicture: lambda warning, _: {"sample": _sample(warning.sample)},
+    ServerEvent: lambda event, _: {"fields": safe_event(event)},
+    TaskFailed: lambda failed, _: {"error": safe_error(failed.error)},
+    SpeculativeStatistics: lambda row, _: {"type": safe_word(row.type), "printed_type": _word(row.printed_type)},
+    SpeculationPicture: lambda speculation, _: {"problem": _sample(speculation.problem)},
+    ProcessTree: lambda process, redactor: {"command": redactor.command(process.command)},
+    GuardrailEvent: _guardrail,
+    RequestEvent: _finished_request,
+    ActiveView: _request,
+    SessionView: lambda session, redactor: {
+        "id": redactor.identity(session.id), "model": _id_of_model(session.model),
+    },
+    ProxyStatus: _proxy_status,
+    LogPicture: lambda log, _: {"reason": line_or_text(log.reason)},
+    DraftingPicture: lambda drafting, _: {
+        "because": line_or_text(drafting.because), "fix": line_or_text(drafting.fix),
+    },
+    ServedRequest: _served_request,
+    PrefixSession: lambda session, redactor: {"id": redactor.identity(session.id)},
+    RouterModel: lambda model, _: {
+        "id": _id_of_model(model.id),
+        "aliases": tuple(map(_id_of_model, model.aliases)),
+        "failure": line_or_text(model.failure),
+    },
+    RouterModelPicture: lambda model, _: {"id": _id_of_model(model.id), "failure": line_or_text(model.failure)},
+    RouterPicture: lambda router, _: {"any_means": _id_of_model(router.any_means)} if router.any_means else {},
+    ApplyRecord: _apply_record,
+    Change: lambda change, redactor: {
+        name: _setting(change.key, getattr(change, name), redactor) for name in ("before", "after")
+    },
+    Alert: _alert,
+    TimelineEvent: lambda event, _: {"title": line_or_text(event.title), "detail": line_or_text(event.detail)},
+}  # fmt: skip
+"""Of each type, the fields that come from a log line or from a client, as they may be shown."""
 
 
 def _setting(key: str, value: str | None, redactor: Redactor) -> str | None:
