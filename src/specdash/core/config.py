@@ -247,7 +247,7 @@ SETTINGS: tuple[Setting, ...] = (
         "proxy_url",
         _text,
         None,
-        "address of the Anthropic proxy, such as http://127.0.0.1:4000 (default: found automatically)",
+        "address of the Anthropic proxy, such as http://127.0.0.1:4000 (default: detected)",
         "URL",
     ),
     Setting("proxy_key_env", _text, None, "name of the environment variable that holds the proxy's API key", "NAME"),
@@ -255,31 +255,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("window", _window, "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
-    Setting("layout", _text, None, "the saved layout to start with (default: as you left it)", "NAME"),
+    Setting("layout", _text, None, "layout to start with (default: as you left it)", "NAME"),
     Setting("manager", _manager, "auto", "what runs the services: auto, systemd, supervisor, podman or docker", "NAME"),
-    Setting(
-        "backend_service",
-        _text,
-        None,
-        "the backend's systemd unit, or podman:NAME (default: found automatically)",
-        "UNIT",
-    ),
+    Setting("backend_service", _text, None, "the backend's systemd unit, or podman:NAME (default: detected)", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting(
-        "proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: found automatically)", "UNIT"
-    ),
+    Setting("proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: detected)", "UNIT"),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting(
         "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"
     ),
     Setting("health_timeout", _number(1, 86400), 600.0, "how long an apply waits for a restarted service", "SECONDS"),
-    Setting(
-        "settle_time",
-        _number(0, 3600),
-        15.0,
-        "how long a changed service must stay healthy before an apply is complete",
-        "SECONDS",
-    ),
+    Setting("settle_time", _number(0, 3600), 15.0, "how long a changed service must stay healthy", "SECONDS"),
     Setting(
         "disarm_after", _number(1, 86400), 60.0, "idle time after which an armed dashboard disarms itself", "SECONDS"
     ),
@@ -287,9 +273,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("record", _flag, True, "record what is seen, for replay and incidents"),
     Setting("history_days", _number(0.01, 3650, "days"), 7.0, "for how many days the record keeps full detail", "DAYS"),
     Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "maximum size of the record, in MB", "MB"),
-    Setting(
-        "rules", _text, None, "file with your own alert thresholds (default: rules.toml next to config.toml)", "FILE"
-    ),
+    Setting("rules", _text, None, "your alert thresholds (default: rules.toml beside config.toml)", "FILE"),
     Setting("keys", _keys, {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
     Setting(
         "ssh",
