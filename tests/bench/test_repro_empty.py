@@ -130,8 +130,3 @@ class TestPrompts:
         _, _, call, result = messages(1, 50, "n")
         assert call["tool_calls"][0]["id"] == result["tool_call_id"]
         assert result["role"] == "tool"
-
-    def test_flat_messages_have_no_tools_and_the_same_result(self) -> None:
-        flat = messages(1, 50, "n", flat=True)
-        assert [entry["role"] for entry in flat] == ["system", "user", "assistant", "user"]
-        assert tool_result(0, 50) in flat[-1]["content"]

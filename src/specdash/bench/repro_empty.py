@@ -1,4 +1,4 @@
-"""Judges whether answers become empty once their prompt comes from the cache. Pure: the I/O is in `repro_run`.
+"""Do answers become empty once their prompt comes from the cache? The calls of a made-up session, and what they show.
 
 Every call is made twice: with the cache off (the control) and with it on. An empty answer has no text, no reasoning and
 no tool call. It counts as reproduced only where the control's answer to the same call is not empty.
@@ -12,17 +12,22 @@ import secrets
 import time
 from dataclasses import field, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from specdash.bench.load.samples import request_body
+from specdash.bench.replay.replay_run import ServerQuestions
+from specdash.bench.replay.replay_run import flat as as_text
 from specdash.core.errors import ExitCode, InputError, RefusedError
-from specdash.llama.blocking import BlockingClient
+from specdash.llama.blocking import ANSWER_S
 from specdash.llama.chat import ChatClient, ChatFault
 from specdash.llama.server_answers import ParseError, error_message, parse_props
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+
+    from specdash.bench.load.samples import EngineAddress
 
 
 INSTANT_S = 0.05
@@ -129,12 +134,10 @@ def judge(pairs: tuple[CallPair, ...]) -> Judgement:
             f"REPRODUCED: {_calls(shown)} empty with the cache on ({kind}), and not with it off",
         )
     for pair in pairs:
-        for side, repro_reply in (("off", pair.off), ("on", pair.on)):
-            if repro_reply is not None and repro_reply.gone:
-                words = (
-                    f"UNREACHABLE: the server was gone at call {pair.number} with the cache {side}: {repro_reply.error}"
-                )
-                return Judgement(ReproOutcome.UNREACHABLE, words)
+        for side, reply in (("off", pair.off), ("on", pair.on)):
+            if reply is not None and reply.gone:
+                where = f"call {pair.number} with the cache {side}: {reply.error}"
+                return Judgement(ReproOutcome.UNREACHABLE, f"UNREACHABLE: the server was gone at {where}")
     control = [pair for pair in pairs if pair.off is not None and pair.off.is_empty]
     if control:
         return Judgement(
@@ -146,21 +149,19 @@ def judge(pairs: tuple[CallPair, ...]) -> Judgement:
 
 def _without_empties(pairs: tuple[CallPair, ...], asked: list[CallPair]) -> Judgement:
     failed = [pair for pair in pairs if _error(pair.off) or _error(pair.on)]
+    cached = [pair.on.cached_tokens for pair in asked[1:] if pair.on is not None]
+    why = ""
     if failed:
         side = "off" if _error(failed[0].off) else "on"
-        said = _error(failed[0].off) or _error(failed[0].on)
-        words = f"INCONCLUSIVE: call {failed[0].number} failed with the cache {side}: {said}"
-        return Judgement(ReproOutcome.INCONCLUSIVE, words)
-    if any(pair.reproduces is False and pair.on is not None and pair.on.is_empty for pair in asked):
-        return Judgement(
-            ReproOutcome.INCONCLUSIVE, "INCONCLUSIVE: empty answers with the cache on, and no control for them"
-        )
-    if len(asked) < 2 or any(pair.on is None or pair.off is None for pair in pairs):
-        return Judgement(ReproOutcome.INCONCLUSIVE, "INCONCLUSIVE: not all calls were made")
-    cached = [pair.on.cached_tokens for pair in asked[1:] if pair.on is not None]
-    if all(count == 0 for count in cached):
-        words = "INCONCLUSIVE: the cache was never used: no call found any of its prompt cached"
-        return Judgement(ReproOutcome.INCONCLUSIVE, words)
+        why = f"call {failed[0].number} failed with the cache {side}: {_error(failed[0].off) or _error(failed[0].on)}"
+    elif any(pair.on is not None and pair.on.is_empty for pair in asked):
+        why = "empty answers with the cache on, and no control for them"
+    elif len(asked) < 2 or any(pair.on is None or pair.off is None for pair in pairs):
+        why = "not all calls were made"
+    elif all(count == 0 for count in cached):
+        why = "the cache was never used: no call found any of its prompt cached"
+    if why:
+        return Judgement(ReproOutcome.INCONCLUSIVE, f"INCONCLUSIVE: {why}")
     used = ""
     if None not in cached:
         used = f"; up to {max(count or 0 for count in cached)} tokens came from the cache"
@@ -185,6 +186,7 @@ def _calls(pairs: list[CallPair]) -> str:
 # long answer. The text is made of the turn's number alone, so that every run and both sides send the same.
 
 NONCE_LENGTH = 12
+_NO_NONCE = "0" * NONCE_LENGTH
 _TASK = "Fix what the linter finds."
 _PROBLEMS = (
     ("W0612", "Unused variable 'tmp_{n}'", "unused-variable"),
@@ -221,29 +223,23 @@ class PrefixCall:
 
 def calls(count: int, tool_chars: int) -> tuple[PrefixCall, ...]:
     """The calls of a run, the prefix growing by one tool result each."""
-    nonce = "0" * NONCE_LENGTH
-    return tuple(
-        PrefixCall(number + 1, number, sum(len(_text(message)) for message in messages(number, tool_chars, nonce)))
-        for number in range(count)
-    )
+    whole = messages(count - 1, tool_chars, _NO_NONCE)
+    lengths = list(accumulate(len(message["content"]) for message in whole))
+    return tuple(PrefixCall(turns + 1, turns, lengths[2 * turns + 1]) for turns in range(count))
 
 
-def messages(turns: int, tool_chars: int, nonce: str, *, flat: bool = False) -> list[dict[str, Any]]:
+def messages(turns: int, tool_chars: int, nonce: str) -> list[dict[str, Any]]:
     """The messages of a call. What differs between conversations, the `nonce`, stands at the very beginning, so that
-    no cache can mix them up. `flat` writes tool calls and results as text, for templates that know no tools."""
+    no cache can mix them up."""
     told: list[dict[str, Any]] = [
         {"role": "system", "content": f"[{nonce}] You are a precise coding assistant. Use the tools, then answer."},
         {"role": "user", "content": _TASK},
     ]
     for turn in range(turns):
-        path, result = f"src/app/module_{turn}.py", tool_result(turn, tool_chars)
-        arguments = json.dumps({"path": path})
-        if flat:
-            told.append({"role": "assistant", "content": f"<tool_call name=run_linter>{arguments}</tool_call>"})
-            told.append({"role": "user", "content": f"<tool_response>{result}</tool_response>"})
-            continue
+        arguments = json.dumps({"path": f"src/app/module_{turn}.py"})
         call = {"id": f"call_{turn}", "type": "function", "function": {"name": "run_linter", "arguments": arguments}}
         told.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        result = tool_result(turn, tool_chars)
         told.append({"role": "tool", "tool_call_id": f"call_{turn}", "name": "run_linter", "content": result})
     return told
 
@@ -260,10 +256,6 @@ def tool_result(turn: int, chars: int) -> str:
     return "\n".join(lines)[:chars]
 
 
-def _text(message: dict[str, Any]) -> str:
-    return str(message.get("content") or "")
-
-
 # Makes the calls of `specdash repro-empty` on a running server, streamed, each with the cache off and on.
 
 
@@ -275,7 +267,6 @@ LIMIT_S = 600.0
 _CHARS_PER_TOKEN = 3.0
 """Where the server cannot be asked: rather too many tokens than too few."""
 _MARGIN = 8
-_TOLD_CHARS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,61 +281,104 @@ class ReproPlan:
 
 
 @dataclass(slots=True)
-class ChatServer:
-    url: str
-    key: str | None = field(default=None, repr=False)
-    model: str | None = None
+class ReproRun:
+    """The calls of one run on the server at `place`; `limit_s` bounds each silence."""
+
+    place: EngineAddress
+    turns: int
+    tool_chars: int
+    max_tokens: int
     limit_s: float = LIMIT_S
-    _client: BlockingClient = field(init=False, repr=False)
     _chat: ChatClient = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._client = BlockingClient(self.url, self.key, self.model)
-        self._chat = ChatClient(self.url, self.key, silence_s=self.limit_s, limit_s=math.inf, keep_text=True)
+        place, limit = self.place, self.limit_s
+        self._chat = ChatClient(place.url, place.key, silence_s=limit, limit_s=math.inf, keep_text=True)
 
-    def context(self) -> int | None:
-        """Tokens that fit into a slot; None where the server does not tell. Raises `UnreachableError` when nobody
-        answers, `InputError` for a refused key, `RefusedError` while it loads or for a router of which no model is
+    def plan(self) -> ReproPlan:
+        """Which calls fit, and how to say them. Raises `InputError` when fewer than two fit or for a refused key,
+        `UnreachableError` when nobody answers, `RefusedError` while it loads or for a router of which no model is
         named."""
+        context = self._context()
+        looks = ServerQuestions(self.place)
+        flat = not looks.takes_tools(TOOLS)
+        every, counted = calls(self.turns, self.tool_chars), []
+        for call in every:
+            prompt = looks.prompt(self._messages(call, _NO_NONCE, flat=flat), () if flat else TOOLS)
+            counted.append(looks.count(prompt) if prompt is not None else None)
+        if context is None:
+            return ReproPlan(every, tuple(counted), flat=flat)
+        room = context - self.max_tokens - _MARGIN
+        needed = [
+            tokens if tokens is not None else int(call.chars / _CHARS_PER_TOKEN)
+            for call, tokens in zip(every, counted, strict=True)
+        ]
+        fitting = sum(tokens <= room for tokens in needed)
+        left_out = ""
+        if fitting < len(every):
+            which = f"call {fitting + 1}" if fitting == len(every) - 1 else f"calls {fitting + 1} to {len(every)}"
+            fits = int(self.tool_chars * 0.9 * room / needed[-1])
+            smaller = f"--tool-chars {fits}" if fits > 0 else "a smaller --max-tokens"
+            left_out = (
+                f"{which} left out: {needed[fitting]} tokens of prompt and {self.max_tokens} of answer do not fit into "
+                f"the {context} of a slot; {smaller} or a larger LLAMA_CTX_SIZE makes room"
+            )
+        if fitting < 2:
+            # One call alone has no cache to use.
+            raise InputError(f"{self.place.url}: {left_out or 'fewer than two calls'}")
+        return ReproPlan(every[:fitting], tuple(counted[:fitting]), left_out, flat)
+
+    def calls(self, plan: ReproPlan) -> Iterator[CallPair]:
+        """Make the calls, each as soon as it is made: first a warm-up that counts for nothing unless it fails, then all
+        with the cache off, then all with it on.
+
+        Each call of the control begins with other words, so that no cache can help it, whatever the server makes of
+        `cache_prompt`.
+        """
+        counted = zip(plan.calls, plan.tokens, strict=True)
+        pairs = [CallPair(call.number, call.chars, tokens) for call, tokens in counted]
+        warm_up = self._asked(plan, 0, _nonce(), cached=False)
+        if warm_up.error is not None:
+            yield replace(pairs[0], off=warm_up)
+            return
+        warm = _nonce()
+        for cached in (False, True):
+            for index, pair in enumerate(pairs):
+                reply = self._asked(plan, index, warm if cached else _nonce(), cached=cached)
+                pairs[index] = replace(pair, on=reply) if cached else replace(pair, off=reply)
+                yield pairs[index]
+                if reply.gone:
+                    return
+
+    def _context(self) -> int | None:
+        """Tokens that fit into a slot; None where the server does not tell."""
+        client, url, model = self.place.client(ANSWER_S), self.place.url, self.place.model
         try:
-            answer = self._client.get("/props")
+            answer = client.get("/props")
         except OSError as error:
-            raise self._client.unreachable(error) from None
-        self._client.check_key(answer)
+            raise client.unreachable(error) from None
+        client.check_key(answer)
         if answer.status == 503:
-            raise RefusedError(f"{self.url} is not ready: {error_message(answer.body) or 'HTTP 503'}")
-        if answer.status == 400 and self.model:
-            raise RefusedError(f"{self.url}: {error_message(answer.body)}; load the model {self.model} first")
-        if answer.status != 200:
-            return None
+            raise RefusedError(f"{url} is not ready: {error_message(answer.body) or 'HTTP 503'}")
+        if answer.status == 400 and model:
+            raise RefusedError(f"{url}: {error_message(answer.body)}; load the model {model} first")
         try:
-            props = parse_props(answer.body)
+            props = parse_props(answer.body) if answer.status == 200 else None
         except ParseError:
-            return None
-        if props.role == "router" and self.model is None:
-            raise RefusedError(f"{self.url} is a router; name one of its models with --model")
-        return props.n_ctx or None
+            props = None
+        if props is not None and props.role == "router" and model is None:
+            raise RefusedError(f"{url} is a router; name one of its models with --model")
+        return (props.n_ctx or None) if props is not None else None
 
-    def prompt(self, told: list[dict[str, Any]], *, with_tools: bool) -> str | None:
-        """The prompt that the model's chat template makes; None where the server does not tell."""
-        try:
-            return self._client.prompt(told, TOOLS if with_tools else ())
-        except OSError as error:
-            raise self._client.unreachable(error) from None
+    def _messages(self, call: PrefixCall, nonce: str, *, flat: bool) -> list[dict[str, Any]]:
+        told = messages(call.turns, self.tool_chars, nonce)
+        return as_text(told) if flat else told
 
-    def count(self, text: str) -> int | None:
-        """The text's tokens; None where the server does not tell."""
-        try:
-            found = self._client.tokens(text)
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-        return len(found) if found is not None else None
-
-    def chat(self, told: list[dict[str, Any]], max_tokens: int, *, cached: bool, with_tools: bool) -> ReproReply:
+    def _asked(self, plan: ReproPlan, index: int, nonce: str, *, cached: bool) -> ReproReply:
         """One streamed answer. What goes wrong is part of the reply."""
-        tools = TOOLS if with_tools else ()
-        body = request_body(told, max_tokens, tools=tools, model=self.model, cached=cached)
-        answer = self._chat.ask(body)
+        told = self._messages(plan.calls[index], nonce, flat=plan.flat)
+        tools = () if plan.flat else TOOLS
+        answer = self._chat.ask(request_body(told, self.max_tokens, tools=tools, model=self.place.model, cached=cached))
         gone = answer.fault is ChatFault.UNREACHABLE
         return ReproReply(
             content_chars=len(answer.text.strip()),
@@ -359,86 +393,6 @@ class ChatServer:
             error="nothing listens there any more" if gone else answer.error or None,
             gone=gone,
         )
-
-
-def make_plan(server: ChatServer, turns: int, tool_chars: int, max_tokens: int) -> ReproPlan:
-    """Which calls fit, and how to say them. Raises `InputError` when fewer than two fit, and what `context` raises."""
-    context = server.context()
-    every = calls(turns, tool_chars)
-    flat = not _template_knows_tools(server, tool_chars)
-    counted = tuple(_tokens(server, call, tool_chars, flat=flat) for call in every)
-    if context is None:
-        return ReproPlan(every, counted, flat=flat)
-    room = context - max_tokens - _MARGIN
-    needed = [
-        tokens if tokens is not None else int(call.chars / _CHARS_PER_TOKEN)
-        for call, tokens in zip(every, counted, strict=True)
-    ]
-    fitting = sum(tokens <= room for tokens in needed)
-    left_out = ""
-    if fitting < len(every):
-        which = f"call {fitting + 1}" if fitting == len(every) - 1 else f"calls {fitting + 1} to {len(every)}"
-        fits = int(tool_chars * 0.9 * room / needed[-1])
-        smaller = f"--tool-chars {fits}" if fits > 0 else "a smaller --max-tokens"
-        left_out = (
-            f"{which} left out: {needed[fitting]} tokens of prompt and {max_tokens} of answer do not fit into the "
-            f"{context} of a slot; {smaller} or a larger LLAMA_CTX_SIZE makes room"
-        )
-    if fitting < 2:
-        # One call alone has no cache to use.
-        raise InputError(f"{server.url}: {left_out or 'fewer than two calls'}")
-    return ReproPlan(every[:fitting], counted[:fitting], left_out, flat)
-
-
-def run(
-    server: ChatServer,
-    plan: ReproPlan,
-    tool_chars: int,
-    max_tokens: int,
-    on_pair: Callable[[CallPair], None] = lambda _: None,
-) -> tuple[CallPair, ...]:
-    """Make the calls: first a warm-up that counts for nothing, then all with the cache off, then all with it on.
-
-    Each call of the control begins with other words, so that no cache can help it, whatever the server makes of
-    `cache_prompt`. `on_pair` gets every call as soon as it is made. Ctrl-C goes through, and what was made is with it.
-    """
-    pairs = [CallPair(call.number, call.chars, tokens) for call, tokens in zip(plan.calls, plan.tokens, strict=True)]
-
-    def ask(index: int, nonce: str, *, cached: bool) -> ReproReply:
-        told = messages(plan.calls[index].turns, tool_chars, nonce, flat=plan.flat)
-        return server.chat(told, max_tokens, cached=cached, with_tools=not plan.flat)
-
-    warm_up = ask(0, _nonce(), cached=False)
-    if warm_up.error is not None:
-        pairs[0] = replace(pairs[0], off=warm_up)
-        on_pair(pairs[0])
-        return tuple(pairs)
-    warm = _nonce()
-    for side in ("off", "on"):
-        for index, pair in enumerate(pairs):
-            cached = side == "on"
-            reply = ask(index, warm if cached else _nonce(), cached=cached)
-            pairs[index] = replace(pair, on=reply) if cached else replace(pair, off=reply)
-            on_pair(pairs[index])
-            if reply.gone:
-                return tuple(pairs)
-    return tuple(pairs)
-
-
-def _template_knows_tools(server: ChatServer, tool_chars: int) -> bool:
-    """Whether a tool's result gets into the prompt; True where the server cannot be asked."""
-    told = messages(1, tool_chars, _nonce())
-    prompt = server.prompt(told, with_tools=True)
-    if prompt is None:
-        # Refused, or no such endpoint: if text alone is understood, it is the tools that are not.
-        return server.prompt(messages(1, tool_chars, _nonce(), flat=True), with_tools=False) is None
-    # Its first words: they need no escaping in whatever form the template gives it.
-    return str(told[-1]["content"])[:_TOLD_CHARS] in prompt
-
-
-def _tokens(server: ChatServer, call: PrefixCall, tool_chars: int, *, flat: bool) -> int | None:
-    prompt = server.prompt(messages(call.turns, tool_chars, "0" * NONCE_LENGTH, flat=flat), with_tools=not flat)
-    return server.count(prompt) if prompt is not None else None
 
 
 def _nonce() -> str:

@@ -51,23 +51,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, url: str, key: str | None, model: str | None) -> int:
-    from specdash.bench.repro_empty import ChatServer, judge, make_plan, run
+    from specdash.bench.load.samples import EngineAddress
+    from specdash.bench.repro_empty import ReproRun, judge
 
     made: dict[int, CallPair] = {}
-
-    def keep(pair: CallPair) -> None:
-        made[pair.number] = pair
-        _show(pair)
-
     interrupted = False
-    server = ChatServer(url, key, model)
-    plan = make_plan(server, args.turns, args.tool_chars, args.max_tokens)
+    asking = ReproRun(EngineAddress(url, key, model), args.turns, args.tool_chars, args.max_tokens)
+    plan = asking.plan()
     if plan.left_out:
         say(plan.left_out)
     if plan.flat:
         say("the model's chat template knows no tools: tool calls and results go as text")
     try:
-        run(server, plan, args.tool_chars, args.max_tokens, keep)
+        for pair in asking.calls(plan):
+            made[pair.number] = pair
+            _show(pair)
     except KeyboardInterrupt:
         interrupted = True
     pairs = tuple(made[number] for number in sorted(made))

@@ -13,34 +13,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BenchAction:
-    """One action: its name, its help, and what its exit codes mean where that wants saying.
+    """One action: its name, the module that implements it, its help, and what its exit codes mean where that wants
+    saying.
 
-    Its module, `bench_NAME` beside this one, offers `configure(parser)` and `run(args)` as a command does.
+    The module offers `add_NAME(parser)`, which adds its options, and `NAME(args)`, which returns the exit code.
     """
 
     name: str
+    place: str
     help: str
     description: str = ""
 
     @property
     def module(self) -> str:
-        return f"{__package__}.bench_{self.name.replace('-', '_')}"
+        """The name to import it by."""
+        return f"{__package__}.{self.place}"
+
+    def part(self, prefix: str = "") -> Any:
+        return getattr(importlib.import_module(self.module), prefix + self.name.replace("-", "_"))
 
 
 ACTIONS: tuple[BenchAction, ...] = (
     BenchAction(
         "live",
+        "bench_live",
         "measure a running server on prompts: prefill, decode, time to the first token, real acceptance",
         "Exit code 0: measured; 1: every request failed; 3: no prompts, or no such model; 4: nobody answers.",
     ),
     BenchAction(
         "replay",
+        "bench_replay",
         "ask an agent's recorded session again, call by call, with the prompt cache off and on",
         "Exit code 0: measured; 1: every call failed, or an answer was empty with the cache only; 3: the session "
         "cannot be read, or no call fits; 4: nobody answers; 130: Ctrl-C, with what was measured kept.",
     ),
     BenchAction(
         "ab",
+        "bench_trials",
         "compare configurations on the service or beside it, boot by boot: real, or within noise",
         "Each round boots every configuration once, in a random order and then in that backwards. Exit code 0: "
         "measured, whatever came of it; 1: nothing was, or one alone; 3: a profile or prompts that are not there; "
@@ -48,22 +57,26 @@ ACTIONS: tuple[BenchAction, ...] = (
     ),
     BenchAction(
         "sweep",
+        "bench_trials",
         "measure a grid of settings, resumable, with the best five and what they cannot be told apart from",
         "Exit codes as of ab.",
     ),
     BenchAction(
         "matrix",
+        "bench_trials",
         "measure drafters by classes of prompts, on one target model or several",
         "Combinations that are refused are told with the reason. Exit codes as of ab.",
     ),
     BenchAction(
         "soak",
+        "bench_soak",
         "alternate turns that provoke malformed tool calls with normal tool turns, in one session",
         "Exit code 0: no error, nothing malformed visible, every normal turn a usable tool call, and no process that "
         "grows where it must not; 130: Ctrl-C, with what was measured kept; else 1.",
     ),
     BenchAction(
         "apply-storm",
+        "bench_soak",
         "apply good, bad and crashing settings in a row while clients never stop asking",
         "Starts a backend on the bundled models and a proxy of its own. Exit code 0: no client saw an "
         "error, every apply ended as it must, and the env files are those of the last good one; else 1.",
@@ -79,12 +92,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         of_action = actions.add_parser(
             action.name, help=action.help, description=action.description or None, allow_abbrev=False
         )
-        _module(action).configure(of_action)
+        action.part("add_")(of_action)
 
 
 def run(args: argparse.Namespace) -> int:
-    return int(_module(next(action for action in ACTIONS if action.name == args.action)).run(args))
-
-
-def _module(action: BenchAction) -> Any:
-    return importlib.import_module(action.module)
+    return int(next(action for action in ACTIONS if action.name == args.action).part()(args))

@@ -1,4 +1,4 @@
-"""`specdash bench soak`: many turns of one session of a running proxy."""
+"""`specdash bench soak|apply-storm`: a proxy under many turns of one session, and services under applies and load."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import os
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specdash.core.errors import ExitCode, SpecdashError, UnreachableError, UsageError
+from specdash.cli.options import within
+from specdash.core.errors import ExitCode, UnreachableError, UsageError
 from specdash.system.http import status_of
+from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from specdash.bench.report import Results, StepProgress
     from specdash.bench.soak import SoakReport, SoakTurn
@@ -22,30 +23,31 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:4000"
 DEFAULT_TURNS = 10
 DEFAULT_TIMEOUT_S = 600.0
-PROXY = "proxy"
-START_DEADLINE_S = 30.0
 PROBE_S = 5.0
 MOST_TURNS = 10_000_000
 MOST_S = 30 * 86400.0
 
 
-def configure(soak: argparse.ArgumentParser) -> None:
-    soak.add_argument("--url", metavar="PROXY", help=f"the proxy's address (default: {DEFAULT_URL})")
-    soak.add_argument("--demo", action="store_true", help="start the bundled backend and a proxy, and soak those")
-    length = soak.add_mutually_exclusive_group()
+def add_soak(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="PROXY", help=f"the proxy's address (default: {DEFAULT_URL})")
+    parser.add_argument("--demo", action="store_true", help="start the bundled backend and a proxy, and soak those")
+    length = parser.add_mutually_exclusive_group()
     length.add_argument("--turns", type=int, metavar="N", help=f"default: {DEFAULT_TURNS}")
     length.add_argument("--for", dest="span", metavar="T", help="as many turns as fit into it, such as 90s, 20m or 2h")
-    soak.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="longest silence, seconds")
-    soak.add_argument("--key-env", metavar="NAME", help="environment variable that holds the proxy's key")
-    soak.add_argument(
+    parser.add_argument(
+        "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="longest silence, seconds"
+    )
+    parser.add_argument("--key-env", metavar="NAME", help="environment variable that holds the proxy's key")
+    parser.add_argument(
         "--pid", type=int, action="append", default=[], metavar="PID", help="watch this process, too (repeatable)"
     )
-    soak.add_argument("--out", metavar="DIR", help="folder for the results (default, with --for: one of its own)")
-    soak.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", metavar="DIR", help="folder for the results (default, with --for: one of its own)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(args: argparse.Namespace) -> int:
-    from specdash.cli.options import within
+def soak(args: argparse.Namespace) -> int:
+    from specdash.bench.apply_storm import storm_services
+    from specdash.cli.demo import private_directory
     from specdash.cli.signals import stopped_by_signals
     from specdash.core.target import normalise_url
 
@@ -58,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
     key = _key(args.key_env)
     with stopped_by_signals():
         if args.demo:
-            with demo_proxy() as (url, env):
-                return _soak(url, env, args, key, span)
+            with private_directory() as directory, storm_services("supervisor", directory, "auto") as services:
+                return _soak(services.proxy_url, services.env, args, key, span)
         url = normalise_url(args.url or DEFAULT_URL)
         if status_of(url, "/health", PROBE_S) is None:
             raise UnreachableError(
@@ -186,39 +188,85 @@ def _key(name: str | None) -> str | None:
     return value
 
 
-@contextmanager
-def demo_proxy() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """A proxy in front of the bundled backend, both ended afterwards: its URL, and the environment of its records.
+# `bench apply-storm`: applying changes under load.
 
-    Raises `SpecdashError`.
-    """
-    from specdash.backend.demo import DRAFT_TYPE
-    from specdash.backend.launch import free_port
-    from specdash.cli.demo import private_directory, start_backend
-    from specdash.control.services.services import ServiceState
-    from specdash.control.services.supervisor import Service, Supervisor
+DEFAULT_APPLIES = 50
+DEFAULT_CLIENTS = 4
 
-    with private_directory() as directory, Supervisor() as supervisor:
-        target = start_backend(supervisor, directory, (DRAFT_TYPE,), "auto")
-        port = free_port("127.0.0.1")
-        env_file = directory / "proxy.env"
-        env_file.write_text(
-            f"LLAMA_CPP_BASE={target.url}/v1\nPROXY_PORT={port}\nPROXY_EVENTS_FILE=off\n", encoding="utf-8"
+
+def add_apply_storm(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--applies", type=int, default=DEFAULT_APPLIES, metavar="N", help=f"default: {DEFAULT_APPLIES}")
+    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, metavar="N", help=f"default: {DEFAULT_CLIENTS}")
+    parser.add_argument(
+        "--manager", choices=["auto", "systemd", "supervisor"], default="auto", help="what runs the services"
+    )
+    parser.add_argument("--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the mix (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def apply_storm(args: argparse.Namespace) -> int:
+    import socket
+
+    from specdash.backend.launch import plan_from_file
+    from specdash.bench.apply_storm import HEALTH_TIMEOUT_S, Attempt, broken_binary, cases, storm, storm_services
+    from specdash.cli.demo import private_directory
+    from specdash.control.apply.apply import ApplyOptions
+    from specdash.control.services.systemd import available
+    from specdash.core.parameter_catalogue import ENGINE
+
+    within("--applies", args.applies, None, 1, 10_000)
+    within("--clients", args.clients, None, 1, 64)
+    manager = args.manager
+    if manager == "auto":
+        manager = "supervisor" if available(os.environ) is not None else "systemd"
+
+    def told(attempt: Attempt) -> None:
+        down = "" if attempt.downtime_s is None else f"  down {attempt.downtime_s:.2f} s"
+        said = attempt.fault or f"{attempt.outcome}{down}"
+        print(
+            f"{attempt.number:>4}  {attempt.name:<38}  {attempt.duration_s:6.2f} s  {said}", file=sys.stderr, flush=True
         )
-        argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
-        env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-        url = f"http://127.0.0.1:{port}"
-        supervisor.add(
-            Service(
-                PROXY,
-                argv,
-                env,
-                log=str(directory / "proxy.out"),
-                ready=lambda: status_of(url, "/health", PROBE_S) is not None,
+
+    flags = [flag for parameter in ENGINE for flag in (*parameter.flags, *parameter.off_flags)]
+    with private_directory() as directory, socket.create_server(("127.0.0.1", 0)) as foreign:
+        mix = cases(args.seed, broken_binary(directory, [*flags, "--spec-type"]), foreign.getsockname()[1])
+        with storm_services(manager, directory, args.engine) as services:
+            backend = services.deployment.backend
+            engine = plan_from_file(str(backend.env_file)).engine.words if backend is not None else ""
+            options = ApplyOptions(health_timeout_s=HEALTH_TIMEOUT_S, settle_s=0)
+            report = storm(
+                services.deployment,
+                services.proxy_url,
+                mix,
+                args.applies,
+                args.clients,
+                options,
+                services.env,
+                engine=engine,
+                on_attempt=None if args.json else told,
             )
-        )
-        supervisor.start(PROXY)
-        status = supervisor.wait_ready(PROXY, START_DEADLINE_S)
-        if status.state is not ServiceState.RUNNING:
-            raise SpecdashError(f"the proxy did not start: {status.detail or status.state}")
-        yield url, env
+    print(json.dumps(report.as_json(), indent=1) if args.json else _text(report.as_json()))
+    return ExitCode.OK if report.passed else ExitCode.FAILED
+
+
+def _text(told: dict[str, Any]) -> str:
+    def spread(name: str) -> str:
+        values = told[name]
+        return UNKNOWN if values["p50"] is None else f"{values['p50']:.3f} s / {values['max']:.3f} s"
+
+    outcomes = ", ".join(f"{count} {name}" for name, count in told["outcomes"].items() if count)
+    faults = [f"apply {attempt['number']}: {attempt['fault']}" for attempt in told["attempts"] if attempt["fault"]]
+    rows = [
+        ("services", f"{told['manager']}, {told['engine']}"),
+        ("applies", f"{told['applies']}: {outcomes}"),
+        ("requests", f"{told['requests']}, {len(told['errors'])} failed"),
+        ("longest request", f"{told['longest_request_s'] or 0:.2f} s"),
+        ("downtime p50 / max", spread("downtime_s")),
+        ("engine's own load", spread("engine_load_s")),
+        ("on top of it", spread("overhead_s")),
+        *(("fault", text) for text in faults),
+        *(("failed request", f"{error['way']}: {error['error']}") for error in told["errors"][:10]),
+        ("verdict", "passed" if told["passed"] else "failed"),
+    ]
+    return "\n".join(f"{name:<20}{value}" for name, value in rows)

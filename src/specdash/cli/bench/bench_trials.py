@@ -1,11 +1,14 @@
-"""What ab, sweep and matrix do alike: where they boot, what they ask, how long it takes, and how it ends."""
+"""`specdash bench ab|sweep|matrix`: configurations booted in turns, on the service or beside it, and measured."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from specdash.bench.compare.ab import AbReport
     from specdash.bench.compare.beds import OwnBed, ServiceBed
+    from specdash.bench.compare.matrix import Pairing
     from specdash.bench.compare.trials import BootMeasurement, Candidate
     from specdash.bench.load.samples import MeasureOptions, WorkloadPrompt
     from specdash.bench.report import BenchReport, Results, StepProgress
@@ -250,8 +255,6 @@ def _boot_all(work: TrialWork, progress: StepProgress) -> None:
 
 def allowed(args: argparse.Namespace, count: int) -> bool:
     """Whether the service may be restarted that often: asked where `--service` is given without `--yes`."""
-    import sys
-
     from specdash.cli.changes.apply_run import confirm
 
     if not args.service or args.yes:
@@ -284,3 +287,254 @@ def with_notes(values: Mapping[str, str], candidates: Sequence[Candidate]) -> li
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         found.append(f"{shown} are one and the same to the engine: they cannot differ but by noise")
     return found
+
+
+# `bench ab`: configurations against each other, real or within noise (docs/bench-ab.md).
+
+ROUNDS = 4
+_MOST_ROUNDS = 500
+
+
+def add_ab(parser: argparse.ArgumentParser) -> None:
+    from specdash.bench.compare.trials import PRESETS
+
+    parser.add_argument(
+        "configurations", nargs="*", metavar="CONFIGURATION",
+        help="a profile, KEY=VALUE,KEY=VALUE (perhaps after NAME:), none, default (knobs unset) or current; the first "
+        "is the reference",
+    )  # fmt: skip
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="uap: none, 16/3/0.75 and 21/6/0.72")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"boots of each configuration (default: {ROUNDS})"
+    )
+    parser.add_argument(
+        "--least-gain", type=float, default=0.02, metavar="SHARE", help="minimum gain worth applying (default: 0.02)"
+    )
+    parser.add_argument("--verify", action="store_true", help="then check that the fastest gives the same text")
+    add_options(parser)
+
+
+def ab(args: argparse.Namespace) -> int:
+    """Boot them in turns, compare, and put everything back."""
+    from specdash.bench.compare.ab import order
+    from specdash.bench.compare.trials import must_be_meant
+
+    within("--rounds", args.rounds, ROUNDS, 1, _MOST_ROUNDS)
+    within("--least-gain", args.least_gain, 0.02, 0.0, 1.0)
+    candidates = _candidates(args)
+    schedule = order([candidate.name for candidate in candidates], args.rounds, args.seed)
+    with bed_of(args, "bench ab") as bed:
+        must_be_meant(bed.values, candidates)
+        notes = with_notes(bed.values, candidates)
+        if args.rounds == 1:
+            notes.append("one round tells nothing of how much boots differ: no verdict; --rounds 2 is the least")
+        code, work = carried_out(args, bed, candidates, schedule, notes, lambda work: _report(work, args, notes))
+    return _verified(args, work) if args.verify and work is not None and code == ExitCode.OK else code
+
+
+def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
+    from specdash.bench.compare.trials import candidates, preset
+
+    if args.preset is not None and args.configurations:
+        raise UsageError("--preset names the configurations: leave the others out")
+    found = preset(args.preset) if args.preset is not None else candidates(args.configurations)
+    if len(found) < 2:
+        raise UsageError("name two configurations or more, the reference first; or --preset uap")
+    return found
+
+
+def _compared(work: TrialWork, args: argparse.Namespace, notes: Sequence[str] = ()) -> AbReport:
+    from specdash.bench.compare.ab import AbReport
+    from specdash.bench.compare.trials import same_to_the_engine
+
+    reference = work.candidates[0].name
+    same = same_to_the_engine(work.bed.values, work.candidates).get(reference, ())
+    parts = work.candidates, tuple(work.booted), work.facts, tuple(notes), args.least_gain, work.stopped
+    return AbReport(*parts, identical=frozenset(same) - {reference})
+
+
+def _report(work: TrialWork, args: argparse.Namespace, notes: Sequence[str]) -> BenchReport:
+    from specdash.bench.compare.ab import report
+
+    ab = _compared(work, args, notes)
+    found = report(ab)
+    if (more := ab.more_rounds) and not work.stopped:
+        again = f"--rounds {args.rounds + more} --resume {work.results.directory}"
+        found.lines.append(f"- to go on: the same command with {again}")
+    return found
+
+
+def _verified(args: argparse.Namespace, work: TrialWork) -> int:
+    """Whether the fastest gives the text that the engine gives without speculation: `specdash verify`."""
+    from specdash.cli.bench import verify
+    from specdash.cli.main import CommandParser
+
+    ab = _compared(work, args)
+    if ab.winner is None:
+        print("specdash: --verify checks the fastest, and nothing was found to be faster", file=sys.stderr)
+        return ExitCode.OK
+    chosen = next(candidate for candidate in work.candidates if candidate.name == ab.winner)
+    words = [f"--set={key}={value}" if value else f"--set=-{key}" for key, value in chosen.configuration.items()]
+    words += ["--env-file", work.bed.file, *(["--engine", args.engine] if args.engine else [])]
+    parser = CommandParser(prog="specdash verify", allow_abbrev=False)
+    verify.configure(parser)
+    # Standard output is the report's, which may be one JSON object.
+    with contextlib.redirect_stdout(sys.stderr):
+        return verify.run(parser.parse_args([*words, *(["--force"] if args.force else [])]))
+
+
+# `bench sweep`: a grid of settings (docs/bench-sweep.md).
+
+_MOST = 10_000
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    from specdash.bench.compare.trials import GRIDS
+
+    parser.add_argument(
+        "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values of a key; may be repeated"
+    )
+    parser.add_argument("--preset", choices=tuple(GRIDS), help="uap80: 16 to 22 / 3 to 6 / 0.70 to 0.78")
+    parser.add_argument("--spec-type", metavar="TYPE", help="for all of the grid (default: that in force)")
+    parser.add_argument("--passes", type=int, default=1, metavar="N", help="boots of each candidate (default: 1)")
+    parser.add_argument("--all", action="store_true", help="also candidates that are one to the engine")
+    add_options(parser)
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Boot the grid, rank it, and put everything back."""
+    from specdash.bench.compare.sweep import REFERENCE, SweepReport, report, schedule
+    from specdash.bench.compare.trials import Candidate, meant, same_to_the_engine, unread_knobs
+
+    within("--passes", args.passes, 1, 1, 100)
+    kept, left_out = _grid(args)
+    with bed_of(args, "bench sweep") as bed:
+        kept, others = meant(bed.values, kept)
+        left_out += others
+        _must_be_some(kept, left_out)
+        same = {} if args.all else same_to_the_engine(bed.values, kept)
+        twins = {name for names in same.values() for name in names[1:]}
+        tried = tuple(candidate for candidate in kept if candidate.name not in twins)
+        notes = unread_knobs(bed.values, kept)
+        if twins:
+            count = f"{len(kept)} candidates are {len(tried)} to the engine"
+            notes.append(f"{count}: each is measured once (--all measures them all the same)")
+        also = [f"{len(left_out)} left out: {left_out[0][0]}: {left_out[0][1]}"] if left_out else []
+        plan = schedule([candidate.name for candidate in tried], args.passes, args.seed)
+
+        def told(work: TrialWork) -> BenchReport:
+            parts = work.candidates, tuple(work.booted), work.facts, left_out, tuple(same.values()), tuple(notes)
+            return report(SweepReport(*parts, stopped=work.stopped))
+
+        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], told)[0]
+
+
+def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[str, str], ...]]:
+    from specdash.bench.compare.trials import GRIDS, SPEC_TYPE, grid_candidates, parse_grid
+    from specdash.core.speculation import is_auto, parse_chain
+
+    grid = {**(GRIDS[args.preset] if args.preset is not None else {}), **parse_grid(args.grid)}
+    if not grid:
+        raise UsageError("nothing to sweep; write --grid KEY=V1,V2 or --preset uap80")
+    if args.spec_type is not None:
+        if SPEC_TYPE in grid:
+            raise UsageError(f"--spec-type and --grid {SPEC_TYPE} are the same: leave one out")
+        if not is_auto(args.spec_type):
+            parse_chain(args.spec_type, "--spec-type")
+        grid = {SPEC_TYPE: (args.spec_type,), **grid}
+    count = prod(len(values) for values in grid.values())
+    if count > _MOST:
+        raise UsageError(f"a grid of {count} candidates; {_MOST} are the most, and a few dozen are many")
+    kept, left_out = grid_candidates(grid)
+    _must_be_some(kept, left_out)
+    return kept, left_out
+
+
+def _must_be_some(kept: tuple[Candidate, ...], left_out: tuple[tuple[str, str], ...]) -> None:
+    if not kept:
+        raise UsageError(f"nothing of the grid can be meant: {left_out[0][0]}: {left_out[0][1]}")
+
+
+# `bench matrix`: drafters by classes of prompts, and by targets (docs/bench-sweep.md).
+
+RUNS = 3
+NONE = "none"
+
+
+def add_matrix(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--drafter", action="append", default=[], metavar="NAME=FILE",
+        help="a draft model, or NAME=TYPE for a way to speculate without one; `none` is no speculation; "
+        "comma-separated, or repeated",
+    )  # fmt: skip
+    parser.add_argument("--targets", action="append", default=[], metavar="FILE", help="models instead of the env's")
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"boots of each pairing (default: {RUNS})")
+    add_options(parser, runs=None)
+
+
+def matrix(args: argparse.Namespace) -> int:
+    """Boot every pairing, tabulate, and put everything back."""
+    from specdash.bench.compare.ab import order
+    from specdash.bench.compare.matrix import MatrixReport, report
+
+    rounds, args.runs = within("--runs", args.runs, RUNS, 1, 100), 1
+    with bed_of(args, "bench matrix") as bed:
+        pairings = _pairings(args, bed.values.get("LLAMA_MODEL"))
+        candidates = tuple(pairing.candidate for pairing in pairings)
+        schedule = order([candidate.name for candidate in candidates], rounds, args.seed)
+
+        def told(work: TrialWork) -> BenchReport:
+            return report(MatrixReport(pairings, tuple(work.booted), work.facts, work.stopped))
+
+        return carried_out(args, bed, candidates, schedule, (), told, compares=False)[0]
+
+
+def _pairings(args: argparse.Namespace, model: str | None) -> tuple[Pairing, ...]:
+    from specdash.bench.compare.matrix import Pairing
+    from specdash.bench.compare.trials import SPEC_TYPE, Candidate
+    from specdash.core.speculation import spec_type
+
+    drafters = [part.strip() for word in args.drafter for part in word.split(",") if part.strip()]
+    if not drafters:
+        raise UsageError("name what drafts: --drafter NAME=FILE, NAME=TYPE, or none")
+    targets = [part for word in args.targets for part in word.split(",") if part] or [model or ""]
+    if targets == [""]:
+        raise InputError("the env file names no LLAMA_MODEL; name one with --targets")
+    found: list[Pairing] = []
+    for target in targets:
+        _must_exist("--targets", target)
+        for word in drafters:
+            name, equals, what = word.partition("=")
+            if word == NONE:
+                sets = {SPEC_TYPE: NONE, "LLAMA_DRAFT_MODEL": ""}
+            elif equals and name and spec_type(what) is not None:
+                sets = {SPEC_TYPE: what, "LLAMA_DRAFT_MODEL": ""}
+            elif equals and name and what:
+                _must_exist("--drafter", what)
+                sets = {SPEC_TYPE: _type_for(what), "LLAMA_DRAFT_MODEL": str(Path(what).expanduser().absolute())}
+            else:
+                raise UsageError(f"--drafter {word!r}: write NAME=FILE, NAME=TYPE, or none")
+            shown = f"{Path(target).stem} + {name}" if len(targets) > 1 else name
+            if len(targets) > 1 or args.targets:
+                sets = {"LLAMA_MODEL": str(Path(target).expanduser().absolute()), **sets}
+            if any(pairing.candidate.name == shown for pairing in found):
+                raise UsageError(f"{shown}: is named twice; drafters and targets need names of their own")
+            found.append(Pairing(Path(target).stem, name, Candidate(shown, sets)))
+    return tuple(found)
+
+
+def _type_for(draft: str) -> str:
+    """The way to speculate that a draft model is for, from its header; the plain one where that does not tell."""
+    from specdash.backend.auto import detect
+    from specdash.core.errors import SpecdashError
+
+    try:
+        kind = detect(draft)
+    except SpecdashError:
+        return "draft-simple"
+    return kind.name if kind is not None else "draft-simple"
+
+
+def _must_exist(option: str, path: str) -> None:
+    if not Path(path).expanduser().is_file():
+        raise InputError(f"{option} {path}: no such file")
