@@ -19,10 +19,10 @@ from specdash.tune.run.status import (
     Guess,
     Knob,
     RunEnd,
-    RunFiles,
     RunHead,
     RunPlan,
     RunState,
+    TuneRunRecord,
     TuneStep,
     newest_run,
     read_line,
@@ -60,7 +60,7 @@ def boot(number: int, point: Point = START, failure: str = "") -> Boot:
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "run")
+    files = TuneRunRecord(tmp_path / "run")
     files.add(head())
     files.add(boot(1))
     files.add(boot(2, FASTER, "out of memory"))
@@ -84,7 +84,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_nobody_else_may_read_them(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "run")
+    files = TuneRunRecord(tmp_path / "run")
     files.add(head())
     files.tell(CurrentStep(1.0, TuneStep.PLAN))
     for path in (tmp_path / "run" / RUN, tmp_path / "run" / NOW):
@@ -92,7 +92,7 @@ def test_nobody_else_may_read_them(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_passed_over_and_the_next_is_not_lost(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
+    files = TuneRunRecord(tmp_path)
     files.add(head())
     with (tmp_path / RUN).open("ab") as file:
         file.write(b'{"event":"boot","numb')
@@ -124,7 +124,7 @@ def test_unknown_keys_of_a_newer_version_are_passed_over() -> None:
 
 
 def test_a_run_whose_process_is_gone_was_cut_short(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
+    files = TuneRunRecord(tmp_path)
     files.add(RunHead(plan(), 1.0, 2**22 + 1, 1.0))
     run = read_run(tmp_path)
     assert run is not None
@@ -136,7 +136,7 @@ def test_a_run_whose_process_is_gone_was_cut_short(tmp_path: Path) -> None:
 
 
 def test_what_went_on_before_it_was_taken_up_again_is_not_told(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
+    files = TuneRunRecord(tmp_path)
     files.add(head(at=1.0))
     files.tell(CurrentStep(2.0, TuneStep.MEASURE))
     files.add(head(at=3.0))
@@ -148,8 +148,8 @@ def test_what_went_on_before_it_was_taken_up_again_is_not_told(tmp_path: Path) -
 def test_a_live_run_comes_before_a_newer_one_that_ended(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     assert newest_run(env) is None
-    RunFiles(tune_runs_dir(env) / "1").add(head())
-    ended = RunFiles(tune_runs_dir(env) / "2")
+    TuneRunRecord(tune_runs_dir(env) / "1").add(head())
+    ended = TuneRunRecord(tune_runs_dir(env) / "2")
     ended.add(head())
     ended.add(RunEnd(2.0, Ending.STOPPED))
     run = newest_run(env)

@@ -11,9 +11,9 @@ import pytest
 from specdash.bench.load.samples import WorkloadPrompt
 from specdash.core.errors import InputError
 from specdash.tune.run.measuring import MeasuredBoot
-from specdash.tune.run.planning import TuneOptions, options_of
+from specdash.tune.run.planning import TuneOptions, fingerprint, options_of
 from specdash.tune.run.run_report import write_report
-from specdash.tune.run.status import Setup, TuneRunRecord, changed, fingerprint, known_warnings, read_setup
+from specdash.tune.run.status import Setup, TuneRunRecord, changed, known_warnings, read_setup
 from support.tuning import Scene, boot_failed, samples
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ def test_where_users_come_all_the_time_the_boot_counts_as_disturbed(
     server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
-    monkeypatch.setattr(GentleRunner, "_one", lambda *_, **__: (None, Surroundings()))
+    monkeypatch.setattr(GentleRunner, "_told", lambda *_, **__: None)
     measured = trickle(calm(server, QUEUE))(EngineAddress(server.url), lambda *_: None)
     assert measured.seen.disturbance()
     assert "users came whenever coding, prose was asked" in measured.problem

@@ -34,6 +34,13 @@ _NATIVE = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_LOOKUP_")
 _KEYS = ("LLAMA_DRAFT_", "LLAMA_SPEC_", *_NATIVE)
 
 
+def with_machine_keys(values: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """An env's values, and those of this machine's engines (`backend.settings.MACHINE_KEYS`) that they leave open."""
+    from specdash.backend.settings import MACHINE_KEYS
+
+    return {**{key: env[key] for key in MACHINE_KEYS if env.get(key)}, **values}
+
+
 def plan_beside(
     values: Mapping[str, str],
     env_file: str,
@@ -51,10 +58,8 @@ def plan_beside(
     Raises `SpecdashError` for what the backend itself would refuse.
     """
     from specdash.backend.launch import make_plan
-    from specdash.backend.settings import MACHINE_KEYS
 
-    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and key not in values}
-    plan = make_plan({**values, **machine, "LLAMA_PORT": "0"}, engine=engine, base=env)
+    plan = make_plan({**with_machine_keys(values, env), "LLAMA_PORT": "0"}, engine=engine, base=env)
     settings = plan.settings if speculates else without_speculation(plan.settings)
     for name, value in {"host": "127.0.0.1", "slots": True, **parameters}.items():
         settings = settings.with_value(name.replace("_", "-"), value, who)
@@ -162,6 +167,14 @@ def last_words(log: str, exit_code: int | None = None) -> str:
         return f"{cause.because}; {cause.fix}"
     errors = [line for line in lines if " E " in line or "error" in line.lower()]
     return "; ".join((errors or lines)[-2:]) or "it printed nothing"
+
+
+def last_said(log: str | None) -> str:
+    """What the log says of an engine that went away, to be added to a sentence; empty where nothing can be read."""
+    try:
+        return f"; {last_words(log)}" if log is not None else ""
+    except OSError:
+        return ""
 
 
 class InPlace:

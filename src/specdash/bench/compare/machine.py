@@ -192,7 +192,7 @@ def fingerprint(
         key: value for key, value in asdict(options).items() if key not in ("log", "silence_s", "limit_s", "give_up")
     }
     return {
-        **{key: _file(values[key]) for key in _MODELS if values.get(key)},
+        **{key: file_words(values[key]) for key in _MODELS if values.get(key)},
         "engine": _engine(values, engine, env),
         "machine": f"{cpu_name() or 'CPU'}, {os.cpu_count()} threads",
         "gpus": gpus or "none",
@@ -212,13 +212,13 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], where: str) ->
         raise RefusedError(f"{where} was measured under other conditions ({shown}): begin anew, without --resume")
 
 
-def _file(path: str) -> str:
-    """Name, size and the digest of the first MiB, where a GGUF has all that tells it apart."""
+def file_words(path: str) -> str:
+    """A large file by its name, size and the digest of its first MiB, where a GGUF has all that tells it apart: hashing
+    all of it would take longer than loading it."""
     file = Path(path).expanduser()
     try:
         with file.open("rb") as data:
-            head = hashlib.sha256(data.read(_HEAD)).hexdigest()[:_SHORT]
-        return f"{file.name}, {file.stat().st_size} bytes, {head}"
+            return f"{file.name}, {file.stat().st_size} bytes, {digest(data.read(_HEAD))}"
     except OSError as error:
         return f"{file.name}, {error.strerror}"
 
@@ -226,15 +226,18 @@ def _file(path: str) -> str:
 def _engine(values: Mapping[str, str], engine: str | None, env: Mapping[str, str]) -> str:
     from specdash.backend.engines import find_engine
     from specdash.backend.launch import settings_of
-    from specdash.backend.settings import MACHINE_KEYS
+    from specdash.bench.engines import with_machine_keys
 
-    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and key not in values}
     chosen = {"LLAMA_ENGINE": engine} if engine else {}
     try:
-        return find_engine(settings_of({**values, **machine, **chosen}, env), env).words
+        return find_engine(settings_of({**with_machine_keys(values, env), **chosen}, env), env).words
     except SpecdashError as error:
         return f"unknown ({error})"
 
 
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_SHORT]
+
+
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:_SHORT]
+    return digest(json.dumps(value, sort_keys=True, default=str).encode())

@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from specdash.bench.compare.beds import laid_over
-from specdash.bench.engines import last_words
+from specdash.bench.engines import last_said
 from specdash.bench.load.drive import Interrupted, measure
 from specdash.bench.load.figures import decode_parts, usable
 from specdash.bench.load.samples import BenchSample, BootFailedError
@@ -428,15 +428,9 @@ class Trials:
 
 
 def _why(place: EngineAddress) -> str:
-    """What the log says of an engine that went away."""
     from specdash.control.apply.steps import healthy
 
-    if place.log is None or healthy(place.url):
-        return ""
-    try:
-        return f"; {last_words(place.log)}"
-    except OSError:
-        return ""
+    return "" if healthy(place.url) else last_said(place.log)
 
 
 def rounds_of(booted: Iterable[BootMeasurement], kind: str | None = None) -> dict[int, dict[str, Boot]]:

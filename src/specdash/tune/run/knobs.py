@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import settings as extra_args
 from specdash.backend.settings import DEFAULT, BackendSettings
+from specdash.bench.engines import with_machine_keys
 from specdash.core.errors import InputError, UsageError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, SHORTHANDS
 from specdash.core.parameters import ValueKind
@@ -59,10 +60,8 @@ def size_parameter(item: SpecType) -> str | None:
 def settings_in_force(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> BackendSettings:
     """What an env file's values mean, chosen types included. Raises `SpecdashError`."""
     from specdash.backend.launch import settings_of
-    from specdash.backend.settings import MACHINE_KEYS
 
-    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and key not in values}
-    return settings_of({**values, **machine}, env)
+    return settings_of(with_machine_keys(values, env), env)
 
 
 def point_of(settings: BackendSettings) -> Point:

@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from specdash.bench.verify import VerifyPrompt, VerifyReport
     from specdash.core.changes import ApplyRecord
     from specdash.tune.model.problem import Task, Tuner
-    from specdash.tune.run.measuring import EngineLoad, MeasuredBoot, PromptRunner
+    from specdash.tune.run.measuring import EngineLoad, MeasuredBoot
     from specdash.tune.run.status import RunPlan, Settings
+
+    PromptRunner = Callable[[EngineAddress, Callable[[int, int], None]], MeasuredBoot]
+    """Asks an engine all prompts, and tells how many of how many are done."""
 
 
 # What a run of the tuner works with: a bed, a measurement, a record, and whoever wants to be told.
@@ -152,8 +155,6 @@ class Pulse:
             beat()
             took = time.monotonic() - began
 
-
-__all__ = ["REPEATS", "AllFailedError", "Loop", "LoopObserver", "LoopParts", "RunRecorder", "StartFailedError", "Texts"]
 
 DECIDING = 2
 """Boots beyond the budget at most, to decide about a choice that broke a soft limit in just half of its boots."""
@@ -422,20 +423,18 @@ class Loop:
         problem: SpecdashError | None,
     ) -> RunEnd:
         chosen = outcome.chosen if outcome is not None else self.task.start
-        foreign = isinstance(problem, ConflictError)
+        in_force = "somebody else's settings" if isinstance(problem, ConflictError) else "unknown"
         end = RunEnd(
             at=time.time(),
             ending=Ending.FAILED if error is not None else ending,
             outcome=outcome,
             settings=_shown(self.gear.configure(chosen)) if outcome is not None else (),
-            in_force="" if problem is None else "somebody else's settings" if foreign else "unknown",
+            in_force="the original" if problem is None else in_force,
             restored=problem is None,
             texts=texts,
             error=str(error) if error is not None else "",
             report=self.report,
         )
-        if problem is None:
-            end = replace(end, in_force="the original")
         if error is not None:
             with contextlib.suppress(NotWrittenError):
                 self.gear.record.add(end)

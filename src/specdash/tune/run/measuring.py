@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from math import exp, log, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import psutil
 
+from specdash.bench.engines import last_said
+from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import WARM_UP_TOKENS, Interrupted, MeasureOptions, measure
 from specdash.bench.load.figures import usable
 from specdash.control.apply.engine import port_of
@@ -22,7 +24,6 @@ from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
 from specdash.llama.log_grammar import WARNING_CLASSES
 from specdash.llama.log_parser import LogParser
-from specdash.llama.server_answers import ParseError, parse_metrics
 from specdash.system.data import dataclass
 from specdash.system.processes import family, listening_pid
 from specdash.system.stats import mean, median, pooled_deviation
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from specdash.bench.load.drive import MeasuredRun
     from specdash.bench.load.samples import BenchSample, EngineAddress, WorkloadPrompt
     from specdash.collect.gpu import GpuLooks
-    from specdash.core.readings import Counters
     from specdash.tune.model.problem import BootResult, Point
     from specdash.tune.run.status import Boot
 
@@ -97,7 +97,7 @@ class Watch:
         self._place = place
         self._gpus = gpus
         self._engine = engine_pid(place.url)
-        self._counters = counters(place)
+        self._counters = counters_told(place.client(_ANSWER_S))
         self._before = gpus.look() if gpus is not None else None
         self._cpu = self._cpu_seconds()
         self._began = time.monotonic()
@@ -123,7 +123,7 @@ class Watch:
         )
 
     def _foreign(self, own: int | None) -> int | None:
-        before, now = self._counters, counters(self._place)
+        before, now = self._counters, counters_told(self._place.client(_ANSWER_S))
         if own is None or before is None or now is None:
             return None
         if before.predicted_tokens is None or now.predicted_tokens is None or now.predicted_tokens >= _EXACT_BELOW:
@@ -149,15 +149,6 @@ def engine_pid(url: str) -> int | None:
     """The process that listens there, where this user may see it."""
     port = port_of(url)
     return listening_pid(port) if port is not None else None
-
-
-def counters(place: EngineAddress) -> Counters | None:
-    """What /metrics says now, None where it says nothing."""
-    try:
-        reply = place.client(_ANSWER_S).get("/metrics")
-        return parse_metrics(reply.body) if reply.status == 200 else None
-    except (OSError, ParseError):
-        return None
 
 
 # How long a run takes: before it by what is known of the machine (`tune.pace`), from the first boot on by its boots.
@@ -303,15 +294,8 @@ class MeasuredBoot:
         return median(sample.ttft_s for sample in self.samples if not sample.failed)
 
 
-class PromptRunner(Protocol):
-    """Asks an engine all prompts. `on_done` is told how many of how many are done."""
-
-    def __call__(self, place: EngineAddress, on_done: Callable[[int, int], None]) -> MeasuredBoot:
-        """Raises `SpecdashError`, and `bench.drive.Interrupted`."""
-
-
 class Measurer:
-    """The measurement of every boot of a run."""
+    """The measurement of every boot of a run, a `loop.PromptRunner`."""
 
     def __init__(
         self,
@@ -326,7 +310,7 @@ class Measurer:
         self._stop = stop
 
     def __call__(self, place: EngineAddress, on_done: Callable[[int, int], None]) -> MeasuredBoot:
-        """See `PromptRunner`."""
+        """Raises `SpecdashError`, and `bench.drive.Interrupted`."""
         watch = Watch(place, self._gpus)
         done = 0
 
@@ -349,7 +333,12 @@ def measured(run: MeasuredRun, seen: Surroundings, log: str | None) -> MeasuredB
     failed = [sample for sample in run.samples if sample.failed]
     problem = ""
     if failed:
-        problem = f"{len(failed)} of {len(run.samples)} requests failed: {failed[0].error}{_why(failed, log)}"
+        gone = (
+            last_said(log)
+            if any(sample.fault in (ChatFault.BROKEN, ChatFault.UNREACHABLE) for sample in failed)
+            else ""
+        )
+        problem = f"{len(failed)} of {len(run.samples)} requests failed: {failed[0].error}{gone}"
     elif not good:
         problem = "no request gave figures that can be"
     elif not run.complete:
@@ -362,18 +351,6 @@ def measured(run: MeasuredRun, seen: Surroundings, log: str | None) -> MeasuredB
         notes=tuple(notes),
         problem=problem,
     )
-
-
-def _why(failed: Sequence[BenchSample], log: str | None) -> str:
-    """What the log says of an engine that went away."""
-    from specdash.bench.engines import last_words
-
-    if log is None or not any(sample.fault in (ChatFault.BROKEN, ChatFault.UNREACHABLE) for sample in failed):
-        return ""
-    try:
-        return f"; {last_words(log)}"
-    except OSError:
-        return ""
 
 
 def own_tokens(run: MeasuredRun) -> int | None:
@@ -441,11 +418,14 @@ class EngineLoad:
 
 def load_of(place: EngineAddress, env: Mapping[str, str] = os.environ) -> EngineLoad:
     """What the engine and the proxies in front of it say."""
-    told = counters(place)
+    told = counters_told(place.client(_ANSWER_S))
     found = proxies_load(place, env)
     if told is None:
         return found
-    return replace(found, processing=_whole(told.requests_processing), queued=_whole(told.requests_deferred))
+    running, waiting = (
+        None if value is None else round(value) for value in (told.requests_processing, told.requests_deferred)
+    )
+    return replace(found, processing=running, queued=waiting)
 
 
 def proxies_load(place: EngineAddress, env: Mapping[str, str] = os.environ) -> EngineLoad:
@@ -460,10 +440,6 @@ def proxies_load(place: EngineAddress, env: Mapping[str, str] = os.environ) -> E
         waiting = (waiting or 0) + int(state.get("waiting") or 0)
         active = (active or 0) + int(state.get("active") or 0)
     return EngineLoad(waiting=waiting, active=active)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 @dataclass(slots=True)
@@ -514,7 +490,7 @@ def _words(load: EngineLoad) -> str:
 
 
 class GentleRunner:
-    """See `measuring.Measure`: one prompt at a time, when nobody else asks."""
+    """The same, one prompt at a time, when nobody else asks."""
 
     def __init__(
         self,
@@ -548,12 +524,24 @@ class GentleRunner:
         return self._added(kept, lost)
 
     def _told(self, place: EngineAddress, prompt: WorkloadPrompt, *, warm_up: bool) -> MeasuredBoot | None:
-        """One prompt, asked at most once: n-gram tables remember it. None when users came meanwhile."""
+        """One prompt, asked at most once: n-gram tables remember it. None when users came meanwhile, which it steps
+        aside for where they queue."""
         self._calm.wait(self._say, 0.5)
-        run, around = self._one(place, prompt, warm_up=warm_up)
-        if run is None or around.foreign_tokens:
+        aside, done = Flag(), Flag()
+        watcher = threading.Thread(target=self._look_out, args=(aside, done), name="queue", daemon=True)
+        watch = Watch(place, self._gpus)
+        watcher.start()
+        try:
+            run = measure(place, (prompt,), replace(self._options, log=place.log, warm_up=warm_up), stop=aside)
+            around = watch.end(own_tokens(run))
+        except Interrupted:
+            if self._calm.stop.is_set() or not aside.is_set():
+                raise
             return None
-        return measured(run, around, place.log)
+        finally:
+            done.set()
+            watcher.join(2.0)
+        return None if around.foreign_tokens else measured(run, around, place.log)
 
     def _added(self, kept: Sequence[MeasuredBoot], lost: int) -> MeasuredBoot:
         """All prompts together. Where users came too often, the boot counts as disturbed."""
@@ -580,26 +568,6 @@ class GentleRunner:
             problem=problem,
         )
 
-    def _one(
-        self, place: EngineAddress, prompt: WorkloadPrompt, *, warm_up: bool
-    ) -> tuple[MeasuredRun | None, Surroundings]:
-        """One prompt; None when it stepped aside for users that queued."""
-        aside, done = Flag(), Flag()
-        watcher = threading.Thread(target=self._look_out, args=(aside, done), name="queue", daemon=True)
-        watch = Watch(place, self._gpus)
-        watcher.start()
-        try:
-            options = replace(self._options, log=place.log, warm_up=warm_up)
-            run = measure(place, (prompt,), options, stop=aside)
-            return run, watch.end(own_tokens(run))
-        except Interrupted:
-            if self._calm.stop.is_set() or not aside.is_set():
-                raise
-            return None, Surroundings()
-        finally:
-            done.set()
-            watcher.join(2.0)
-
     def _look_out(self, aside: Flag, done: Flag) -> None:
         while not done.wait(_POLL_S):
             if self._calm.stop.is_set() or self._calm.now().queues:
@@ -609,17 +577,17 @@ class GentleRunner:
 
 def together(seen: Sequence[Surroundings]) -> Surroundings:
     """Of several measurements of one boot: means, and the tightest memory."""
-
-    free = [surroundings.memory_free_bytes for surroundings in seen if surroundings.memory_free_bytes is not None]
-    used = [surroundings.memory_used_bytes for surroundings in seen if surroundings.memory_used_bytes is not None]
-    foreign = [surroundings.foreign_tokens for surroundings in seen if surroundings.foreign_tokens is not None]
+    known = {
+        field.name: [value for around in seen if (value := getattr(around, field.name)) is not None]
+        for field in fields(Surroundings)
+    }
     return Surroundings(
-        others_cores=mean([surroundings.others_cores for surroundings in seen]),
-        foreign_tokens=sum(foreign) if foreign else None,
-        memory_free_bytes=min(free, default=None),
-        memory_used_bytes=max(used, default=None),
-        watts=mean([surroundings.watts for surroundings in seen]),
-        temperature=mean([surroundings.temperature for surroundings in seen]),
+        others_cores=mean(known["others_cores"]),
+        foreign_tokens=sum(known["foreign_tokens"]) if known["foreign_tokens"] else None,
+        memory_free_bytes=min(known["memory_free_bytes"], default=None),
+        memory_used_bytes=max(known["memory_used_bytes"], default=None),
+        watts=mean(known["watts"]),
+        temperature=mean(known["temperature"]),
     )
 
 
@@ -629,8 +597,6 @@ def wait_for_idle_machine(stop: Flag, limit_s: float = LONGEST_WAIT_S) -> Callab
     allowed = allowed_cores(cores)
 
     def wait(say: Callable[[str], None]) -> None:
-        import psutil
-
         deadline = time.monotonic() + limit_s
         psutil.cpu_percent()
         while True:

@@ -7,16 +7,19 @@ whether it may go on.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import time
 from collections import defaultdict
-from dataclasses import replace
-from math import log
+from dataclasses import asdict, replace
+from math import inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash import __version__
+from specdash.bench.compare.machine import digest, file_words
+from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import WARM_UP_TOKENS
 from specdash.bench.load.samples import Job, MeasureOptions, body_of, length
 from specdash.bench.load.workloads import CLASSES, bundled, read_prompts
@@ -33,8 +36,8 @@ from specdash.system.text import percent
 from specdash.tune.model.problem import Budget, Objective, Task, points_of, workload_of
 from specdash.tune.run import knobs
 from specdash.tune.run.loop import REPEATS
-from specdash.tune.run.measuring import REQUEST_S, Limits, MachinePace, before, busy_share, counters, total_s
-from specdash.tune.run.status import Knob, RunPlan, fingerprint
+from specdash.tune.run.measuring import REQUEST_S, Limits, MachinePace, before, busy_share, total_s
+from specdash.tune.run.status import Knob, RunPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from specdash.core.changes import ApplyRecord
     from specdash.core.target import Target
     from specdash.insight.request import ServedRequest
-    from specdash.llama.gguf import GgufFacts
     from specdash.tune.model.problem import Point, WorkloadShares
     from specdash.tune.run.status import Fingerprint, Forecast
 
@@ -420,6 +422,7 @@ def _characters(prompt: WorkloadPrompt) -> int:
 _SAME = ("model", "draft model", "engine", "GPUs", "cores", "setting LLAMA_THREADS", "setting LLAMA_GPU_LAYERS")
 """What must be as it was for an earlier run to tell the pace of another."""
 _RUNS = 5
+_ANSWER_S = 5.0
 _APPLIES = 20
 _BYTES_A_SECOND = 1e9
 _START_S = 2.0
@@ -436,7 +439,7 @@ def known_pace(
     """None where nobody knows how fast the engine is. `start_s` is what a start takes, for want of runs,
     `tokens` the length of an answer."""
     found = earlier_pace(fingerprint, env, tokens)
-    told = counters(place) if place is not None else None
+    told = counters_told(place.client(_ANSWER_S)) if place is not None else None
     if told is None or not told.predicted_seconds or not told.predicted_tokens:
         return found
     read = told.prompt_tokens / told.prompt_seconds if told.prompt_seconds and told.prompt_tokens else None
@@ -489,13 +492,13 @@ def _pace_of(directory: Path, fingerprint: Fingerprint) -> tuple[float, MachineP
 
 def start_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.environ) -> float:
     """A start with all that an apply does around it: as in earlier applies, else by the size of what is loaded."""
-    known = median(apply_record.ended_at - apply_record.at for apply_record in _applied(env))
+    known = median(record.ended_at - record.at for record in _applied(env))
     return load_seconds(files) if known is None else known
 
 
 def down_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.environ) -> float:
     """How long the service is away in a restart; likewise."""
-    known = median(apply_record.downtime_s for apply_record in _applied(env))
+    known = median(record.downtime_s for record in _applied(env))
     return load_seconds(files) if known is None else known
 
 
@@ -639,7 +642,10 @@ def _objective(options: TuneOptions, cards: GpuLook | None) -> Objective:
 
 def _space(options: TuneOptions, settings: BackendSettings) -> tuple[Point, tuple[Point, ...]]:
     """The settings in force as a point, and all points to choose from."""
-    model, draft = _facts(settings)
+    from specdash.backend.auto import look
+
+    files = settings.model, settings.draft_model
+    model, draft = (look(file) if file is not None else None for file in files)
     start = knobs.point_of(settings)
     chains = knobs.allowed_chains(options.allow_types, start, knobs.choices(settings, model, draft))
     return start, points_of(chains, start, draft.number("block_size") if draft is not None else None)
@@ -667,21 +673,10 @@ def _with_cost(
     return replace(
         plan,
         forecast=forecast,
-        eta_s=None if forecast is None else _within(total_s(forecast, options.restarts), options.minutes),
+        eta_s=None if forecast is None else min(total_s(forecast, options.restarts), 60 * (options.minutes or inf)),
         downtime_s=0.0 if options.beside else (boots + 1) * away_s,
         notes=(*plan.notes, *notes),
     )
-
-
-def _within(seconds: float, minutes: float | None) -> float:
-    return seconds if minutes is None else min(seconds, 60 * minutes)
-
-
-def _facts(settings: BackendSettings) -> tuple[GgufFacts | None, GgufFacts | None]:
-    from specdash.backend.auto import look
-
-    model = look(settings.model) if settings.model is not None else None
-    return model, look(settings.draft_model) if settings.draft_model is not None else None
 
 
 def _room(settings: BackendSettings) -> int | None:
@@ -720,6 +715,29 @@ def _forecast(
         said = f"other programs use this machine (load {load:.1f}) and are waited for: it may take much longer, or less"
         return found, (said,)
     return found, ()
+
+
+def fingerprint(
+    values: Mapping[str, str],
+    *,
+    engine: str,
+    gpus: Sequence[str],
+    prompts: Sequence[WorkloadPrompt],
+    files: Mapping[str, str | None],
+    more: Mapping[str, object],
+) -> Fingerprint:
+    """What results depend on: every setting (as digests), model files, engine, GPUs with their power limits, prompts,
+    and `more`."""
+    asked = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True, default=str)
+    return {
+        **{f"setting {key}": digest(value.encode()) for key, value in values.items()},
+        **{name: file_words(path) for name, path in files.items() if path is not None},
+        "engine": engine,
+        "GPUs": "; ".join(gpus),
+        "prompts": digest(asked.encode()),
+        "cores": str(os.cpu_count() or 0),
+        **{name: str(value) for name, value in more.items()},
+    }
 
 
 def _engine_words(settings: BackendSettings, engine: str | None, env: Mapping[str, str]) -> str:

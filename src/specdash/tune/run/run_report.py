@@ -15,7 +15,7 @@ from specdash.system.text import UNKNOWN, markdown_table, number, percent, secon
 from specdash.system.text import gain as gain_text
 from specdash.tune.model.gains import boot_noise, gains
 from specdash.tune.model.problem import BootResult, is_of_the_tail, unit_of
-from specdash.tune.run.status import SAMPLES, SCHEMA, by_class, excluded_points, read_run, read_setup
+from specdash.tune.run.status import SCHEMA, by_class, excluded_points, kept_samples, read_run, read_setup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import Point, PromptResult
-    from specdash.tune.run.status import Boot, ClassFigures, RunFiles, TuneRun
+    from specdash.tune.run.status import Boot, ClassFigures, TuneRun, TuneRunRecord
 
 _OUT = "out by a limit"
 JSON, MARKDOWN, PLOT = "report.json", "report.md", "speeds.svg"
 
 
-def write_report(record: RunFiles) -> None:
+def write_report(record: TuneRunRecord) -> None:
     """Write all three. Raises `NotWrittenError`; does nothing where nothing was begun."""
     directory = record.directory
     run = read_run(directory)
@@ -109,33 +109,19 @@ def measured_gain(run: TuneRun, point: Point) -> Gain | None:
 
 def discarded(directory: Path) -> list[dict[str, Any]]:
     """Boots that did not count, and why."""
-    kept = _kept(directory)
+    kept = kept_samples(directory)
     return [{"boot": told.get("boot"), "why": told["discarded"]} for told in kept if told.get("discarded")]
 
 
 def latencies_p95(directory: Path) -> dict[int, float]:
     """The 95th percentile of the latencies of each boot, in seconds."""
     found: dict[int, float] = {}
-    for told in _kept(directory):
+    for told in kept_samples(directory):
         rows = told.get("samples") if not told.get("discarded") else None
         with contextlib.suppress(TypeError, KeyError, AttributeError):
             taken = sorted(row["done_s"] - row["intended_s"] for row in rows or () if not row["error"])
             if taken:
                 found[int(told["boot"])] = nearest_rank(taken, 0.95)
-    return found
-
-
-def _kept(directory: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (directory / SAMPLES).read_bytes().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            told = json.loads(line)
-            if isinstance(told, dict):
-                found.append(told)
     return found
 
 

@@ -14,12 +14,10 @@ is 10 % faster). None is unknown, never zero.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, field
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.errors import InputError, NotWrittenError
@@ -32,8 +30,8 @@ from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from specdash.bench.load.samples import WorkloadPrompt
     from specdash.tune.model.problem import PromptResult
     from specdash.tune.run.measuring import MeasuredBoot
 
@@ -314,8 +312,8 @@ MAX_BYTES = 64 * 1024 * 1024
 _EVENTS: dict[str, type[RunHead | Boot | RunEnd]] = {"head": RunHead, "boot": Boot, "end": RunEnd}
 
 
-class RunFiles:
-    """The files of one run, for the process that does it. Every method raises `NotWrittenError`."""
+class TuneRunRecord:
+    """The files of one run, requests included, for the process that does it. Every method raises `NotWrittenError`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -335,6 +333,26 @@ class RunFiles:
         path = self.directory / NOW
         with files.writing(path, NotWrittenError):
             files.replace(path, encode(asdict(now)))
+
+    def write_setup(self, setup: Setup) -> None:
+        path = self.directory / SETUP
+        with files.writing(path, NotWrittenError):
+            files.replace(path, json.dumps({"schema": SCHEMA, **asdict(setup)}).encode())
+
+    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
+        """Append a boot's requests."""
+        path = self.directory / SAMPLES
+        told = {
+            "boot": number,
+            "discarded": discarded,
+            "warnings": sorted(measured.warnings),
+            "notes": measured.notes,
+            "problem": measured.problem,
+            "seen": asdict(measured.seen),
+            "samples": [asdict(sample) for sample in measured.samples],
+        }
+        with files.writing(path, NotWrittenError):
+            files.append_line(path, json.dumps(told, separators=(",", ":")).encode())
 
 
 def read_run(directory: Path) -> TuneRun | None:
@@ -428,8 +446,6 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 SCHEMA = "specdash.tune/1"
 SETUP, SAMPLES = "setup.json", "samples.jsonl"
-_HEAD_BYTES = 1 << 20
-_DIGITS = 16
 Fingerprint = dict[str, str]
 
 
@@ -439,34 +455,6 @@ class Setup:
 
     options: Mapping[str, Any]
     fingerprint: Fingerprint
-
-
-class TuneRunRecord(RunFiles):
-    """The files of one run, requests included."""
-
-    def write_setup(self, setup: Setup) -> None:
-        """Raises `NotWrittenError`."""
-        path = self.directory / SETUP
-        text = json.dumps({"schema": SCHEMA, "options": dict(setup.options), "fingerprint": setup.fingerprint})
-        with files.writing(path, NotWrittenError):
-            files.replace(path, text.encode())
-
-    def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
-        """Append a boot's requests. Raises `NotWrittenError`."""
-        path = self.directory / SAMPLES
-        told = {
-            "boot": number,
-            "discarded": discarded,
-            "warnings": sorted(measured.warnings),
-            "notes": measured.notes,
-            "problem": measured.problem,
-            "seen": asdict(measured.seen),
-            "samples": [asdict(sample) for sample in measured.samples],
-        }
-        with files.writing(path, NotWrittenError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "ab") as file:  # noqa: PTH123 - the descriptor has the mode
-                file.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 
 
 def read_setup(directory: Path) -> Setup:
@@ -483,21 +471,17 @@ def read_setup(directory: Path) -> Setup:
         raise InputError(f"{path} is damaged; begin anew") from None
 
 
+def kept_samples(directory: Path) -> list[dict[str, Any]]:
+    """What was kept of each boot, discarded ones too; lines that are none are passed over."""
+    lines = _read(directory / SAMPLES).splitlines()
+    return [told for line in lines if (told := _object(line)) is not None]
+
+
 def known_warnings(directory: Path, boots: Iterable[int]) -> frozenset[str] | None:
     """Classes of warnings of these boots; None where none of them was kept."""
-    wanted, found = set(boots), None
-    try:
-        lines = (directory / SAMPLES).read_bytes().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(told, dict) and told.get("boot") in wanted and not told.get("discarded"):
-            found = (found or frozenset()) | {str(entry) for entry in told.get("warnings", ())}
-    return found
+    wanted = set(boots)
+    found = [told for told in kept_samples(directory) if told.get("boot") in wanted and not told.get("discarded")]
+    return frozenset(str(name) for told in found for name in told.get("warnings", ())) if found else None
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -513,41 +497,3 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         else:
             lines.append(f"{name}: {old or 'none'} then, {new or 'none'} now")
     return lines
-
-
-def fingerprint(
-    values: Mapping[str, str],
-    *,
-    engine: str,
-    gpus: Sequence[str],
-    prompts: Sequence[WorkloadPrompt],
-    files: Mapping[str, str | None],
-    more: Mapping[str, object],
-) -> Fingerprint:
-    """What results depend on: every setting (as digests), model files, engine, GPUs with their power limits, prompts,
-    and `more`."""
-    found = {f"setting {key}": _digest(value.encode()) for key, value in values.items()}
-    found |= {name: file_words(path) for name, path in files.items() if path is not None}
-    found |= {"engine": engine, "GPUs": "; ".join(gpus), "prompts": prompts_digest(prompts)}
-    found |= {"cores": str(os.cpu_count() or 0)}
-    return {**found, **{name: str(value) for name, value in more.items()}}
-
-
-def prompts_digest(prompts: Iterable[WorkloadPrompt]) -> str:
-    """Of everything that is asked."""
-    text = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True, default=str)
-    return _digest(text.encode())
-
-
-def file_words(path: str) -> str:
-    """A large file by its name, size and beginning: hashing all of it would take longer than loading it."""
-    file = Path(path).expanduser()
-    try:
-        with file.open("rb") as opened:
-            return f"{file.name}, {file.stat().st_size} bytes, {_digest(opened.read(_HEAD_BYTES))}"
-    except OSError:
-        return f"{file.name}, unreadable"
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:_DIGITS]
