@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.tuner_lab.beliefs import beliefs, from_results
 from benchmarks.tuner_lab.harness import Figure
 from specdash.tune.model.heuristic import Knobs
 from specdash.tune.model.heuristic import tune as formula
@@ -248,7 +249,7 @@ def replayed(sweep: Sweep, restarts: int) -> tuple[Floats, list[BootResult]]:
 
 def curve_errors(sweep: Sweep, results: Sequence[BootResult]) -> dict[int, float]:
     """Of the speeds that the tuner predicts of ungated drafts after these boots, by draft length: shares."""
-    told = {belief.point: belief.speed for belief in SpecTuner.replay(sweep.task, results).beliefs()}
+    told = {belief.point: belief.speed for belief in beliefs(from_results(sweep.task, results))}
     return {
         point.n_max: float(told[point] * sweep.mean_cost[place] - 1)
         for place, point in enumerate(sweep.points)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.tuner_lab.beliefs import from_results, on_another_mix
 from benchmarks.tuner_lab.harness import Figure
 from benchmarks.tuner_lab.step_line import step_line
 from benchmarks.tuner_real_cells import SYNTHETIC, on
@@ -22,7 +23,6 @@ from benchmarks.tuner_real_judge import (
 )
 from benchmarks.tuner_real_tables import Row, cells_table, percent, short_table, table
 from specdash.tune.model.problem import Point, WorkloadShares
-from specdash.tune.model.tuner import SpecTuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -143,9 +143,10 @@ def _rescored(name: str, sweep: Sweep, runs: Sequence[TunedRun]) -> list[Row]:
             if not some:
                 continue
             again = [
-                SpecTuner.replay(on(sweep.task, restarts=restarts), tuned_run.results)
-                .rescore(WorkloadShares(tuple(shares.items())))
-                .chosen
+                on_another_mix(
+                    from_results(on(sweep.task, restarts=restarts), tuned_run.results),
+                    WorkloadShares(tuple(shares.items())),
+                ).chosen
                 for tuned_run in some
             ]
             before = [tuned_run.outcome.chosen for tuned_run in some if tuned_run.outcome is not None]

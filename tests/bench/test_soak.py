@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from specdash.bench.load.messages import TurnSeen
+from specdash.bench.load.messages import TurnSeen, call_fault, visible_fault
 from specdash.bench.soak import (
+    LEAST_LOOKS,
+    TOOLS,
+    GrowthTrend,
+    GrowthVerdict,
     ProcessLook,
     SoakReport,
     SoakWatch,
     WatchedProcess,
     body,
+    growth_of,
     judged,
     kind,
     markdown,
@@ -38,6 +47,7 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
 
 GOOD = (("read_file", {"path": "a"}),)
 
@@ -283,3 +293,144 @@ def test_the_demo_soaks_the_real_engine() -> None:
     assert done.returncode == ExitCode.OK, seen
     assert seen["turns"] == 10
     assert seen["stop_reasons"]["tool_use"] >= 5
+
+
+# Whether memory grows: leaks are found, and what wanders, fills or jumps is not called one.
+
+
+MIB = 2.0**20
+EVERY_S = 5.0
+HOUR = 720
+"""Looks in an hour."""
+
+
+def looks(kind: str, seed: int, *, leak: float = 0.0, count: int = HOUR) -> list[tuple[float, float]]:
+    """A process of 200 MiB; `leak` is bytes an hour."""
+    random, state, jump = Random(seed), 0.0, Random(seed).randrange(count)
+    found = []
+    for number in range(count):
+        at = number * EVERY_S
+        if kind == "noise":
+            state = random.gauss(0, MIB)
+        elif kind == "wander":
+            state = 0.99 * state + random.gauss(0, 0.5 * MIB)
+        elif kind == "walk":
+            state += random.gauss(0, 0.3 * MIB)
+        elif kind == "jump":
+            state = 8 * MIB * (number > jump)
+        elif kind == "fill":
+            state = 20 * MIB * (1 - math.exp(-number / (0.08 * count)))
+        found.append((at, 200 * MIB + state + leak * at / 3600))
+    return found
+
+
+def told(points: list[tuple[float, float]]) -> GrowthTrend:
+    found = growth_of(points, matters=MIB, share=0.005)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["still", "noise"])
+def test_a_leak_is_found_with_its_slope(kind: str) -> None:
+    for seed in range(20):
+        found = told(looks(kind, seed, leak=10 * MIB))
+        assert found.verdict is GrowthVerdict.GROWING
+        assert found.slope is not None
+        assert found.slope / MIB == pytest.approx(10, abs=1)
+        assert told(looks(kind, seed)).verdict is GrowthVerdict.FLAT
+
+
+@pytest.mark.parametrize("kind", ["wander", "walk", "jump", "fill"])
+def test_what_is_no_leak_is_hardly_ever_called_growing(kind: str) -> None:
+    verdicts = [told(looks(kind, seed)).verdict for seed in range(100)]
+    assert verdicts.count(GrowthVerdict.GROWING) <= 5
+    assert verdicts.count(GrowthVerdict.FLAT) <= 30
+
+
+def test_a_leak_that_does_not_matter_is_flat() -> None:
+    assert told(looks("still", 1, leak=0.3 * MIB)).verdict is GrowthVerdict.FLAT
+
+
+def test_steps_that_are_too_small_to_matter_are_flat() -> None:
+    """The memory of a proxy that grows by a page now and then: too alike for an interval, and all within 1 MiB."""
+    found = told(
+        [(at, value + 0.4 * MIB * (number > HOUR / 2)) for number, (at, value) in enumerate(looks("still", 1))]
+    )
+    assert found.verdict is GrowthVerdict.FLAT
+
+
+@pytest.mark.parametrize(("count", "every"), [(LEAST_LOOKS - 1, 60.0), (100, 0.5), (1, 1.0)])
+def test_too_little_is_said_to_be(count: int, every: float) -> None:
+    found = told([(number * every, MIB * number) for number in range(count)])
+    assert (found.verdict, found.slope) == (GrowthVerdict.SHORT, None)
+
+
+def test_nothing_is_nothing() -> None:
+    assert growth_of([], matters=1.0) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e12)), min_size=1, max_size=80))
+def test_whatever_was_seen_there_is_a_verdict(points: list[tuple[float, float]]) -> None:
+    found = growth_of(sorted(points), matters=1.0, share=0.01)
+    assert found is not None
+    assert found.low is None or found.high is None or found.slope is None or found.low <= found.slope <= found.high
+
+
+# What counts as broken tool syntax in visible text, and what makes a call unusable.
+
+
+BROKEN = [
+    '<tool_call>\n{"name": "read_file"',
+    "I will read it.\n<function=read_file>\n<parameter=path>a.py",
+    "<parameter=path>\na.py",
+    '<invoke name="read_file">',
+    "text of the file\n</parameter>",
+    "and so on</parameter>\n</function>",
+    "done </tool_call>",
+    "</think>\nNow the answer",
+    '{"name": "read_file", "arguments": {"path": "a"}}',
+    "[TOOL_CALLS] read_file",
+]
+SOUND = [
+    "",
+    "The file is empty.",
+    "Use the `<tool_call>` tag, and close it with `</tool_call>`.",
+    "The tags <tool_call> and </tool_call> stand around a call.",
+    "```xml\n<tool_call>\n</tool_call>\n```",
+    "~~~\n</parameter>\n~~~\nThat is all.",
+    "```\n</parameter>",
+    "if a < b and c > d: pass",
+    '{"name": "Ada", "age": 36}',
+    '{"name": "read_file"}',
+    "The HTML has a <parameter> element inside.",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_broken_tool_syntax_is_seen(text: str) -> None:
+    assert visible_fault(text, TOOLS) is not None
+
+
+@pytest.mark.parametrize("text", SOUND)
+def test_prose_and_code_about_tags_is_no_fault(text: str) -> None:
+    assert visible_fault(text, TOOLS) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("read_file", {"path": "a"}, None),
+        ("read_file", {"path": "a", "limit": 3}, None),
+        ("read_file", {"path": "a", "more": [1]}, None),
+        ("read_file", {"path": "has </parameter> in it"}, None),
+        ("read_file", {}, "path is missing"),
+        ("read_file", {"path": 5}, "path is of the wrong type"),
+        ("read_file", {"path": "a", "limit": "3"}, "limit is of the wrong type"),
+        ("read_file", {"path": "a", "limit": True}, "limit is of the wrong type"),
+        ("read_file", None, "no object"),
+        ("nope", {}, "unknown tool"),
+    ],
+)
+def test_a_call_is_judged_by_its_schema(name: str, arguments: Any, said: str | None) -> None:
+    fault = call_fault(name, arguments, TOOLS)
+    assert fault is None if said is None else fault is not None and said in fault

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks.tuner_lab.beliefs import beliefs, from_results, on_another_mix
 from benchmarks.tuner_lab.grid import Noise
 from benchmarks.tuner_lab.recorded_sweeps import grounds
 from benchmarks.tuner_lab.simulator import Environment
@@ -51,7 +52,6 @@ def test_the_chosen_point_was_booted(driven: SpecTuner) -> None:
 def test_every_boot_has_a_reason(environment: Environment) -> None:
     tuner, reasons = SpecTuner(environment.task(5)), []
     while (asked := tuner.ask()) is not None:
-        assert tuner.explain() == asked.why
         reasons.append(asked.why)
         tuner.tell(environment.boot(asked.point, len(tuner.results)))
     assert all(reasons)
@@ -65,30 +65,25 @@ def test_asking_twice_asks_the_same(environment: Environment) -> None:
 
 def test_the_results_are_all_the_state_there_is(driven: SpecTuner, environment: Environment) -> None:
     half = driven.results[:5]
-    resumed = SpecTuner.replay(environment.task(8), half)
+    resumed = from_results(environment.task(8), half)
     assert resumed.results == half
     assert resumed.remaining() == 3
     assert drive(resumed, environment).outcome() == driven.outcome()
 
 
 def test_another_mix_is_judged_without_a_restart(driven: SpecTuner, environment: Environment) -> None:
-    prose = driven.rescore(WorkloadShares((("prose", 1.0),)))
+    prose = on_another_mix(driven, WorkloadShares((("prose", 1.0),)))
     assert prose.restarts == len(driven.results)
-    speeds = {belief.point: belief.speed for belief in driven.beliefs(WorkloadShares((("prose", 1.0),)))}
+    speeds = {belief.point: belief.speed for belief in beliefs(driven, WorkloadShares((("prose", 1.0),)))}
     booted = {result.point for result in driven.results}
     assert speeds[prose.chosen] >= 0.97 * max(speeds[point] for point in booted)
 
 
-def test_a_mix_of_unmeasured_classes_is_refused(driven: SpecTuner) -> None:
-    with pytest.raises(UsageError, match="poetry"):
-        driven.rescore(WorkloadShares((("poetry", 1.0),)))
-
-
 def test_what_it_believes_of_a_point_holds_its_true_speed(driven: SpecTuner, environment: Environment) -> None:
-    beliefs = driven.beliefs()
-    assert len(beliefs) == len(environment.task(8).points)
-    assert all(belief.speed > 0 and belief.sd >= 0 for belief in beliefs)
-    best = beliefs[0]
+    found = beliefs(driven)
+    assert len(found) == len(environment.task(8).points)
+    assert all(belief.speed > 0 and belief.sd >= 0 for belief in found)
+    best = found[0]
     assert best.speed == pytest.approx(environment.true_speed(best.point), rel=0.15)
 
 
@@ -189,7 +184,7 @@ def test_a_crash_rules_out_the_point_alone(environment: Environment) -> None:
             if first_deep
             else environment.boot(asked.point, len(tuner.results))
         )
-    assert [belief.failure for belief in tuner.beliefs() if belief.failure] == [crashed]
+    assert [result.failure for result in tuner._failed.values()] == [crashed]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ Pure and deterministic: whoever drives it boots, measures and restores. Its stat
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,19 +119,6 @@ class Settings:
     """Stop exploring before the budget when no boot is expected to gain more than this share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """What is believed of a point, from all boots together."""
-
-    point: Point
-    speed: float
-    """Tokens per second on the task's workload."""
-    sd: float
-    """Standard deviation of the speed's logarithm."""
-    boots: int
-    failure: str = ""
-
-
 class SpecTuner:
     """Implements `problem.Tuner`. Raises `UsageError` for a task whose start is not among its points."""
 
@@ -142,8 +129,8 @@ class SpecTuner:
         # Nothing is drawn: the seed only orders points that are worth the same.
         self._order = np.random.default_rng(seed).permutation(len(task.points)) * 1e-12
         kinds = tuple(dict.fromkeys(kind for kind, _ in task.workload.shares))
-        self._weights = _weights(kinds, task.workload)
-        self._field = Field.of(task.points, kinds, self.settings.doubts)
+        self._weights = weights_of(kinds, task.workload)
+        self.field = Field.of(task.points, kinds, self.settings.doubts)
         self._start = task.points.index(task.start)
         self._results: list[BootResult] = []
         self._tallies: list[BootTally] = []
@@ -153,17 +140,6 @@ class SpecTuner:
         self._parameters: Parameters | None = None
         self._fitted = 0
         self._probes = self._plan()
-
-    @classmethod
-    def replay(
-        cls, task: Task, results: Iterable[BootResult], seed: int = 0, settings: Settings | None = None
-    ) -> SpecTuner:
-        """The tuner that was told these results in this order."""
-        tuner = cls(task, seed, settings)
-        for result in results:
-            tuner.ask()
-            tuner.tell(result)
-        return tuner
 
     @property
     def results(self) -> tuple[BootResult, ...]:
@@ -178,14 +154,14 @@ class SpecTuner:
 
     def tell(self, result: BootResult) -> None:
         """What a boot measured. Raises `UsageError` for a point that is not the task's."""
-        if result.point not in self._field.points:
+        if result.point not in self.field.points:
             raise UsageError(f"result of {result.point.name}: no point of this task")
         self._asked = None
         self._results.append(result)
-        place = self._field.points.index(result.point)
+        place = self.field.points.index(result.point)
         if result.failure:
             self._rule_out(place, result)
-        tally = BootTally(result, self._field.kinds)
+        tally = BootTally(result, self.field.kinds)
         if tally.prompt:
             self._tallies.append(tally)
             self._surface = None
@@ -193,17 +169,17 @@ class SpecTuner:
     def outcome(self) -> TuneOutcome:
         """The verdict so far."""
         start, boots = self.task.start, len(self._results)
-        surface = self._seen()
+        surface = self.surface()
         if surface is None or self._start not in surface.booted:
             return TuneOutcome(start, False, restarts=boots, why=_why_unmeasured(self._results))
         verdict, least = self._verdict(surface, self._posterior(surface)), self.task.least_gain
         noise = surface.timing.noise
-        is_more = noise >= max(self._field.doubts.boots)
+        is_more = noise >= max(self.field.doubts.boots)
         said = noise_words(noise, is_more=is_more)
         if verdict is None:
             why = _why_none_better(sum(place not in self._failed for place in surface.booted.tolist()), said)
             return TuneOutcome(start, False, restarts=boots, why=why, noise=noise, noise_is_more=is_more)
-        best, confirmed = self._field.points[verdict.place], verdict.against >= self.settings.fresh
+        best, confirmed = self.field.points[verdict.place], verdict.against >= self.settings.fresh
         ok = verdict.promoted(least) and (confirmed or self.remaining() > 0)
         why = _verdict_words(best, verdict, least, said, confirmed=confirmed)
         chosen = best if ok else start
@@ -211,62 +187,27 @@ class SpecTuner:
             chosen, ok, verdict.gain, verdict.low, verdict.high, boots, why, noise, confirmed, noise_is_more=is_more
         )
 
-    def explain(self) -> str:
-        """Why the boot asked for last, in a sentence."""
-        asked = self.ask()
-        return asked.why if asked is not None else self.outcome().why
-
     def remaining(self) -> int:
         """Restarts that it will ask for at most."""
         return max(self.task.budget.restarts - len(self._results), 0)
-
-    def beliefs(self, workload: WorkloadShares | None = None) -> tuple[Belief, ...]:
-        """Every point's predicted speed, the best first; empty before anything was measured."""
-        surface = self._seen()
-        if surface is None:
-            return ()
-        posterior = surface.posterior(_weights(self._field.kinds, workload or self.task.workload))
-        counts = np.bincount(surface.boots, minlength=len(self._field.points))
-        return tuple(
-            Belief(
-                self._field.points[place],
-                float(np.exp(-posterior.mean[place])),
-                float(posterior.sd[place]),
-                int(counts[place]),
-                self._failed[place].failure if place in self._failed else "",
-            )
-            for place in np.argsort(posterior.mean, kind="stable").tolist()
-        )
-
-    def rescore(self, workload: WorkloadShares) -> TuneOutcome:
-        """The verdict for another mix of the same classes, from the same boots: nothing is restarted."""
-        other = SpecTuner(replace_workload(self.task, workload, self._field.kinds), settings=self.settings)
-        for result in self._results:
-            other.tell(result)
-        return other.outcome()
-
-    def step_seconds(self) -> dict[str, float]:
-        """What the model holds a step to cost, by part, in seconds; empty before anything was measured."""
-        surface = self._seen()
-        return {} if surface is None else dict(zip(STEP_PARTS, surface.timing.costs.tolist(), strict=True))
 
     def _rule_out(self, place: int, failed: BootResult) -> None:
         """The point, and where memory ran out those that need as much; what did boot before needs no guess."""
         self._failed.setdefault(place, failed)
         if not failed.out_of_memory:
             return
-        booted = {self._field.points.index(result.point) for result in self._results if not result.failure}
-        for other in outgrown(self._field.points, place):
+        booted = {self.field.points.index(result.point) for result in self._results if not result.failure}
+        for other in outgrown(self.field.points, place):
             if other not in booted:
                 self._failed.setdefault(other, failed)
 
     def _next(self) -> NextBoot | None:
-        left, points = self.task.budget.restarts - len(self._results), self._field.points
+        left, points = self.task.budget.restarts - len(self._results), self.field.points
         measured = [points.index(result.point) for result in self._results]
         for place, why in self._probes:
             if place not in measured and place not in self._failed:
                 return NextBoot(points[place], Stage.CALIBRATE, why)
-        surface = self._seen()
+        surface = self.surface()
         if surface is None or self._start in self._failed:
             return None
         posterior = self._posterior(surface)
@@ -284,7 +225,7 @@ class SpecTuner:
 
     def _explored(self, surface: Surface, posterior: Posterior, left: int) -> NextBoot | None:
         """The boot that is worth the most, of so many that are left to explore; None where none is worth anything."""
-        points = self._field.points
+        points = self.field.points
         candidates = self._candidates(posterior)
         booted = np.zeros(len(points), dtype=bool)
         booted[surface.booted] = True
@@ -304,7 +245,7 @@ class SpecTuner:
 
     def _plain_engine(self, surface: Surface) -> NextBoot | None:
         """No run ends with boots to spare before the engine without drafts was measured: it is what nobody doubts."""
-        for place, point in enumerate(self._field.points):
+        for place, point in enumerate(self.field.points):
             if not point.types and place not in self._failed and place not in surface.booted:
                 return NextBoot(point, Stage.EXPLORE, _WHY_OFF)
         return None
@@ -318,19 +259,19 @@ class SpecTuner:
         lacking += [] if plain else [verdict.place] * (self.settings.confirmed - verdict.boots)
         if not lacking or left > len(lacking):
             return None
-        why = _why_confirmed(self._field.points[verdict.place], verdict, fresh=lacking[0] == self._start)
-        return NextBoot(self._field.points[lacking[0]], Stage.CONFIRM, why)
+        why = _why_confirmed(self.field.points[verdict.place], verdict, fresh=lacking[0] == self._start)
+        return NextBoot(self.field.points[lacking[0]], Stage.CONFIRM, why)
 
     def _raced(self, verdict: RaceVerdict | None) -> NextBoot | None:
         """The best point against the start, whichever has fewer boots, where it is not yet sure."""
         if verdict is None or verdict.hope < self.task.least_gain or verdict.low > 0 or not verdict.winnable:
             return None
         place = verdict.place if verdict.boots <= verdict.against else self._start
-        return NextBoot(self._field.points[place], Stage.RACE, _why_raced(self._field.points[verdict.place], verdict))
+        return NextBoot(self.field.points[place], Stage.RACE, _why_raced(self.field.points[verdict.place], verdict))
 
     def _candidates(self, posterior: Posterior) -> Ints:
         """Points that may still be booted: those that failed, and those that the physics rules out, are not."""
-        alive = np.array([place for place in range(len(self._field.points)) if place not in self._failed])
+        alive = np.array([place for place in range(len(self.field.points)) if place not in self._failed])
         sd = posterior.sd
         best = alive[np.argmin(posterior.mean[alive] + sd[alive])]
         limit = posterior.mean[best] + self.settings.hopeless * sd[best]
@@ -350,17 +291,18 @@ class SpecTuner:
     def _posterior(self, surface: Surface) -> Posterior:
         return surface.posterior(self._weights)
 
-    def _seen(self) -> Surface | None:
+    def surface(self) -> Surface | None:
+        """What all boots together say; None before anything was measured."""
         if self._surface is None and self._tallies:
             points = {tally.point for tally in self._tallies}
             again = len(points) == self._fitted
-            self._surface = survey(self._field, self._tallies, self._parameters, same_text=again)
+            self._surface = survey(self.field, self._tallies, self._parameters, same_text=again)
             self._parameters, self._fitted = self._surface.parameters, len(points)
         return self._surface
 
     def _plan(self) -> list[tuple[int, str]]:
         """The boots that tell the most, whatever they show."""
-        design, settings = self._field.design, self.settings
+        design, settings = self.field.design, self.settings
         depth, copy = np.log1p(design.depth), np.log1p(design.copy)
         plan = [(self._start, _WHY_START)]
         if design.depth.any():
@@ -373,24 +315,14 @@ class SpecTuner:
         return list({place: (place, why) for place, why in reversed(plan)}.values())[::-1]
 
 
-def replace_workload(task: Task, workload: WorkloadShares, kinds: tuple[str, ...]) -> Task:
-    """The same task on another mix; classes that it does not name have no share."""
-    shares = dict(workload.shares)
-    unknown = set(shares) - set(kinds)
-    if unknown:
-        raise UsageError(f"classes {', '.join(sorted(unknown))}: no prompts of them were measured")
-    return replace(task, workload=WorkloadShares(tuple((kind, shares.get(kind, 0.0)) for kind in kinds)))
-
-
-def _weights(kinds: tuple[str, ...], workload: WorkloadShares) -> Floats:
+def weights_of(kinds: tuple[str, ...], workload: WorkloadShares) -> Floats:
+    """The classes' shares of the tokens."""
     shares = dict(workload.shares)
     return np.array([shares.get(kind, 0.0) for kind in kinds])
 
 
 # What the tuner says of its steps and its verdict, in sentences for people.
 
-STEP_PARTS = ("step", "verified token", "beyond the cliff", "the cliff", "drafted token", "draft", "rejection")
-"""The parts of `timing`, as people read them."""
 _WHY_START = "the configuration in force, which everything is compared with"
 _WHY_DEEP = "a deep draft without a gate tells how many tokens are right at every position, and what each costs"
 _WHY_GATED = "a gated draft beside n-grams tells what the gate keeps and how much of the text is copied"

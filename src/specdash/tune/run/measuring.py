@@ -467,13 +467,13 @@ class QuietMoments:
     def wait(self, say: Callable[[str], None], seconds: float | None = None) -> None:
         """Until nobody asked anything for so long. Raises KeyboardInterrupt when a stop is asked for."""
         wanted = self.quiet_s if seconds is None else seconds
-        since = time.monotonic()
+        since: float | None = None
         said = ""
         while True:
             load = self.now()
-            if not load.idle:
-                since = time.monotonic()
-            elif time.monotonic() - since >= wanted:
+            # Between two looks nobody looked: what counts begins with the first one that saw nobody.
+            since = None if not load.idle else since if since is not None else time.monotonic()
+            if since is not None and time.monotonic() - since >= wanted:
                 return
             words = _words(load)
             if words != said:
