@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 UNREAD_S = 2.5
 """So seldom a panel is drawn of which all is replaced in less."""
-MOST_CELLS = 10_000
-"""More than a row of any terminal has."""
 
 
 class LinesWidget(Widget):
@@ -63,16 +62,14 @@ class LinesWidget(Widget):
     def set_lines(self, lines: list[Line]) -> None:
         """Draw these lines from now on."""
         old, self._lines = self._lines, lines
-        width = self.size.width
-        changed: list[Region] = []
-        for y in range(max(len(old), len(lines))):
-            before, after = old[y] if y < len(old) else BLANK, lines[y] if y < len(lines) else BLANK
-            if before != after:
-                self._strips.pop(y, None)
-                if y < self.size.height and (region := Region(0, y, width, 1).intersection(_changed(before, after, y))):
-                    changed.append(region)
-        if changed:
-            self.refresh(*changed)
+        width, height = self.size
+        pairs = enumerate(zip_longest(old, lines, fillvalue=BLANK))
+        rows = [y for y, (before, after) in pairs if before is not after and before != after]
+        for y in rows:
+            self._strips.pop(y, None)
+        # Which of their cells differ `TerminalPicture` sees.
+        if seen := [Region(0, y, width, 1) for y in rows if y < height]:
+            self.refresh(*seen)
 
     def repaint(self, palette: Palette) -> None:
         """Draw everything again in these colours."""
@@ -88,14 +85,14 @@ class LinesWidget(Widget):
     def redraw(self) -> None:
         """Build the lines anew for the present size."""
 
+    @property
+    def size(self) -> Size:
+        """All of it is content; Textual reckons it from the styles each time."""
+        return self.outer_size
+
     def render_lines(self, crop: Region) -> list[Strip]:
         """The painted rows of `crop`. What Textual does besides, to borders, padding and tints, none of these has."""
         strips = [self.render_line(y) for y in crop.line_range]
-        filters = self.get_line_filters()
-        if filters:
-            background = self.background_colors[1]
-            for line_filter in filters:
-                strips = [strip.apply_filter(line_filter, background) for strip in strips]
         left, right = crop.column_span
         return strips if (left, right) == (0, self.size.width) else [strip.crop(left, right) for strip in strips]
 
@@ -105,21 +102,10 @@ class LinesWidget(Widget):
         if strip is None:
             line = self._lines[y] if y < len(self._lines) else BLANK
             strip = to_strip(line, self.size.width, self.palette, ascii_only=self.glyphs.ascii_only)
+            for line_filter in self.get_line_filters():
+                strip = strip.apply_filter(line_filter, self.background_colors[1])
             self._strips[y] = strip
         return strip
-
-
-def _changed(before: Line, after: Line, y: int) -> Region:
-    """The cells of a row that differ, from the first span that does to the last."""
-    same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), None)
-    head = min(len(before), len(after)) if same is None else same
-    left, width = line_width(after[:head]), line_width(after)
-    if width != line_width(before):
-        return Region(left, y, MOST_CELLS, 1)
-    tail = 0
-    while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
-        tail += 1
-    return Region(left, y, width - left - line_width(after[len(after) - tail :]), 1)
 
 
 class Movable(Protocol):
