@@ -1,47 +1,42 @@
 """Bytes of a llama-server log in, facts out.
 
-Built for storms: a log may hold a million warnings, so the work per line is a look-up. A block of lines is reduced to
-shapes (see `log_grammar.forms`) in one pass, and every shape is looked up among those already known. Only lines that
-carry numbers are looked at one by one, each with the regex of its shape. Warnings are counted per block. What is
-remembered is bounded.
+Built for storms: a log may hold a million warnings, so the work per line is a look-up. Lines that differ in their
+digits alone mean the same: a block of lines is reduced to its *frames*, with 0 for every digit, in one pass, and every
+frame is looked up among those already known. One that is new is read by its shape (see `log_grammar.forms`) and by the
+regex of that. The numbers of all lines of a block that mean the same are taken at once. Warnings are counted per block.
+What is remembered is bounded.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from itertools import compress
 from math import inf
 from operator import not_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from specdash.core.log_facts import (
     DETAIL,
     TOLD,
     UNTOUCHED,
+    AcceptancePerPosition,
+    DecodeTiming,
     LogBatch,
     LogFact,
+    PromptTiming,
+    RequestAcceptance,
     ServerEvent,
     TaskLaunched,
     TaskReleased,
+    TotalTiming,
     Touched,
     VerificationSteps,
     WarningTally,
 )
-from specdash.llama.log_grammar import DROPPED, WARNING_CLASSES, Context, PrintedStep
-from specdash.llama.log_reading import (
-    ANSI,
-    CONTINUATION,
-    MALFORMED,
-    Clock,
-    ShapeMeaning,
-    json_message_end,
-    read_shape,
-    seconds_of,
-    whole_microseconds,
-)
+from specdash.llama.log_grammar import WARNING_CLASSES, Context, Made, PrintedStep, TimingHeader, shape_of
+from specdash.llama.log_reading import ANSI, CONTINUATION, MALFORMED, ShapeMeaning, read_shape, seconds_of
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -52,6 +47,8 @@ if TYPE_CHECKING:
 RUN_S: Final = 1.0
 """A run of steps covers at most this long, so that whoever dates it by its end is at most that far off."""
 _MAX_SLOTS = 1024
+_TimingLine = PromptTiming | DecodeTiming | TotalTiming | RequestAcceptance | AcceptancePerPosition
+_UNDER_HEADER = get_args(_TimingLine)
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class StepAdder:
         found: list[LogFact] = []
         run: _Run | None = None
         for fact in facts:
-            if not isinstance(fact, PrintedStep):
+            if not isinstance(fact, tuple):
                 if run is not None:
                     self._end_runs(found)
                     run = None
@@ -126,15 +123,16 @@ class StepAdder:
         return found
 
     def _run_of(self, step: PrintedStep, found: list[LogFact]) -> _Run:
-        key = (step.origin, step.slot)
+        slot, task, _, _, _, at, origin = step
+        key = (origin, slot)
         run = self._runs.get(key)
-        if run is not None and (run.task != step.task or (step.at_s is not None and step.at_s > run.until_s)):
+        if run is not None and (run.task != task or (at is not None and at > run.until_s)):
             self._end_runs(found)
             run = None
         if run is None:
-            run = _Run(step.slot, step.task, step.origin, step.at_s, key in self._restored, self._restored.get(key))
-            if step.at_s is not None:
-                run.until_s = step.at_s + RUN_S
+            run = _Run(slot, task, origin, at, key in self._restored, self._restored.get(key))
+            if at is not None:
+                run.until_s = at + RUN_S
         else:
             del self._runs[key]
         self._runs[key] = run
@@ -222,8 +220,9 @@ MAX_LINE: Final = 64 * 1024
 TAIL_CHARACTERS: Final = 500
 SAMPLE_CHARACTERS: Final = 300
 _BLOCK = 256 * 1024
-_MAX_SHAPES = 4096
-_MAX_SHAPE = 1024
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MAX_FRAMES = 8192
+_MAX_FRAME = 1024
 _MAX_LEARNT = 32
 _MAX_SAMPLES = 5
 _MAX_CONTINUATION = 500
@@ -261,6 +260,8 @@ class LogParser:
 
     def __init__(self, *, tail_lines: int = 200, remember_shapes: bool = True) -> None:
         self._known: dict[bytes, ShapeMeaning] = {}
+        """By the frame of a line, which is the line with 0 for every digit."""
+        self._shapes: dict[bytes, ShapeMeaning] = {}
         self._remember = remember_shapes
         self._learnt: tuple[ForeignPrefix, ...] = ()
         self._held = bytearray()
@@ -348,24 +349,18 @@ class LogParser:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
             lines = block.split(b"\n")
-        shapes = block.translate(None, DROPPED).split(b"\n")
+        frames = block.translate(_DIGITS).split(b"\n")
         while lines:
-            found, lesson = self._readings(shapes)
+            found, lesson = self._readings(lines, frames)
             if found:
                 self._take_in(lines[: len(found)], found)
             if lesson is not None:
                 self._learn(lesson)
-            lines, shapes = lines[len(found) :], shapes[len(found) :]
+            lines, frames = lines[len(found) :], frames[len(found) :]
 
     def _take_in(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
-        for index, reading in enumerate(found):
-            if reading.captures:
-                if self._capture(reading, lines[index], found, index):
-                    continue
-                found[index] = MALFORMED
-                self._sample(lines[index])
-            elif reading.loose:
-                self._continue(index, lines[index], found)
+        if any(reading.captures or reading.loose for reading in set(found)):
+            self._take_facts(lines, found)
         self._previous = found[-1]
         self._lines += len(lines)
         begin = 0
@@ -376,6 +371,46 @@ class LogParser:
         self._tally(lines[begin:] if begin else lines, found[begin:] if begin else found)
         if self._tail.maxlen:
             self._keep_lines(lines, found)
+
+    def _take_facts(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
+        clocks, take = self._clocks, self._facts.append
+        for index, fact in enumerate(self._facts_of(lines, found)):
+            if fact is None:
+                reading = found[index]
+                if reading.captures:
+                    found[index] = MALFORMED
+                    self._sample(lines[index])
+                elif reading.loose:
+                    self._continue(index, lines[index], found)
+                continue
+            if isinstance(fact, tuple):
+                if isinstance(fact, TimingHeader):
+                    self._open_header(fact)
+                    continue
+                at, origin = fact[5], fact[6]
+            else:
+                at, origin = fact.at_s, fact.origin
+                if self._headers:
+                    fact = self._under_header(fact)
+            before = clocks.get(origin)
+            if before is None or at is None or at < before - _BACKWARDS_S or isinstance(fact, ServerEvent):
+                self._watch_clock(found, index, at, origin)
+            else:
+                clocks[origin] = at
+            take(fact)
+
+    def _facts_of(self, lines: list[bytes], found: list[ShapeMeaning]) -> list[Made | None]:
+        """The fact of each line; None for one that has none."""
+        places: defaultdict[ShapeMeaning, list[int]] = defaultdict(list)
+        for index, reading in enumerate(found):
+            if reading.captures:
+                places[reading].append(index)
+        made: list[Made | None] = [None] * len(lines)
+        for reading, indices in places.items():
+            alike = [lines[index] for index in indices]
+            for index, fact in zip(indices, _facts_of_alike(reading, alike), strict=True):
+                made[index] = fact
+        return made
 
     def _keep_lines(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
         details = [reading.is_detail for reading in found]
@@ -388,38 +423,47 @@ class LogParser:
         self._tail.extend(numbered)
         self._told.extend(compress(numbered, map(not_, details)))
 
-    def _readings(self, shapes: list[bytes]) -> tuple[list[ShapeMeaning], ForeignPrefix | None]:
+    def _readings(self, lines: list[bytes], frames: list[bytes]) -> tuple[list[ShapeMeaning], ForeignPrefix | None]:
         """What the lines are, up to the first one that teaches a prefix: it and those behind it are read with that."""
-        found = list(map(self._known.get, shapes))
+        found = list(map(self._known.get, frames))
         if None not in found:
             return found, None  # type: ignore[return-value]
         for index, reading in enumerate(found):
             if reading is None:
-                found[index] = reading = self._look_up(shapes[index])
+                found[index] = reading = self._look_up(lines[index], frames[index])
                 lesson = reading.prefix.learns
                 if lesson is not None and lesson not in self._learnt and len(self._learnt) < _MAX_LEARNT:
                     return found[:index], lesson  # type: ignore[return-value]
         return found, None  # type: ignore[return-value]
 
-    def _look_up(self, shape: bytes) -> ShapeMeaning:
-        reading = self._known.get(shape)
-        if reading is None:
-            reading = read_shape(shape, self._learnt)
-            if self._remember and len(shape) <= _MAX_SHAPE:
-                if len(self._known) >= _MAX_SHAPES:
-                    self._known.clear()
-                self._known[shape] = reading
+    def _look_up(self, line: bytes, frame: bytes) -> ShapeMeaning:
+        reading = self._known.get(frame)
+        if reading is not None:
+            return reading
+        shape = shape_of(frame)
+        if not self._remember or len(frame) > _MAX_FRAME:
+            return read_shape(shape, self._learnt).of_line(line, quickly=False)
+        if len(self._known) >= _MAX_FRAMES:
+            self._forget_frames()
+        meaning = self._shapes.get(shape)
+        if meaning is None:
+            meaning = self._shapes[shape] = read_shape(shape, self._learnt)
+        self._known[frame] = reading = meaning.of_line(line)
         return reading
+
+    def _forget_frames(self) -> None:
+        self._known.clear()
+        self._shapes.clear()
 
     def _learn(self, foreign: ForeignPrefix) -> None:
         """Keep a prefix that this log has not shown before, and forget what was read without it."""
         self._learnt = tuple(sorted((*self._learnt, foreign), key=lambda known: -len(known.shape)))
-        self._known.clear()
+        self._forget_frames()
 
     def _continue(self, index: int, line: bytes, found: list[ShapeMeaning]) -> None:
         """A line that says nothing by itself: part of the message before it, or unknown."""
         reading = found[index]
-        if reading.may_continue:
+        if reading.may_continue and reading is not MALFORMED:
             previous = found[index - 1] if index else self._previous
             if previous is not None and self._continues(previous):
                 found[index] = reading = CONTINUATION
@@ -438,69 +482,31 @@ class LogParser:
         self._continued += 1
         return self._continued <= _MAX_CONTINUATION
 
-    def _capture(self, reading: ShapeMeaning, line: bytes, found: list[ShapeMeaning], index: int) -> bool:
-        """Take the values out of a line; False if they are not what its shape promised."""
-        match = reading.match(line[: json_message_end(line)] if reading.quoted else line)
-        if match is None:
-            return False
-        groups = match.groups()
-        at = origin = slot = task = None
-        # One slice at the end: this runs for every line that has numbers.
-        read = 0
-        if reading.routed:
-            origin, read = int(groups[0]), 1
-        clock = reading.clock
-        if clock is Clock.STAMP:
-            at = (whole_microseconds(groups[read]) + int(groups[read + 1] + groups[read + 2])) / 1e6
-            read += 3
-        elif clock is Clock.JSON:
-            at = int(groups[read]) / 1e6
-            groups = tuple(_unescape(group) if b"\\" in group else group for group in groups)
-            read += 1
-        if reading.in_slot:
-            slot, task = int(groups[read]), int(groups[read + 1])
-            read += 2
-        elif self._headers:
-            slot, task = self._under_header(reading, origin)
-        if reading.make is None:
-            if slot is not None and task is not None:
-                self._open_header(origin, slot, task)
-            return True
-        try:
-            fact = reading.make(slot, task, groups[read:], at, origin)
-        except ValueError:
-            return False
-        before = self._clocks.get(origin)
-        if at is None or before is None or at < before - _BACKWARDS_S or reading.starts:
-            self._watch_clock(reading, at, origin, found, index)
-        else:
-            self._clocks[origin] = at
-        self._facts.append(fact)
-        if reading.ends_header:
-            self._headers.pop(origin, None)
-        return True
-
-    def _open_header(self, origin: int | None, slot: int, task: int) -> None:
+    def _open_header(self, header: TimingHeader) -> None:
         if len(self._headers) >= _MAX_ORIGINS:
             self._headers.clear()
             self._headers_used.clear()
-        self._headers[origin] = (slot, task)
-        self._headers_used.discard(origin)
+        self._headers[header.origin] = (header.slot, header.task)
+        self._headers_used.discard(header.origin)
 
-    def _under_header(self, reading: ShapeMeaning, origin: int | None) -> tuple[int | None, int | None]:
-        """Slot and task of the timing block that the line belongs to; a block has one line on prefill, its first."""
-        if reading.line_class.id == "prompt_timing" and origin in self._headers:
-            if origin in self._headers_used:
-                del self._headers[origin]
-            self._headers_used.add(origin)
-        return self._headers.get(origin, (None, None))
+    def _under_header(self, fact: LogFact) -> LogFact:
+        """The fact with slot and task of the timing block it belongs to; a block has one line on prefill, its first."""
+        if isinstance(fact, _UNDER_HEADER) and fact.slot is None:
+            if isinstance(fact, PromptTiming) and fact.origin in self._headers:
+                if fact.origin in self._headers_used:
+                    del self._headers[fact.origin]
+                self._headers_used.add(fact.origin)
+            slot, task = self._headers.get(fact.origin, (None, None))
+            fact = replace(fact, slot=slot, task=task)
+        elif isinstance(fact, (TaskLaunched, TaskReleased)):
+            # From here on, a header is about another request.
+            self._headers.pop(fact.origin, None)
+        return fact
 
-    def _watch_clock(
-        self, reading: ShapeMeaning, at: float | None, origin: int | None, found: list[ShapeMeaning], index: int
-    ) -> None:
+    def _watch_clock(self, found: list[ShapeMeaning], index: int, at: float | None, origin: int | None) -> None:
         """Notice that a new server writes from here on, and forget what the old one was doing."""
         before = self._clocks.get(origin)
-        if reading.starts:
+        if found[index].starts:
             begun = self._begun or any(other.begins for other in found[:index])
             restarted = begun if origin is None else before is not None
         else:
@@ -535,7 +541,8 @@ class LogParser:
             if name in NAMING:
                 places: Sequence[int] = range(first, last + 1)
                 if len(places) > count:
-                    places = [index for index in places if found[index].line_class.id == name]
+                    own = {reading for reading in set(found) if reading.line_class.id == name}
+                    places = list(compress(range(len(found)), map(own.__contains__, found)))
                 slots, tasks = touched([lines[index] for index in evenly(places)], all_seen=count <= LOOKED_AT)
             tally = WarningTally(
                 name,
@@ -550,8 +557,11 @@ class LogParser:
             self._tallies[self._life, name] = tally if before is None else before.and_then(tally)
 
 
-def _unescape(group: bytes) -> bytes:
+def _facts_of_alike(reading: ShapeMeaning, lines: list[bytes]) -> Sequence[Made | None]:
+    """The facts of lines that mean the same; None for one whose texts are not what its shape promised."""
     try:
-        return str(json.loads(b'"' + group + b'"')).encode(errors="replace")
+        return reading.facts_of(lines)
     except ValueError:
-        return group
+        if len(lines) == 1:
+            return [None]
+        return [fact for line in lines for fact in _facts_of_alike(reading, [line])]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from copy import copy
 from dataclasses import replace
 from enum import Enum
 from functools import cache, lru_cache
@@ -12,18 +14,21 @@ from specdash.llama.log_grammar import (
     DETAIL_CLASSES,
     LINE_CLASSES,
     SERVER_STARTING,
+    Captured,
     Context,
     Form,
     FoundMessage,
     LineClass,
+    Made,
     classify,
     find_message,
+    integers,
     line_pattern,
 )
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 # What may stand in front of a log line: other programs' prefixes, the router's, the clock and the level.
@@ -94,7 +99,7 @@ def learnt(shape: bytes) -> ForeignPrefix:
 _ROUTER_SHAPE = r"(\[\])?"
 _ROUTER_TEXT = r"\[(\d{1,9})\]\s*"
 _STAMP_SHAPE = r"\.\.\.([DIWE])"
-_STAMP_TEXT = r"(\d{1,9}\.\d{1,9})\.(\d{3})\.(\d{3}) *[DIWE] *"
+_STAMP_TEXT = r"(\d{1,9}\.\d\d\.\d{3}\.\d{3}) *[DIWE] *"
 _JSON_SHAPE = r'\{"type":"log","time":,"level":"([a-z])[a-z]*","msg":"'
 _JSON_TEXT = (
     r'\{\s*"type"\s*:\s*"log"\s*,\s*"time"\s*:\s*(\d{1,18})\s*,\s*"level"\s*:\s*"[a-z]*"\s*,\s*"msg"\s*:\s*"\s*'
@@ -134,7 +139,7 @@ class Prefix:
 
     @property
     def pattern(self) -> str:
-        """The regex of the prefix's text; captures the router's port, then the clock's parts."""
+        """The regex of the prefix's text; captures the router's port, then the clock."""
         clock = {Clock.STAMP: _STAMP_TEXT, Clock.JSON: _JSON_TEXT}.get(self.clock)
         if clock is None:
             clock = (_NAMED_TEXT if self.named else r"[DIWE]\s*") if self.level else ""
@@ -163,10 +168,7 @@ def seconds_of(prefix: Prefix, line: bytes) -> float | None:
     match = _compiled(prefix.pattern).match(line)
     if match is None:
         return None
-    parts = match.groups()[1:] if prefix.routed else match.groups()
-    if prefix.clock is Clock.JSON:
-        return int(parts[0]) / 1e6
-    return (whole_microseconds(parts[0]) + int(parts[1] + parts[2])) / 1e6
+    return read_clocks(prefix.clock, [match[2 if prefix.routed else 1]])[0]
 
 
 _OWN_STAMP = re.compile(rf"(?<![\d.]){_STAMP_TEXT}".encode())
@@ -181,14 +183,16 @@ def own_seconds(text: str) -> float | None:
     match = _OWN_STAMP.search(line)
     if match is None or re.search(rb"\[\d{1,9}\]\s*$", line[: match.start()]) is not None:
         return None
-    return (whole_microseconds(match[1]) + int(match[2] + match[3])) / 1e6
+    return read_clocks(Clock.STAMP, [match[1]])[0]
 
 
-@lru_cache(maxsize=256)
-def whole_microseconds(stamp: bytes) -> int:
-    """The minutes and seconds with which a time stamp begins (`63.17`), in microseconds."""
-    minutes, seconds = stamp.split(b".")
-    return (int(minutes) * 60 + int(seconds)) * 1_000_000
+def read_clocks(clock: Clock, times: Sequence[bytes]) -> list[float]:
+    """What lines print as their times, in seconds."""
+    if clock is Clock.JSON:
+        return [int(time) / 1e6 for time in times]
+    # As one number for each stamp: minutes, then two digits of seconds and six of microseconds.
+    numbers = map(int, b" ".join(times).translate(None, b".").split())
+    return [(number - number // 100_000_000 * 40_000_000) / 1e6 for number in numbers]
 
 
 def json_message_end(line: bytes) -> int:
@@ -292,24 +296,40 @@ _BEFORE_START = _LOG_READING_UNKNOWN | {
     "debug",
 }  # fmt: skip
 """Classes whose lines may come before the line with which a server starts."""
-_ENDS_HEADER = frozenset({"task_launched", "task_released"})
-"""Classes after whose lines a timing header is about another request."""
 _PLAIN = 24
 """Bytes of a message's shape that show its start behind a word that is no prefix by itself."""
 _SLOT_TEXT = r"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *"
 _FUNCTIONS_TEXT = r"(?:[\w()~<>+ -]{1,160}: *){0,3}?"
 
 
+def _unescaped(captured: bytes) -> bytes:
+    if b"\\" not in captured:
+        return captured
+    try:
+        return str(json.loads(b'"' + captured + b'"')).encode(errors="replace")
+    except ValueError:
+        return captured
+
+
 def _no_match(_line: bytes) -> re.Match[bytes] | None:
     return None
 
 
+_BETWEEN_NUMBERS = bytes(byte if chr(byte) in "0123456789.-" else ord(" ") for byte in range(256))
+_NUMBER = re.compile(rb"[\d.-]+")
+
+
 class ShapeMeaning:
-    """What a shape means: its class and form behind which prefix, and the regex that captures its values."""
+    """What a shape means: its class and form behind which prefix, and the regex that captures its values.
+
+    Lines that differ in the digits alone match alike. So what one of them captured tells which of a line's numbers are
+    captured (`fields`, None where texts are, too), and of the others the numbers are all that is looked at.
+    """
 
     __slots__ = (
-        "appended", "begins", "captures", "clock", "ends_header", "form", "in_slot", "is_detail", "line_class", "loose",
-        "make", "match", "prefix", "quoted", "routed", "starts", "unknown",
+        "appended", "begins", "captures", "clock", "fields", "form", "in_slot", "is_detail",
+        "line_class", "loose", "make", "match", "numbers", "prefix", "quoted", "routed", "starts", "unknown",
+        "variants",
     )  # fmt: skip
 
     def __init__(self, line_class: LineClass, form: Form | None, prefix: Prefix, *, appended: bool = False) -> None:
@@ -326,14 +346,60 @@ class ShapeMeaning:
         self.in_slot = form is not None and form.context is Context.AFTER_SLOT
         self.make = form.make if form is not None else None
         self.is_detail = line_class.id in DETAIL_CLASSES
-        self.ends_header = line_class.id in _ENDS_HEADER
-        self.captures = form is not None and (self.make is not None or line_class.id == "timing_header")
+        self.captures = self.make is not None
         self.match = (
             whole_pattern(form.context, form.template, prefix, appended=appended).match
             if form is not None and self.captures
             else _no_match
         )
         self.loose = self.unknown or line_class.id == "blank"
+        self.fields: tuple[int, ...] | None = None
+        self.numbers = 0
+        """How many a line has."""
+        self.variants: dict[tuple[int, tuple[int, ...]], ShapeMeaning] = {}
+
+    def of_line(self, line: bytes, *, quickly: bool = True) -> ShapeMeaning:
+        """What a line of this shape means, and every other one that has its digits in the same places."""
+        if not self.captures:
+            return self
+        match = self._match(line)
+        if match is None:
+            return MALFORMED
+        places = {number.span(): place for place, number in enumerate(_NUMBER.finditer(line))}
+        captured = [match.span(group + 1) for group in range(match.re.groups)]
+        if not quickly or any(span not in places for span in captured):
+            return self
+        fields = tuple(places[span] for span in captured)
+        if (len(places), fields) not in self.variants:
+            self.variants[len(places), fields] = variant = copy(self)
+            variant.numbers, variant.fields = len(places), fields
+        return self.variants[len(places), fields]
+
+    def facts_of(self, lines: Sequence[bytes]) -> list[Made]:
+        """The facts of lines that mean this.
+
+        Raises:
+            ValueError: a line's texts are not what its shape promised.
+        """
+        assert self.make is not None  # noqa: S101 - for the type checker
+        columns = self._columns(lines)
+        nothing: list[None] = [None] * len(lines)
+        origins = integers(columns.pop(0)) if self.routed else nothing
+        times = read_clocks(self.clock, columns.pop(0)) if self.clock is not Clock.NONE else nothing
+        slots, tasks = (integers(columns.pop(0)), integers(columns.pop(0))) if self.in_slot else (nothing, nothing)
+        return list(self.make(Captured(slots, tasks, columns, times, origins)))
+
+    def _columns(self, lines: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """What the lines' groups captured, by group."""
+        if self.fields is not None:
+            numbers = b"\n".join(lines).translate(_BETWEEN_NUMBERS).split()
+            return [numbers[field :: self.numbers] for field in self.fields]
+        rows = [match.groups() for match in map(self._match, lines) if match is not None]
+        columns: list[Sequence[bytes]] = [*zip(*rows, strict=True)]
+        return [[*map(_unescaped, column)] for column in columns] if self.clock is Clock.JSON else columns
+
+    def _match(self, line: bytes) -> re.Match[bytes] | None:
+        return self.match(line[: json_message_end(line)] if self.quoted else line)
 
     @property
     def may_continue(self) -> bool:

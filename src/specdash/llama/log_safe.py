@@ -173,7 +173,7 @@ def _captures(known: ShapeMeaning, line: bytes) -> Sequence[bytes] | None:
     match = whole_pattern(known.form.context, every, known.prefix, appended=known.appended).match(line[:end])
     if match is None:
         return None
-    return match.groups()[known.prefix.routed + {Clock.STAMP: 3, Clock.JSON: 1}.get(known.prefix.clock, 0) :]
+    return match.groups()[known.prefix.routed + (known.prefix.clock is not Clock.NONE) :]
 
 
 def _remade(known: ShapeMeaning, captured: Sequence[bytes]) -> str:

@@ -15,8 +15,9 @@ follows. A field without a name is not captured.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, StrEnum
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from specdash.core.log_facts import LogFact, ServerEvent
@@ -30,25 +31,49 @@ Number = int | None
 """A slot's, a task's, or the port of a router's child."""
 Seconds = float | None
 
+PrintedStep = tuple[int, int, int, int, bool, Seconds, Number]
+"""One verification step as its line prints it: slot, task, accepted, generated, whether a checkpoint was restored after
+it, when, and the origin; `log_parser.StepAdder` adds them up to `VerificationSteps`."""
 
-class PrintedStep(NamedTuple):
-    """One verification step as its line prints it; `log_parser.StepAdder` adds them up to `VerificationSteps`."""
+
+class TimingHeader(NamedTuple):
+    """The line that names slot and task of the timing lines below it (builds until 2026-05)."""
 
     slot: int
     task: int
-    accepted: int
-    generated: int
-    restored: bool
-    """Whether a checkpoint was restored after it."""
     at_s: Seconds
     origin: Number
 
 
-Maker = Callable[[Any, Any, Groups, Seconds, Number], LogFact | PrintedStep]
-"""(slot, task, captured fields, seconds since the server's start, router child's port) to a fact.
+Made = LogFact | PrintedStep | TimingHeader
 
-Slot and task are numbers for a form after the slot prefix; else those of the last timing header, or None without one.
-"""
+
+class Captured(NamedTuple):
+    """What lines of one form captured, column by column; each column has a value for each line."""
+
+    slots: Sequence[Any]
+    """Numbers for a form after the slot prefix, else None."""
+    tasks: Sequence[Any]
+    columns: Sequence[Sequence[bytes]]
+    """A column for each named field of the form."""
+    times: Sequence[Seconds]
+    """Seconds since the server's start."""
+    origins: Sequence[Number]
+    """Ports of a router's children."""
+
+
+Maker = Callable[[Captured], Iterable[Made]]
+"""What lines of one form captured to their facts. Raises ValueError for texts that are not what the form promises."""
+
+
+def each(make: Callable[[Any, Any, Groups, Seconds, Number], Made]) -> Maker:
+    """Makes the facts line by line, of (slot, task, captured fields, seconds, port)."""
+
+    def made(lines: Captured) -> Iterable[Made]:
+        rows = zip(*lines.columns, strict=True) if lines.columns else repeat(())
+        return map(make, lines.slots, lines.tasks, rows, lines.times, lines.origins)
+
+    return made
 
 
 class Context(Enum):
@@ -223,19 +248,29 @@ def rates(captured: bytes) -> tuple[float, ...]:
     return tuple(float(part) for part in captured.split(b",")) if captured.strip() else ()
 
 
+def integers(column: Sequence[bytes]) -> list[int]:
+    """Numbers of which many are the same."""
+    known = {number: int(number) for number in set(column)}
+    return list(map(known.__getitem__, column))
+
+
 def slot_fact(kind: Callable[..., LogFact], *values: Callable[[bytes], Any], then: tuple[Any, ...] = ()) -> Maker:
-    """Makes a fact of this `kind` of slot, task, the captured `values` in order, and the constants that come `then`."""
+    """Makes facts of this `kind` of slot, task, the captured `values` in order, and the constants that come `then`."""
 
-    def make(slot: Number, task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
-        read = [value(captured) for value, captured in zip(values, g, strict=False)]
-        return kind(slot, task, *read, *then, at, origin)
+    def made(lines: Captured) -> Iterable[LogFact]:
+        read = (
+            integers(column) if value is int else map(value, column)
+            for value, column in zip(values, lines.columns, strict=False)
+        )
+        return map(kind, lines.slots, lines.tasks, *read, *map(repeat, then), lines.times, lines.origins)
 
-    return make
+    return made
 
 
 def event(name: str, *fields: str) -> Maker:
     """Makes a `ServerEvent` called `name`, whose `fields` are the captured texts in order."""
 
+    @each
     def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
         values = tuple((field, text(value)) for field, value in zip(fields, g, strict=True))
         return ServerEvent(name, values, at, origin)
@@ -246,6 +281,7 @@ def event(name: str, *fields: str) -> Maker:
 def pairs(name: str, first: str) -> Maker:
     """Makes a `ServerEvent` called `name` from `value, key=value, …`, where the first value belongs to `first`."""
 
+    @each
     def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
         parts = (part.partition("=") for part in f"{first}={text(g[0])}".split(", "))
         return ServerEvent(name, tuple((key.strip(), value.strip()) for key, sign, value in parts if sign), at, origin)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from typing import TYPE_CHECKING
+
 from specdash.core.log_facts import (
     AcceptancePerPosition,
     CheckpointEvent,
@@ -24,22 +27,36 @@ from specdash.llama.log_grammar.forms import (
     ERROR,
     NOTICE,
     WARNING,
+    Captured,
     Context,
     Form,
     Groups,
     LineClass,
+    Made,
     Maker,
     Number,
     PrintedStep,
     Seconds,
+    TimingHeader,
     anywhere,
+    each,
     event,
     in_slot,
+    integers,
     pairs,
     rates,
     slot_fact,
     whole_line,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@each
+def _header(slot: int, task: int, _g: Groups, at: Seconds, origin: Number) -> TimingHeader:
+    return TimingHeader(slot, task, at, origin)
+
 
 _launched = slot_fact(TaskLaunched)
 _prompt_started = slot_fact(PromptStarted, int, int)
@@ -58,10 +75,11 @@ _released_early = slot_fact(TaskReleased, int, lambda truncated: truncated == b"
 
 
 def _selected(how: str) -> Maker:
-    def make(slot: int, _task: int, g: Groups, at: Seconds, origin: Number) -> LogFact:
-        return SlotSelected(slot, how, float(g[0]) if g else None, at, origin)
+    def made(lines: Captured) -> Iterable[LogFact]:
+        similarities = map(float, lines.columns[0]) if lines.columns else repeat(None)
+        return map(SlotSelected, lines.slots, repeat(how), similarities, lines.times, lines.origins)
 
-    return make
+    return made
 
 
 def both(template: str, make: Maker | None = None) -> tuple[Form, ...]:
@@ -81,11 +99,11 @@ _PLACES = (
 def with_place(template: str, make: Maker | None = None, behind: str = "{:rest}") -> tuple[Form, ...]:
     """A form whose slot and task stand behind it; `behind` is what follows them."""
 
-    def placed(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact | PrintedStep:
+    def placed(lines: Captured) -> Iterable[Made]:
         assert make is not None  # noqa: S101 - for the type checker
-        values = [*g]
-        place = [values.pop(where), values.pop(where)]
-        return make(int(place[0]), int(place[1]), values, at, origin)
+        columns = [*lines.columns]
+        slots, tasks = integers(columns.pop(where)), integers(columns.pop(where))
+        return make(lines._replace(slots=slots, tasks=tasks, columns=columns))
 
     where = template.count("{") - template.count("{:")
     return tuple(
@@ -191,15 +209,15 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "decode_progress",
         "decode under way",
         in_slot(
-            "n_gen = {n:d}, tg = {r:f} t/s, tg_3s = {recent:f} t/s",
+            "n_gen = {n:d}, tg = {r:f} t/s, tg_{:d}s = {recent:f} t/s",
             "n_gen = {n:d}, tg = {r:f} t/s",
-            "n_decoded = {n:d}, tg = {r:f} t/s, tg_3s = {recent:f} t/s",
+            "n_decoded = {n:d}, tg = {r:f} t/s, tg_{:d}s = {recent:f} t/s",
             "n_decoded = {n:d}, tg = {r:f} t/s, tg(last {:d}s) = {recent:f} t/s",
             "n_decoded = {n:d}, tg = {r:f} t/s",
             make=_decode,
         ),
     ),
-    LineClass("timing_header", "the header of a timing block (builds until 2026-05)", in_slot("")),
+    LineClass("timing_header", "the header of a timing block (builds until 2026-05)", in_slot("", make=_header)),
     LineClass(
         "prompt_timing",
         "prefill time of a finished request",
@@ -301,27 +319,30 @@ def current_type(printed: str) -> str:
     return _OLD_TYPES.get(name, name)
 
 
+@each
 def _acceptance(slot: Number, task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
     mean = float(g[2]) if len(g) > 2 else None
     per_position = rates(g[3]) if len(g) > 3 else None
     return RequestAcceptance(slot, task, int(g[0]), int(g[1]), mean, per_position, at, origin)
 
 
+@each
 def _per_position(slot: Number, task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
     return AcceptancePerPosition(slot, task, rates(g[0]), at, origin)
 
 
-def _step(slot: int, task: int, g: Groups, at: Seconds, origin: Number) -> PrintedStep:
-    return PrintedStep(slot, task, int(g[0]), int(g[1]), False, at, origin)
+def _step(*, restored: bool) -> Maker:
+    def made(lines: Captured) -> Iterable[PrintedStep]:
+        accepted, generated = map(integers, lines.columns)
+        return zip(lines.slots, lines.tasks, accepted, generated, repeat(restored), lines.times, lines.origins)
 
-
-def _restored_step(slot: int, task: int, g: Groups, at: Seconds, origin: Number) -> PrintedStep:
-    return PrintedStep(slot, task, int(g[0]), int(g[1]), True, at, origin)
+    return made
 
 
 def _statistics(calls: int, *, mean: bool, durations: bool) -> Maker:
     """For a form that has `calls` call counts, and perhaps the mean length with the rates, and the three durations."""
 
+    @each
     def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
         printed = g[0].decode(errors="replace")
         counts = tuple(int(value) for value in g[1 : 1 + calls])
@@ -344,6 +365,7 @@ def _statistics(calls: int, *, mean: bool, durations: bool) -> Maker:
     return make
 
 
+_STEP = "accepted {accepted:d}/{generated:d} draft tokens"
 _ACCEPTED = "({accepted:d} accepted / {generated:d} generated)"
 _THREE_CALLS = "statistics {type:w}: #calls(b,g,a) = {b:d} {g:d} {a:d}, "
 _ONE_CALL = "statistics {type:w}: #calls = {calls:d}, "
@@ -375,8 +397,8 @@ SPECULATION_LINES: tuple[LineClass, ...] = (
         "verification_step",
         "one verification step (LLAMA_TRACE=1)",
         (
-            *in_slot("accepted {accepted:d}/{generated:d} draft tokens", make=_step),
-            *in_slot("accepted {accepted:d}/{generated:d} draft tokens (restore checkpoint)", make=_restored_step),
+            *in_slot(_STEP, make=_step(restored=False)),
+            *in_slot(f"{_STEP} (restore checkpoint)", make=_step(restored=True)),
         ),
     ),
     LineClass(
@@ -464,6 +486,7 @@ SPECULATION_LINES: tuple[LineClass, ...] = (
 def _checkpoint(action: str, *fields: str, kind: str = "context") -> Maker:
     """Makes a `CheckpointEvent`; `fields` names what the form captures, of `n_tokens`, `size_mib`, `size_bytes`."""
 
+    @each
     def make(slot: Number, task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
         values = dict(zip(fields, g, strict=True))
         n_tokens = int(values["n_tokens"]) if "n_tokens" in values else None
@@ -475,6 +498,7 @@ def _checkpoint(action: str, *fields: str, kind: str = "context") -> Maker:
     return make
 
 
+@each
 def _cache_state(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
     return PromptCacheState(int(g[0]), float(g[1]), float(g[2]), int(g[3]), at, origin)
 

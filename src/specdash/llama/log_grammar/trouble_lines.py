@@ -16,30 +16,34 @@ from specdash.llama.log_grammar.forms import (
     Form,
     Groups,
     LineClass,
+    Maker,
     Number,
     Seconds,
     anywhere,
+    each,
     in_slot,
     text,
     whole_line,
 )
 
 
+@each
 def _cancelled(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
     return TaskCancelled(int(g[0]), at, origin)
 
 
+@each
 def _failed(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
     return TaskFailed(int(g[0]), text(g[1]), at, origin)
 
 
+def _failed_with(error: str) -> Maker:
+    return each(lambda _slot, _task, g, at, origin: TaskFailed(int(g[0]), error, at, origin))
+
+
 def _failed_because(reason: str) -> Form:
     """The server's answer to a task with an error that begins with these words (`…` for a number)."""
-
-    def make(_slot: Number, _task: Number, g: Groups, at: Seconds, origin: Number) -> LogFact:
-        return TaskFailed(int(g[0]), reason, at, origin)
-
-    return Form(Context.AFTER_FUNCTIONS, f"task id = {{id:d}}, error: {reason}{{:rest}}", make)
+    return Form(Context.AFTER_FUNCTIONS, f"task id = {{id:d}}, error: {reason}{{:rest}}", _failed_with(reason))
 
 
 REQUEST_TROUBLE: tuple[LineClass, ...] = (
@@ -60,9 +64,7 @@ REQUEST_TROUBLE: tuple[LineClass, ...] = (
             _failed_because("Context size has been exceeded"),
             *anywhere(
                 "task id = {task:d}, error: request ({:d} tokens) exceeds the available context size{:rest}",
-                make=lambda _slot, _task, g, at, origin: TaskFailed(
-                    int(g[0]), "request exceeds the available context size", at, origin
-                ),
+                make=_failed_with("request exceeds the available context size"),
             ),
             _failed_because("the request exceeds the available context size"),
             *anywhere(
