@@ -11,7 +11,7 @@ from specdash.export.snapshot import alert_json, alert_line, trial_json
 from specdash.insight.picture import BackendState
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup import verdict as speedup_verdict
-from specdash.system.data import dataclass
+from specdash.system.data import dataclass, json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -243,19 +243,10 @@ def _limits(limits: Mapping[str, float]) -> str:
 def catalogue_json(rules: Iterable[Rule]) -> list[documents.CatalogueRule]:
     """All rules with everything that is said of them."""
     return [
-        {
-            "rule": spec.id,
-            "family": spec.family,
-            "title": spec.title,
-            "severity": spec.severity,
-            "enabled": spec.enabled,
-            "raise_after_s": spec.raise_after_s,
-            "clear_after_s": spec.clear_after_s,
-            "limits": dict(spec.limits),
-            "needs": list(spec.needs),
-            "counters": list(spec.counters),
-            "explains": list(spec.explains),
-            "runbook": _runbook(spec),
-        }
+        json_of(
+            spec,
+            "rule=id family title severity enabled raise_after_s clear_after_s limits needs counters explains",
+            runbook=_runbook(spec),
+        )
         for spec in (rule.spec for rule in rules)
     ]

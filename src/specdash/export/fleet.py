@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from specdash.export.snapshot import rate_json
 from specdash.insight.fleet import grouped, worst_first
+from specdash.system.data import json_of
 from specdash.system.stats import mean, median
 from specdash.system.text import UNKNOWN, clean, number, percent, rate, table, timestamp, utc_timestamp, window
 
@@ -55,19 +56,15 @@ def groups(rows: Sequence[FleetRow], grouping: FleetGrouping) -> list[tuple[Flee
 
 
 def _group(group: FleetRow, members: Sequence[FleetRow]) -> documents.FleetGroupDocument:
-    return {
-        "key": group.name,
-        "servers": [row.name for row in members],
-        "away": sum(row.is_away for row in members),
-        "state": group.state,
-        "acceptance": group.acceptance.value,
-        "decode_tokens_per_second": group.decode.value,
-        "prefill_tokens_per_second": group.prefill.value,
-        "slots_busy": group.busy,
-        "slots": group.slots,
-        "requests_deferred": group.queue,
-        "alerts": _alerts(group),
-    }
+    document: documents.FleetGroupDocument = json_of(
+        group,
+        "key=name state acceptance=acceptance.value decode_tokens_per_second=decode.value "
+        "prefill_tokens_per_second=prefill.value slots_busy=busy slots requests_deferred=queue",
+        servers=[row.name for row in members],
+        away=sum(row.is_away for row in members),
+        alerts=_alerts(group),
+    )
+    return document
 
 
 def _alerts(row: FleetRow) -> documents.FleetAlerts:
@@ -75,33 +72,19 @@ def _alerts(row: FleetRow) -> documents.FleetAlerts:
 
 
 def _row(row: FleetRow) -> documents.FleetRowDocument:
-    verdict = row.verdict
-    return {
-        "name": row.name,
-        "url": row.url,
-        "model": row.model,
-        "router_model": row.router_model,
-        "state": row.state,
-        "reason": row.reason or None,
-        "answers": row.answers,
-        "verdict": verdict.kind if verdict is not None else None,
-        "headline": verdict.headline if verdict is not None else None,
-        "acceptance": row.acceptance.value,
-        "acceptance_basis": row.acceptance.basis or None,
-        "decode": rate_json(row.decode),
-        "prefill": rate_json(row.prefill),
-        "context_used": row.context_used,
-        "context_size": row.context_size,
-        "gpu_utilisation": row.gpu,
-        "gpu_memory_used_bytes": row.vram_used,
-        "gpu_memory_total_bytes": row.vram_size,
-        "slots_busy": row.busy,
-        "slots": row.slots,
-        "requests_deferred": row.queue,
-        "alerts": _alerts(row),
-        "cause": row.cause or None,
-        "group": row.group or None,
-    }
+    document: documents.FleetRowDocument = json_of(
+        row,
+        "name url model router_model state reason? answers acceptance=acceptance.value "
+        "acceptance_basis=acceptance.basis? context_used context_size gpu_utilisation=gpu "
+        "gpu_memory_used_bytes=vram_used gpu_memory_total_bytes=vram_size slots_busy=busy slots "
+        "requests_deferred=queue cause? group?",
+        verdict=row.verdict.kind if row.verdict is not None else None,
+        headline=row.verdict.headline if row.verdict is not None else None,
+        decode=rate_json(row.decode),
+        prefill=rate_json(row.prefill),
+        alerts=_alerts(row),
+    )
+    return document
 
 
 def to_text(rows: Sequence[FleetRow]) -> list[str]:

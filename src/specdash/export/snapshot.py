@@ -22,7 +22,7 @@ from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size,
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
-    from specdash.core.records import Alert, TimelineEvent
+    from specdash.core.records import Alert
     from specdash.export import documents
     from specdash.insight.picture import (
         AlertsPicture,
@@ -43,8 +43,16 @@ if TYPE_CHECKING:
         SpeculationPicture,
         SpeculationViews,
     )
-    from specdash.insight.request import ServedRequest
 
+_LOGGED = (
+    "slot task ended_age_s prompt_tokens=processed_tokens prompt_cached prompt_ms decode_tokens decode_ms "
+    "draft_generated draft_accepted cancelled prompt_total=prompt_total_tokens slot_tokens selected similarity "
+    "acceptance"
+)
+_PREFIX = (
+    "ended_age_s slot task session prompt_tokens cached=cached_tokens processed=processed_tokens ttft_s similarity "
+    "cached_share"
+)
 SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
 
@@ -75,36 +83,22 @@ def to_json(picture: Picture) -> documents.SnapshotDocument:
 
 
 def _backend(backend: BackendPicture) -> documents.BackendDocument:
-    return {
-        "state": backend.state,
-        "reason": backend.reason or None,
-        "engine": backend.engine,
-        "url": backend.url,
-        "model": backend.model,
-        "model_path": backend.model_path,
-        "n_ctx": backend.n_ctx,
-        "uptime_seconds": backend.uptime_s,
-        "prefill": rate_json(backend.prefill),
-        "decode": rate_json(backend.decode),
-        "requests": {
-            "processing": backend.requests_processing,
-            "deferred": backend.requests_deferred,
-            "finished_in_log": backend.requests_finished,
-            "cancelled_in_log": backend.requests_cancelled,
-        },
-        "speculation": _speculation(backend.speculation),
-        "slots": json_of(backend.slots),
-        "sources": {
-            str(source.source): {
-                "status": source.status,
-                "age_seconds": source.age_s,
-                "reason": source.reason or None,
-            }
-            for source in backend.sources
-        },
-        "counters": dict(backend.counters),
-        "process": _process(backend),
-    }
+    document: documents.BackendDocument = json_of(
+        backend,
+        "state reason? engine url model model_path n_ctx uptime_seconds=uptime_s slots",
+        prefill=rate_json(backend.prefill),
+        decode=rate_json(backend.decode),
+        requests=json_of(
+            backend,
+            "processing=requests_processing deferred=requests_deferred finished_in_log=requests_finished "
+            "cancelled_in_log=requests_cancelled",
+        ),
+        speculation=_speculation(backend.speculation),
+        sources={str(source.source): json_of(source, "status age_seconds=age_s reason?") for source in backend.sources},
+        counters=dict(backend.counters),
+        process=_process(backend),
+    )
+    return document
 
 
 def _process(backend: BackendPicture) -> dict[str, Any] | None:
@@ -117,38 +111,27 @@ def _process(backend: BackendPicture) -> dict[str, Any] | None:
 
 def rate_json(measured: MeasuredFigure) -> documents.RateDocument:
     """A speed with what it rests on."""
-    return {
-        "tokens_per_second": measured.value,
-        "status": measured.status,
-        "basis": measured.basis or None,
-        "source": measured.source,
-        "age_seconds": measured.age_s,
-    }
+    rate: documents.RateDocument = json_of(measured, "tokens_per_second=value status basis? source age_seconds=age_s")
+    return rate
 
 
 def _speculation(speculation: SpeculationPicture) -> documents.SpeculationDocument:
     acceptance = speculation.acceptance
     window_known = acceptance.window.status is ReadingStatus.KNOWN
-    return {
-        "active": speculation.active,
-        "types": list(speculation.types) if speculation.types is not None else None,
-        "parameters": dict(speculation.parameters),
-        "draft_tokens_total": speculation.draft_tokens_total,
-        "accepted_tokens_total": speculation.accepted_tokens_total,
-        "verification_steps_total": speculation.verification_steps_total,
-        "mean_accepted_length": speculation.mean_accepted_length,
-        "accepted_per_position": _list(speculation.accepted_per_position),
-        "acceptance_per_position_window": _list(speculation.acceptance_per_position_window),
-        "acceptance_per_position_lifetime": _list(speculation.acceptance_per_position_lifetime),
-        "acceptance": {
+    document: documents.SpeculationDocument = json_of(
+        speculation,
+        "active types draft_tokens_total accepted_tokens_total verification_steps_total mean_accepted_length "
+        "accepted_per_position acceptance_per_position_window acceptance_per_position_lifetime "
+        "tokens_per_decode=tokens_per_decode.value problem?",
+        parameters=dict(speculation.parameters),
+        acceptance={
             "window": acceptance.window.value if window_known else None,
             "lifetime": acceptance.lifetime.value,
             "live": acceptance.live.value,
             "held": None if window_known else acceptance.window.value,
         },
-        "tokens_per_decode": speculation.tokens_per_decode.value,
-        "problem": speculation.problem or None,
-    }
+    )
+    return document
 
 
 def _log(log: LogPicture) -> documents.LogDocument:
@@ -177,16 +160,12 @@ def _log(log: LogPicture) -> documents.LogDocument:
             for warning in log.warnings
         },
         "checkpoints": dict(log.checkpoints) if log.since_wall is None else None,
-        "requests": [_logged(request) for request in log.requests],
+        "requests": [json_of(request, _LOGGED) for request in log.requests],
     }
 
 
 def _time(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
-
-
-def _list(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return list(values) if values is not None else None
 
 
 def _finite(value: Any) -> Any:
@@ -354,32 +333,20 @@ def experiment_rows(picture: Picture) -> list[tuple[str, str]]:
 
 
 def _mark(mark: ApplyMark) -> documents.ApplyDocument:
-    return {
-        "number": mark.record.number,
-        "at": mark.wall,
-        "age_seconds": mark.age_s,
-        "kind": mark.record.kind,
-        "outcome": mark.record.outcome,
-        "text": mark.text,
-    }
+    names = "number=record.number at=wall age_seconds=age_s kind=record.kind outcome=record.outcome text"
+    apply: documents.ApplyDocument = json_of(mark, names)
+    return apply
 
 
 def _measure(measure: MeasureComparison) -> documents.MeasureDocument:
-    return {
-        "source": measure.source,
-        "before": _side(measure.before),
-        "after": _side(measure.after),
-        "change": measure.change,
-        "change_low": measure.low,
-        "change_high": measure.high,
-        "change_is_relative": measure.is_relative,
-        "verdict": measure.verdict,
-        "words": measure.words,
-    }
-
-
-def _side(side: ExperimentSide) -> documents.SideDocument:
-    return {"count": side.count, "value": side.value, "lower_quartile": side.lower, "upper_quartile": side.upper}
+    side = "count value lower_quartile=lower upper_quartile=upper"
+    document: documents.MeasureDocument = json_of(
+        measure,
+        "source change change_low=low change_high=high change_is_relative=is_relative verdict words",
+        before=json_of(measure.before, side),
+        after=json_of(measure.after, side),
+    )
+    return document
 
 
 def _name(mark: ApplyMark) -> str:
@@ -410,46 +377,10 @@ def views_json(views: SpeculationViews) -> documents.ViewsDocument:
     """One key a view; field names are those of `insight.drafter_picture`, and "" is None."""
     prefix = views.prefix_cache
     shown: documents.ViewsDocument = _told(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
-    shown["prefix_cache"]["requests"] = [_prefix(request) for request in prefix.requests]
+    shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
     for row, session in zip(shown["prefix_cache"]["sessions"], prefix.sessions, strict=True):
         row["cached_share"] = session.cached_share
     return shown
-
-
-def _logged(request: ServedRequest) -> documents.LoggedRequest:
-    return {
-        "slot": request.slot,
-        "task": request.task,
-        "ended_age_s": request.ended_age_s,
-        "prompt_tokens": request.processed_tokens,
-        "prompt_cached": request.prompt_cached,
-        "prompt_ms": request.prompt_ms,
-        "decode_tokens": request.decode_tokens,
-        "decode_ms": request.decode_ms,
-        "draft_generated": request.draft_generated,
-        "draft_accepted": request.draft_accepted,
-        "cancelled": request.cancelled,
-        "prompt_total": request.prompt_total_tokens,
-        "slot_tokens": request.slot_tokens,
-        "selected": request.selected,
-        "similarity": request.similarity,
-        "acceptance": request.acceptance,
-    }
-
-
-def _prefix(request: ServedRequest) -> documents.PrefixRequest:
-    return {
-        "ended_age_s": request.ended_age_s,
-        "slot": request.slot,
-        "task": request.task,
-        "session": request.session,
-        "prompt_tokens": request.prompt_tokens,
-        "cached": request.cached_tokens,
-        "processed": request.processed_tokens,
-        "ttft_s": request.ttft_s,
-        "similarity": request.similarity,
-        "cached_share": request.cached_share,
-    }
 
 
 def drafting_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -548,15 +479,9 @@ def trial_json(picture: Picture) -> documents.TrialDocument | None:
     trial = picture.trial
     if trial is None:
         return None
-    return {
-        "command": f"specdash {trial.what}",
-        "service": trial.service,
-        "since": trial.at,
-        "alive": trial.alive,
-        "boot": trial.boot,
-        "planned": trial.planned,
-        "words": trial.words,
-    }
+    names = "service since=at alive boot planned words"
+    document: documents.TrialDocument = json_of(trial, names, command=f"specdash {trial.what}")
+    return document
 
 
 def trial_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -580,37 +505,19 @@ def alerts_json(alerts: AlertsPicture) -> documents.AlertsDocument:
 
 def alert_json(alert: Alert) -> documents.AlertDocument:
     """One alert; moments are Unix times."""
-    return {
-        "rule": alert.rule,
-        "subject": alert.subject or None,
-        "title": alert.title,
-        "severity": alert.severity,
-        "summary": alert.summary,
-        "since": alert.since,
-        "raised": alert.raised,
-        "last": alert.last,
-        "ended": alert.ended,
-        "evidence": [{"label": label, "value": value} for label, value in alert.evidence],
-        "fix": [{"key": key, "value": value} for key, value in alert.fix],
-        "chart": alert.chart,
-    }
+    document: documents.AlertDocument = json_of(
+        alert,
+        "rule subject? title severity summary since raised last ended chart",
+        evidence=[{"label": label, "value": value} for label, value in alert.evidence],
+        fix=[{"key": key, "value": value} for key, value in alert.fix],
+    )
+    return document
 
 
 def timeline_json(picture: Picture) -> list[documents.EventDocument]:
     """The newest events, oldest first."""
-    return [_event(event) for event in picture.timeline[-TIMELINE_SHOWN:]]
-
-
-def _event(event: TimelineEvent) -> documents.EventDocument:
-    return {
-        "at": event.at,
-        "ended": event.ended,
-        "kind": event.kind,
-        "title": event.title,
-        "severity": event.severity,
-        "detail": event.detail or None,
-        "ref": event.ref or None,
-    }
+    names = "at ended kind title severity detail? ref?"
+    return [json_of(event, names) for event in picture.timeline[-TIMELINE_SHOWN:]]
 
 
 def alerts_rows(picture: Picture) -> list[tuple[str, str]]:
@@ -636,43 +543,26 @@ def proxy_json(proxy: ProxyPicture) -> documents.ProxyDocument | None:
     if not proxy.configured:
         return None
     live = proxy.live
-    window = proxy.window
-    return {
-        "url": proxy.url,
-        "status": proxy.status,
-        "reason": proxy.reason or None,
-        "age_seconds": proxy.age_s,
-        "version": (live.version or None) if live is not None else None,
-        "started": live.started if live is not None else None,
-        "upstream": live.upstream if live is not None else None,
-        "context_window": live.context_window if live is not None else None,
-        "held": live.held if live is not None else None,
-        "hold_reason": (live.hold_reason or None) if live is not None else None,
-        "waiting": live.waiting if live is not None else None,
-        "requests_total": live.requests if live is not None else None,
-        "session_count": live.session_count if live is not None else None,
-        "problems": list(live.problems) if live is not None else None,
+    document: documents.ProxyDocument = json_of(proxy, "url status reason? age_seconds=age_s") | {
+        **json_of(
+            live,
+            "version? started upstream context_window held hold_reason? waiting requests_total=requests session_count "
+            "problems",
+        ),
         "sessions": [_session(session) for session in live.sessions] if live is not None else None,
         "running": [_running(active_view) for active_view in proxy.running] if proxy.tells_running else None,
-        "events": {
-            "status": proxy.events_status,
-            "reason": proxy.events_reason or None,
-            "lost": proxy.events_lost,
-            "not_understood": proxy.events_unread,
-        },
-        "window": {
-            "requests": window.requests,
-            "errors": window.errors,
-            "clients_left": window.clients_left,
-            "error_rate": window.error_rate,
-            "ttft_p50_seconds": window.ttft_p50_s,
-            "decode_p50_tokens_per_second": window.decode_p50,
-            "acceptance": window.acceptance,
-            "cache_share": window.cache_share,
-        },
+        "events": json_of(
+            proxy, "status=events_status reason=events_reason? lost=events_lost not_understood=events_unread"
+        ),
+        "window": json_of(
+            proxy.window,
+            "requests errors clients_left error_rate ttft_p50_seconds=ttft_p50_s "
+            "decode_p50_tokens_per_second=decode_p50 acceptance cache_share",
+        ),
         "finished": [_finished(request_event) for request_event in proxy.finished[:FINISHED_SHOWN]],
         "guardrails": _guardrails(proxy),
     }
+    return document
 
 
 def proxy_rows(picture: Picture) -> list[tuple[str, str]]:

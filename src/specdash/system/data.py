@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -113,14 +114,15 @@ def _hash_of(values: Callable[[object], Any]) -> Callable[[object], int]:
     return lambda self: hash(values(self))
 
 
-def json_of(value: Any, names: str = "") -> Any:
+def json_of(value: Any, names: str = "", **more: Any) -> Any:
     """A value as what JSON knows: tuples are lists, paths text, data classes objects of all their fields.
 
     `names` are the attributes of an object that are wanted, in their order, those that are called otherwise in JSON as
-    `shown=attribute`, where the attribute may be one of an attribute: `boots class=kind model=prompt.model`.
+    `shown=attribute`, where the attribute may be one of an attribute: `boots class=kind model=prompt.model`. With a `?`
+    at its end it is None where it is empty: `reason?`. `more` comes after them, as it is. Of None they are all None.
     """
     if names:
-        return {shown: json_of(read(value)) for shown, read in _attributes(names)}
+        return {shown: None if value is None else json_of(read(value)) for shown, read in _attributes(names)} | more
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: json_of(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
@@ -130,6 +132,12 @@ def json_of(value: Any, names: str = "") -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
-def _attributes(names: str) -> list[tuple[str, attrgetter[Any]]]:
-    pairs = (name.partition("=") for name in names.split())
-    return [(shown, attrgetter(path or shown)) for shown, _, path in pairs]
+@cache
+def _attributes(names: str) -> list[tuple[str, Callable[[Any], Any]]]:
+    pairs = ((name, *name.rstrip("?").partition("=")) for name in names.split())
+    return [(shown, _read(path or shown, or_none=name.endswith("?"))) for name, shown, _, path in pairs]
+
+
+def _read(path: str, *, or_none: bool) -> Callable[[Any], Any]:
+    read = attrgetter(path)
+    return (lambda value: read(value) or None) if or_none else read

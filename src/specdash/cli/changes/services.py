@@ -30,6 +30,7 @@ from specdash.core.errors import (
     UsageError,
     errors,
 )
+from specdash.system.data import json_of
 from specdash.system.text import UNKNOWN, plain, table, timestamp
 
 if TYPE_CHECKING:
@@ -194,23 +195,15 @@ def _row(service: ManagedService) -> documents.ServiceDocument:
         status = service.status()
     except ServiceError as failure:
         error = str(failure)
-    return {
-        "role": service.role,
-        "name": service.name,
-        "manager": service.manager.kind,
-        "origin": service.origin,
-        "env_file": str(service.env_file),
-        "env_file_exists": service.env_file.is_file(),
-        "reloads": service.reloads,
-        "socket": service.socket,
-        "state": status.state if status is not None else None,
-        "pid": status.pid if status is not None else None,
-        "since": status.since if status is not None else None,
-        "restarts": status.restarts if status is not None else None,
-        "exit_code": status.exit_code if status is not None else None,
-        "detail": status.detail if status is not None else "",
-        "error": error,
-    }
+    row: documents.ServiceDocument = json_of(
+        service,
+        "role name manager=manager.kind origin env_file reloads socket",
+        env_file_exists=service.env_file.is_file(),
+        **json_of(status, "state pid since restarts exit_code"),
+        detail=status.detail if status is not None else "",
+        error=error,
+    )
+    return row
 
 
 def _table(rows: list[documents.ServiceDocument], problems: tuple[str, ...]) -> str:

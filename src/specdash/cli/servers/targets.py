@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from specdash.core.errors import ExitCode
+from specdash.system.data import json_of
 from specdash.system.text import UNKNOWN, clean, table
 
 if TYPE_CHECKING:
@@ -35,22 +36,11 @@ def run(args: argparse.Namespace) -> int:
 
 def to_json(looks: Sequence[TargetLook]) -> documents.TargetsDocument:
     """The servers as JSON, best first; unknown values are null."""
-    targets: list[documents.TargetDocument] = [
-        {
-            "name": look.target.name or None,
-            "url": look.target.url,
-            "answers": look.answers,
-            "state": look.state,
-            "engine": look.engine,
-            "model": look.model,
-            "origin": look.target.origin,
-            "needs_key": look.needs_key,
-            "key_known": look.key_known,
-            "pid": look.target.pid,
-            "log": look.target.log,
-        }
-        for look in looks
-    ]
+    names = (
+        "name=target.name? url=target.url answers state engine model origin=target.origin needs_key key_known "
+        "pid=target.pid log=target.log"
+    )
+    targets: list[documents.TargetDocument] = [json_of(look, names) for look in looks]
     return {"schema": SCHEMA, "targets": targets}
 
 
