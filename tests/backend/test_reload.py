@@ -40,6 +40,8 @@ class Swapping:
     def __init__(self, backend: RunningBackend, values: dict[str, str], directory: Path) -> None:
         self.backend = backend
         self.env_file = directory / "backend.env"
+        self.read_from = 0
+        """So much of `stderr` is of other tests."""
         self.values = {"LLAMA_PORT": str(backend.port), "LLAMA_START_PROBE": "0", **values}
 
     @property
@@ -58,7 +60,7 @@ class Swapping:
 
     @property
     def stderr(self) -> str:
-        return self.backend.stderr.read_text(encoding="utf-8")
+        return self.backend.stderr.read_text(encoding="utf-8")[self.read_from :]
 
     def write(self, **changes: str | None) -> None:
         self.values = {key: value for key, value in {**self.values, **changes}.items() if value is not None}
@@ -100,6 +102,20 @@ def scripted(models: dict[str, Path], tmp_path: Path) -> Iterator[Swapping]:
         yield item
 
 
+@pytest.fixture(scope="module")
+def shared_run(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swapping]:
+    directory = tmp_path_factory.mktemp("shared")
+    with swapping(models, directory, scripted_engine(directory)) as item:
+        yield item
+
+
+@pytest.fixture
+def swappable(shared_run: Swapping) -> Swapping:
+    """A run that no test ends, for all that only swap its engine."""
+    shared_run.read_from += len(shared_run.stderr)
+    return shared_run
+
+
 def test_the_new_engine_runs_by_the_changed_file_and_the_record_says_so(scripted: Swapping) -> None:
     old = scripted.record
     assert (old.env_digest, old.runner_pid) == (scripted.digest, scripted.backend.process.pid)
@@ -130,11 +146,11 @@ def test_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping) -> 
     assert not scripted.backend.log.with_name("server.log.1").exists()
 
 
-def test_an_unchanged_file_swaps_too(scripted: Swapping) -> None:
-    old = scripted.record
-    new = scripted.swap()
+def test_an_unchanged_file_swaps_too(swappable: Swapping) -> None:
+    old = swappable.record
+    new = swappable.swap()
     assert (new.pid != old.pid, new.env_digest) == (True, old.env_digest)
-    assert "speculation unchanged" in scripted.stderr
+    assert "speculation unchanged" in swappable.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,30 +162,31 @@ def test_an_unchanged_file_swaps_too(scripted: Swapping) -> None:
     ],
 )
 def test_a_file_that_cannot_be_run_is_refused_in_one_line_and_the_engine_goes_on(
-    scripted: Swapping, change: dict[str, str], reason: str
+    swappable: Swapping, change: dict[str, str], reason: str
 ) -> None:
-    before, good = scripted.record, dict(scripted.values)
-    scripted.write(**change)
-    scripted.ask()
-    until(lambda: "reload refused" in scripted.stderr)
+    before, good = swappable.record, dict(swappable.values)
+    swappable.write(**change)
+    swappable.ask()
+    until(lambda: "reload refused" in swappable.stderr)
     time.sleep(SETTLE_S)
-    (line,) = [line for line in scripted.stderr.splitlines() if "reload refused" in line]
-    assert line.startswith(f"specdash: reload refused (env {scripted.digest[:12]}): ")
+    (line,) = [line for line in swappable.stderr.splitlines() if "reload refused" in line]
+    assert line.startswith(f"specdash: reload refused (env {swappable.digest[:12]}): ")
     assert reason in line
-    assert scripted.record == before
-    assert scripted.backend.get("/health") == {"status": "ok"}
-    assert scripted.swap(**good).pid != before.pid
+    assert swappable.record == before
+    assert swappable.backend.get("/health") == {"status": "ok"}
+    assert swappable.swap(**good).pid != before.pid
 
 
-def test_a_port_of_somebody_else_is_refused(scripted: Swapping) -> None:
-    before = scripted.record
+def test_a_port_of_somebody_else_is_refused(swappable: Swapping) -> None:
+    before = swappable.record
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        scripted.write(LLAMA_PORT=str(port))
-        scripted.ask()
-        until(lambda: f"port {port} is in use" in scripted.stderr)
-        assert scripted.record == before
-        assert scripted.backend.get("/health") == {"status": "ok"}
+        swappable.write(LLAMA_PORT=str(port))
+        swappable.ask()
+        until(lambda: f"port {port} is in use" in swappable.stderr)
+        assert swappable.record == before
+        assert swappable.backend.get("/health") == {"status": "ok"}
+    swappable.write(LLAMA_PORT=str(swappable.backend.port))
 
 
 def test_another_port_is_taken_once_it_is_free(scripted: Swapping) -> None:
@@ -180,22 +197,21 @@ def test_another_port_is_taken_once_it_is_free(scripted: Swapping) -> None:
     until(lambda: scripted.record.url == f"http://127.0.0.1:{port}")
 
 
-def test_any_port_means_the_one_it_has(scripted: Swapping) -> None:
-    before = scripted.record
-    after = scripted.swap(LLAMA_PORT="0")
+def test_any_port_means_the_one_it_has(swappable: Swapping) -> None:
+    before = swappable.record
+    after = swappable.swap(LLAMA_PORT="0")
     assert (after.url, after.log) == (before.url, before.log)
-    again = scripted.swap(LLAMA_DRAFT_MAX="9")
+    again = swappable.swap(LLAMA_DRAFT_MAX="9")
     assert again.url == before.url
 
 
 @pytest.mark.slow
-def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path, scripted_engine(tmp_path), LLAMA_ALIAS="stubborn") as item:
-        before = item.record
-        asked = time.monotonic()
-        item.swap(LLAMA_ALIAS="tame")
-        assert time.monotonic() - asked < 1 + 1 + 5
-        assert not psutil.pid_exists(before.pid)
+def test_an_engine_that_ignores_sigterm_is_killed_in_bounded_time(swappable: Swapping) -> None:
+    before = swappable.swap(LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT=None)
+    asked = time.monotonic()
+    swappable.swap(LLAMA_ALIAS="tame")
+    assert time.monotonic() - asked < 1 + 1 + 5
+    assert not psutil.pid_exists(before.pid)
 
 
 @pytest.mark.slow
@@ -237,38 +253,32 @@ def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_
 
 
 @pytest.mark.slow
-def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    env = scripted_engine(tmp_path)
-    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as item:
-        item.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
-        item.ask()
-        until(lambda: "it was told to end" in item.stderr)
-        item.write(LLAMA_DRAFT_MAX="14")
-        item.ask()
-        until(lambda: item.record.env_digest == item.digest)
-        swapped = [line for line in item.stderr.splitlines() if "engine swapped" in line]
-        assert [line.rsplit(", ", 1)[1] for line in swapped] == [
-            "spec-draft-n-max 8 -> 12",
-            "spec-draft-n-max 12 -> 14",
-        ]
+def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(swappable: Swapping) -> None:
+    swappable.swap(LLAMA_DRAFT_MAX="8", LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2")
+    swappable.read_from += len(swappable.stderr)
+    swappable.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
+    swappable.ask()
+    until(lambda: "it was told to end" in swappable.stderr)
+    swappable.write(LLAMA_DRAFT_MAX="14")
+    swappable.ask()
+    until(lambda: swappable.record.env_digest == swappable.digest)
+    swapped = [line for line in swappable.stderr.splitlines() if "engine swapped" in line]
+    assert [line.rsplit(", ", 1)[1] for line in swapped] == ["spec-draft-n-max 8 -> 12", "spec-draft-n-max 12 -> 14"]
 
 
 @pytest.mark.slow
-def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(models: dict[str, Path], tmp_path: Path) -> None:
-    env = scripted_engine(tmp_path)
-    with swapping(models, tmp_path, env, LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2") as item:
-        before = item.record
-        item.write(LLAMA_ALIAS="tame")
-        for _ in range(5):
-            item.ask()
-            time.sleep(0.05)
-        until(lambda: item.record.pid != before.pid)
-        after = item.record
-        time.sleep(SETTLE_S)
-        assert item.record == after
-        assert item.stderr.count("engine swapped") == 1
+def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(swappable: Swapping) -> None:
+    before = swappable.swap(LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2")
+    swappable.read_from += len(swappable.stderr)
+    swappable.write(LLAMA_ALIAS="tame")
+    for _ in range(5):
+        swappable.ask()
+        time.sleep(0.05)
+    until(lambda: swappable.record.pid != before.pid)
+    after = swappable.record
+    time.sleep(SETTLE_S)
+    assert swappable.record == after
+    assert swappable.stderr.count("engine swapped") == 1
 
 
 def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) -> None:
@@ -281,28 +291,10 @@ def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) 
 
 
 def test_another_log_file_is_taken_and_the_old_one_says_where(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path / "first", scripted_engine(tmp_path)) as first:
-        values = first.values
-    backend = RunningBackend.__new__(RunningBackend)
-    backend.__dict__.update(first.backend.__dict__)
     logs = tmp_path / "one.log", tmp_path / "other.log"
-    write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[0])})
-    with backend.stderr.open("wb") as stderr:
-        backend.process = subprocess.Popen(
-            [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(first.env_file)],
-            stderr=stderr,
-            env={**os.environ, "XDG_STATE_HOME": str(backend.state)},
-        )
-    try:
-        backend.wait_ready()
-        backend.wait_record()
-        write_env(first.env_file, {**values, "LLAMA_LOG_FILE": str(logs[1])})
-        backend.process.send_signal(signal.SIGUSR1)
-        until(lambda: logs[1].exists() and "it serves" in logs[1].read_text())
-        assert backend.stop() == ExitCode.OK
-    finally:
-        backend.process.kill()
-        backend.process.wait(5)
+    with swapping(models, tmp_path, scripted_engine(tmp_path), LLAMA_LOG_FILE=str(logs[0])) as item:
+        item.swap(LLAMA_LOG_FILE=str(logs[1]))
+        assert item.backend.stop() == ExitCode.OK
     assert f"specdash: the log goes on in {logs[1]}" in logs[0].read_text()
     assert logs[1].read_text().startswith("it ends\nspecdash: engine swapped: ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
 import signal
 import sys
@@ -16,11 +16,9 @@ import pytest
 
 from specdash.control.services.services import ServiceState
 from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
-from specdash.control.services.supervisor_client import SupervisorClient
 from specdash.control.services.systemd import SystemdManager
 from specdash.core.errors import ServiceError
-from specdash.core.paths import services_file
-from support.supervised import gone
+from support.supervised import gone, running_daemon
 from support.systemd_user import running_user_manager
 
 if TYPE_CHECKING:
@@ -29,9 +27,11 @@ if TYPE_CHECKING:
 
     from specdash.control.services.services import ServiceManager, ServiceStatus
 
-NAME = "one.service"
+    Adder = Callable[[str, Path], None]
+
 PATIENCE_S = 20.0
-STOP_TIMEOUT_S = 1
+NUMBERS = itertools.count(1)
+STOP_TIMEOUT_S = 0.4
 PROGRAM = """
 import signal, sys, time
 how = open(sys.argv[1]).read()
@@ -54,9 +54,10 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """A manager with one service, and a file that says how the service behaves when it is started next."""
+    """A service of a manager, and a file that says how the service behaves when it is started next."""
 
     manager: ServiceManager
+    name: str
     how: Path
 
     def behave(self, how: str) -> None:
@@ -66,7 +67,7 @@ class Rig:
     def until(self, true: Callable[[ServiceStatus], bool]) -> ServiceStatus:
         """The first status of which that is true."""
         deadline = time.monotonic() + PATIENCE_S
-        while not true(status := self.manager.status(NAME)):
+        while not true(status := self.manager.status(self.name)):
             assert time.monotonic() < deadline, f"waited too long: {status}"
             time.sleep(0.01)
         return status
@@ -74,7 +75,7 @@ class Rig:
     def running(self) -> int:
         """Start it; its pid once it says that it is up."""
         before = self.said("up")
-        self.manager.start(NAME)
+        self.manager.start(self.name)
         self.until(lambda _: self.said("up") > before)
         pid = self.until(lambda status: status.state is ServiceState.RUNNING).pid
         assert pid is not None
@@ -82,7 +83,7 @@ class Rig:
 
     def said(self, line: str) -> int:
         """How often the service wrote that line."""
-        return self.manager.log_tail(NAME, 200).count(line)
+        return self.manager.log_tail(self.name, 200).count(line)
 
 
 def command(directory: Path) -> list[str]:
@@ -92,71 +93,86 @@ def command(directory: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def on_systemd(directory: Path) -> Iterator[ServiceManager]:
-    with running_user_manager(directory / "home") as manager:
-        unit = (
-            "[Unit]\nStartLimitIntervalSec=60\nStartLimitBurst=4\n[Service]\n"
-            f"ExecStart={' '.join(command(directory))}\nExecReload=/bin/kill -USR1 $MAINPID\n"
-            f"Restart=on-failure\nRestartSec=0.2\nTimeoutStopSec={STOP_TIMEOUT_S}\nKillMode=mixed\n"
-            f"StandardOutput=append:{directory}/log\nStandardError=append:{directory}/log\n"
-        )
-        (manager.units / NAME).write_text(unit, encoding="utf-8")
-        manager.systemctl("daemon-reload")
-        yield SystemdManager({**os.environ, **manager.environment})
+def on_systemd(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
+    with running_user_manager(home) as manager:
+
+        def add(name: str, directory: Path) -> None:
+            unit = (
+                "[Unit]\nStartLimitIntervalSec=60\nStartLimitBurst=4\n[Service]\n"
+                f"ExecStart={' '.join(command(directory))}\nExecReload=/bin/kill -USR1 $MAINPID\n"
+                f"Restart=on-failure\nRestartSec=0.2\nTimeoutStopSec={STOP_TIMEOUT_S}\nKillMode=mixed\n"
+                f"StandardOutput=append:{directory}/log\nStandardError=append:{directory}/log\n"
+            )
+            (manager.units / name).write_text(unit, encoding="utf-8")
+            manager.systemctl("daemon-reload")
+
+        yield SystemdManager({**os.environ, **manager.environment}), add
 
 
 @contextlib.contextmanager
-def in_process(directory: Path) -> Iterator[ServiceManager]:
-    service = Service(
-        NAME,
-        tuple(command(directory)),
-        dict(os.environ),
-        log=str(directory / "log"),
-        stop_timeout=STOP_TIMEOUT_S,
-        backoff=0.2,
-        crash_limit=4,
-        reload_signal=signal.SIGUSR1,
-    )
+def in_process(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
     with Supervisor(handle_signals=False) as supervisor:
-        supervisor.add(service)
-        yield SupervisedManager(supervisor)
+
+        def add(name: str, directory: Path) -> None:
+            service = Service(
+                name,
+                tuple(command(directory)),
+                dict(os.environ),
+                log=str(directory / "log"),
+                stop_timeout=STOP_TIMEOUT_S,
+                backoff=0.2,
+                crash_limit=4,
+                reload_signal=signal.SIGUSR1,
+            )
+            supervisor.add(service)
+
+        yield SupervisedManager(supervisor), add
 
 
 @contextlib.contextmanager
-def in_a_daemon(directory: Path) -> Iterator[ServiceManager]:
-    env = {**os.environ, "HOME": str(directory)}
-    entry = {"name": NAME, "role": "backend", "env_file": str(directory / "no.env")}
-    entry |= {"argv": command(directory), "stop_timeout": STOP_TIMEOUT_S}  # type: ignore[dict-item]
-    file = services_file(env)
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"version": 1, "services": [entry]}), encoding="utf-8")
-    client = SupervisorClient.ensure_running(env)
-    try:
-        yield client
-    finally:
-        client.shutdown()
+def in_a_daemon(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
+    with running_daemon() as daemon:
+
+        def add(name: str, directory: Path) -> None:
+            daemon.add(name, command(directory), stop_timeout=STOP_TIMEOUT_S)
+
+        yield daemon.client, add
 
 
 MANAGERS = {"systemd": on_systemd, "supervisor": in_process, "daemon": in_a_daemon}
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         pytest.param("systemd", marks=pytest.mark.systemd),
         pytest.param("supervisor", marks=pytest.mark.slow),
         pytest.param("daemon", marks=pytest.mark.slow),
-    ]
+    ],
 )
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    with MANAGERS[request.param](tmp_path) as manager:
-        yield Rig(manager, tmp_path / "how")
+def managing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServiceManager, Adder]]:
+    with MANAGERS[request.param](tmp_path_factory.mktemp("home")) as manager:
+        yield manager
+
+
+@pytest.fixture
+def rig(managing: tuple[ServiceManager, Adder], tmp_path: Path) -> Iterator[Rig]:
+    """A service that nobody has started yet."""
+    manager, add = managing
+    # All managers of this machine share one tree of cgroups: units of one name would be killed with each other.
+    name = f"sd-{os.getpid()}-{next(NUMBERS)}.service"
+    add(name, tmp_path)
+    yield Rig(manager, name, tmp_path / "how")
+    manager.stop(name)
 
 
 def test_a_service_that_was_never_started_is_stopped_and_has_said_nothing(rig: Rig) -> None:
-    status = rig.manager.status(NAME)
-    assert (status.name, status.state, status.pid, status.restarts) == (NAME, ServiceState.STOPPED, None, 0)
+    status = rig.manager.status(rig.name)
+    assert (status.name, status.state, status.pid, status.restarts) == (rig.name, ServiceState.STOPPED, None, 0)
     assert (status.exit_code, status.detail) == (None, "")
-    assert rig.manager.log_tail(NAME) == ()
+    assert rig.manager.log_tail(rig.name) == ()
 
 
 def test_a_service_nobody_knows_is_missing_and_every_order_for_it_refused(rig: Rig) -> None:
@@ -170,8 +186,8 @@ def test_a_service_nobody_knows_is_missing_and_every_order_for_it_refused(rig: R
 
 
 def test_start_returns_with_a_process_that_runs(rig: Rig) -> None:
-    rig.manager.start(NAME)
-    status = rig.manager.status(NAME)
+    rig.manager.start(rig.name)
+    status = rig.manager.status(rig.name)
     assert status.alive
     assert status.pid is not None
     assert not gone(status.pid)
@@ -183,24 +199,24 @@ def test_start_returns_with_a_process_that_runs(rig: Rig) -> None:
 
 def test_starting_a_running_service_leaves_it_alone(rig: Rig) -> None:
     pid = rig.running()
-    rig.manager.start(NAME)
-    assert rig.manager.status(NAME).pid == pid
+    rig.manager.start(rig.name)
+    assert rig.manager.status(rig.name).pid == pid
 
 
 def test_stop_returns_when_the_process_is_gone(rig: Rig) -> None:
     pid = rig.running()
-    rig.manager.stop(NAME)
+    rig.manager.stop(rig.name)
     assert gone(pid)
-    status = rig.manager.status(NAME)
+    status = rig.manager.status(rig.name)
     assert (status.state, status.pid) == (ServiceState.STOPPED, None)
-    rig.manager.stop(NAME)
-    assert rig.manager.status(NAME).state is ServiceState.STOPPED
+    rig.manager.stop(rig.name)
+    assert rig.manager.status(rig.name).state is ServiceState.STOPPED
 
 
 def test_restart_returns_when_the_old_process_is_gone_and_a_new_one_runs(rig: Rig) -> None:
     pid = rig.running()
-    rig.manager.restart(NAME)
-    status = rig.manager.status(NAME)
+    rig.manager.restart(rig.name)
+    status = rig.manager.status(rig.name)
     assert gone(pid)
     assert status.alive
     assert status.pid not in (None, pid)
@@ -208,8 +224,8 @@ def test_restart_returns_when_the_old_process_is_gone_and_a_new_one_runs(rig: Ri
 
 
 def test_restart_of_a_stopped_service_starts_it(rig: Rig) -> None:
-    rig.manager.restart(NAME)
-    assert rig.manager.status(NAME).alive
+    rig.manager.restart(rig.name)
+    assert rig.manager.status(rig.name).alive
 
 
 def test_a_process_that_was_killed_comes_back_and_is_counted(rig: Rig) -> None:
@@ -217,14 +233,14 @@ def test_a_process_that_was_killed_comes_back_and_is_counted(rig: Rig) -> None:
     os.kill(pid, signal.SIGKILL)
     status = rig.until(lambda status: status.state is ServiceState.RUNNING and status.pid != pid)
     assert status.restarts == 1
-    rig.manager.restart(NAME)
-    assert rig.manager.status(NAME).restarts == 0
+    rig.manager.restart(rig.name)
+    assert rig.manager.status(rig.name).restarts == 0
 
 
 def test_between_restarts_it_is_waiting_with_the_reason(rig: Rig) -> None:
     rig.behave("crash")
     with contextlib.suppress(ServiceError):
-        rig.manager.start(NAME)
+        rig.manager.start(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.WAITING)
     assert status.alive
     assert "exit code 7" in status.detail
@@ -234,23 +250,23 @@ def test_between_restarts_it_is_waiting_with_the_reason(rig: Rig) -> None:
 def test_a_crash_loop_ends_as_failed_and_its_last_words_are_there(rig: Rig) -> None:
     rig.behave("crash")
     with contextlib.suppress(ServiceError):
-        rig.manager.start(NAME)
+        rig.manager.start(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.FAILED)
     assert "exit code 7" in status.detail
     assert (status.exit_code, status.pid, status.alive) == (7, None, False)
     assert status.restarts >= 3
-    assert rig.manager.log_tail(NAME, 2) == ("first line", "no such model")
-    assert rig.manager.log_tail(NAME, 1) == ("no such model",)
+    assert rig.manager.log_tail(rig.name, 2) == ("first line", "no such model")
+    assert rig.manager.log_tail(rig.name, 1) == ("no such model",)
 
 
 @pytest.mark.parametrize("order", ["start", "restart"])
 def test_after_a_crash_loop_a_mended_service_runs_at_once(rig: Rig, order: str) -> None:
     rig.behave("crash")
     with contextlib.suppress(ServiceError):
-        rig.manager.start(NAME)
+        rig.manager.start(rig.name)
     rig.until(lambda status: status.state is ServiceState.FAILED)
     rig.behave("run")
-    getattr(rig.manager, order)(NAME)
+    getattr(rig.manager, order)(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.RUNNING)
     assert (status.restarts, status.detail) == (0, "")
 
@@ -258,38 +274,38 @@ def test_after_a_crash_loop_a_mended_service_runs_at_once(rig: Rig, order: str) 
 def test_a_failed_service_that_is_stopped_counts_as_stopped(rig: Rig) -> None:
     rig.behave("crash")
     with contextlib.suppress(ServiceError):
-        rig.manager.start(NAME)
+        rig.manager.start(rig.name)
     rig.until(lambda status: status.state in (ServiceState.FAILED, ServiceState.WAITING))
-    rig.manager.stop(NAME)
-    assert rig.manager.status(NAME).state is ServiceState.STOPPED
+    rig.manager.stop(rig.name)
+    assert rig.manager.status(rig.name).state is ServiceState.STOPPED
 
 
 def test_a_service_that_ended_well_is_stopped_and_not_started_again(rig: Rig) -> None:
     rig.behave("end")
-    rig.manager.start(NAME)
+    rig.manager.start(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.STOPPED)
     assert (status.detail, status.restarts) == ("", 0)
 
 
 def test_reload_reaches_the_process(rig: Rig) -> None:
     pid = rig.running()
-    rig.manager.reload(NAME)
+    rig.manager.reload(rig.name)
     rig.until(lambda _: rig.said("reloaded") == 1)
-    assert rig.manager.status(NAME).pid == pid
+    assert rig.manager.status(rig.name).pid == pid
 
 
 def test_reload_right_after_a_start_does_not_kill_the_process(rig: Rig) -> None:
-    rig.manager.start(NAME)
-    pid = rig.manager.status(NAME).pid
-    rig.manager.reload(NAME)
+    rig.manager.start(rig.name)
+    pid = rig.manager.status(rig.name).pid
+    rig.manager.reload(rig.name)
     rig.until(lambda _: rig.said("reloaded") == 1)
-    assert rig.manager.status(NAME).pid == pid
+    assert rig.manager.status(rig.name).pid == pid
 
 
 def test_reload_of_a_service_that_does_not_run_is_refused(rig: Rig) -> None:
-    with pytest.raises(ServiceError, match=NAME):
-        rig.manager.reload(NAME)
-    assert rig.manager.status(NAME).state is ServiceState.STOPPED
+    with pytest.raises(ServiceError, match=rig.name):
+        rig.manager.reload(rig.name)
+    assert rig.manager.status(rig.name).state is ServiceState.STOPPED
 
 
 @pytest.mark.parametrize("order", ["stop", "restart"])
@@ -297,9 +313,9 @@ def test_a_process_that_ignores_sigterm_is_killed(rig: Rig, order: str) -> None:
     rig.behave("stubborn")
     pid = rig.running()
     rig.behave("run")
-    getattr(rig.manager, order)(NAME)
+    getattr(rig.manager, order)(rig.name)
     assert gone(pid)
-    status = rig.manager.status(NAME)
+    status = rig.manager.status(rig.name)
     assert status.state is ServiceState.STOPPED if order == "stop" else status.alive
 
 
@@ -310,16 +326,16 @@ def test_it_may_be_asked_from_any_thread(rig: Rig) -> None:
     def ask() -> None:
         try:
             for _ in range(5):
-                rig.manager.status(NAME)
-                rig.manager.log_tail(NAME)
+                rig.manager.status(rig.name)
+                rig.manager.log_tail(rig.name)
         except BaseException as error:  # noqa: BLE001 - a thread's error must reach the test
             errors.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    rig.manager.restart(NAME)
+    rig.manager.restart(rig.name)
     for thread in threads:
         thread.join(PATIENCE_S)
     assert errors == []
-    assert rig.manager.status(NAME).alive
+    assert rig.manager.status(rig.name).alive

@@ -77,9 +77,11 @@ class RunningBackend:
         given = {"LLAMA_PORT": str(self.port), "LLAMA_START_PROBE": "0", **env}
         env_file = write_env(directory / "backend.env", given)
         command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
+        if "LLAMA_LOG_FILE" not in env:
+            command += ["--log-file", str(self.log)]
         with self.stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [*command, "--log-file", str(self.log)],
+                command,
                 stderr=stderr,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "XDG_STATE_HOME": str(self.state)},
