@@ -43,7 +43,7 @@ def modules_after(*argv: str) -> set[str]:
 )
 def test_commands_without_a_screen_never_import_the_screen_or_the_proxy(argv: tuple[str, ...]) -> None:
     seen = modules_after(*argv)
-    for name in ("textual", "rich", "starlette", "uvicorn", "xllamacpp", "numpy"):
+    for name in ("textual", "rich", "plotext", "starlette", "uvicorn", "xllamacpp", "numpy"):
         assert name not in seen
     assert not any(name.startswith(("specdash.tui", "specdash.proxy")) for name in seen)
 

@@ -202,7 +202,7 @@ class TestInput:
         code = (
             "import sys; from specdash.cli.main import main; "
             f"main(['parse-log', {str(LOGS / 'router.log')!r}]); "
-            "print({'textual', 'httpx', 'pydantic'} & set(sys.modules), file=sys.stderr)"
+            "print({'textual', 'httpx', 'pydantic', 'plotext'} & set(sys.modules), file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
         assert done.stderr == b"set()\n"

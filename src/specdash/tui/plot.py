@@ -1,9 +1,15 @@
-"""Chart columns as rows of text: the line, drawn dot by dot, and the area below it tinted."""
+"""Chart columns as rows of text: the line, and the area below it tinted. The small charts of a live screen are drawn
+here, dot by dot, at a seventh of the time; those that have the screen to themselves, and those in ASCII, plotext draws.
+
+plotext costs about 0.1 s to import, so that happens in `load`, after the first paint; until then its charts are empty
+frames.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
@@ -24,11 +30,37 @@ if TYPE_CHECKING:
 
 
 DOTS_PER_ROW = 4
+LIVE_ROWS = 20
+"""A chart that is higher has the screen to itself."""
 SCROLL_S, _MOST_EMPTY = 15.0, 12
 """So seldom a chart scrolls, unless a twelfth of it would be empty meanwhile."""
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Bits of a braille cell: left and right column, upwards."""
 _LEAST_TOP = 1e-6
+_BLANKS = " ⠀"
+_figures: list[Any] = []
+
+
+def loaded() -> bool:
+    """Whether `load` has run, that is whether plotext can draw."""
+    return bool(_figures)
+
+
+def load() -> None:
+    """Import plotext and keep one figure of our own."""
+    if _figures:
+        return
+    # Where Pillow is installed, plotext imports it to draw pictures: 3 MB for what no chart here is.
+    is_unused = sys.modules.setdefault("PIL", None) is None  # type: ignore[arg-type]  # None: cannot be imported
+    try:
+        import plotext
+    finally:
+        if is_unused:
+            del sys.modules["PIL"]
+
+    # The library draws on a figure that is global to the process and capped to the terminal's size; ours is neither.
+    plotext.terminal.limit(False, False)
+    _figures.append(type(plotext.figure)(plotext.terminal))
 
 
 def column_count(width: int, window_s: float, sampling_s: float = 2.0) -> int:
@@ -74,8 +106,12 @@ def plot(
     runs = _runs(columns, late)
     if not runs:
         return [((" " * width, "text"),)] * height
-    rows = _dots(runs, len(columns), width, height, "*" if ascii_only else "")
-    return _tint(rows, role, "." if ascii_only else "⣿")
+    if not ascii_only and height <= LIVE_ROWS:
+        return _tint(_dots(runs, len(columns), width, height), width, role, "⣿")
+    if not loaded():
+        return [((" " * width, "text"),)] * height
+    rows = _draw(runs, len(columns), width, height, ascii_only=ascii_only)
+    return _tint(rows, width, role, "." if ascii_only else "⣿")
 
 
 def _runs(columns: Sequence[int | None], late: int) -> list[list[tuple[int, int]]]:
@@ -92,8 +128,8 @@ def _runs(columns: Sequence[int | None], late: int) -> list[list[tuple[int, int]
     return runs
 
 
-def _dots(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, marker: str) -> list[str]:
-    """Straight lines from each level to the next, two dots a cell wide; or each cell that they touch as `marker`."""
+def _dots(runs: list[list[tuple[int, int]]], count: int, width: int, height: int) -> list[str]:
+    """Straight lines from each level to the next, two dots a cell wide."""
     rows = [[0] * width for _ in range(height)]
     scale = (2 * width - 1) / max(count - 1, 1)
     for run in runs:
@@ -108,7 +144,7 @@ def _dots(runs: list[list[tuple[int, int]]], count: int, width: int, height: int
                 y = int(y0 + (y1 - y0) * step / steps + 0.5)
                 rows[height - 1 - y // DOTS_PER_ROW][x // 2] |= _DOTS[x % 2][y % DOTS_PER_ROW]
             x0, y0 = x1, y1
-    return ["".join([(marker or chr(0x2800 + cell)) if cell else " " for cell in row]) for row in rows]
+    return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in rows]
 
 
 def columns_ahead(count: int, span_s: float, now: float) -> int:
@@ -119,16 +155,32 @@ def columns_ahead(count: int, span_s: float, now: float) -> int:
     return step - 1 - math.floor(now / column_s) % step
 
 
-def _tint(rows: list[str], role: str, fill: str) -> list[Line]:
+def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, *, ascii_only: bool) -> list[str]:
+    figure = _figures[0]
+    figure.clear()
+    figure.plot_size(width, height)
+    figure.canvas("default")
+    marker = "*" if ascii_only else "braille"
+    for run in runs:
+        at, values = zip(*run, strict=True)
+        figure.draw(figure.signal(list(at), list(values), marker=marker).lines(True))
+    figure.ruler("x").lim(0, count - 1).alignment(lim="edge").frequency(0)
+    figure.ruler("y").lim(0, height * DOTS_PER_ROW - 1).alignment(lim="edge").frequency(0)
+    figure.axes(False)
+    text: str = figure.build().string(colorless=True)
+    return text.rstrip("\n").split("\n")
+
+
+def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
     """Colour the line, and fill every blank cell that has the line above it."""
-    below = [False] * len(rows[0])
+    below = [False] * width
     fill_role = f"{role}.fill"
     lines: list[Line] = []
     for row in rows:
         spans: list[tuple[str, str]] = []
         text, current = "", ""
-        for x, char in enumerate(row):
-            if char != " ":
+        for x, char in enumerate(row[:width].ljust(width)):
+            if char not in _BLANKS:
                 below[x] = True
                 wanted = role
             else:
@@ -140,6 +192,11 @@ def _tint(rows: list[str], role: str, fill: str) -> list[Line]:
         spans.append((text, current))
         lines.append(tuple(spans))
     return lines
+
+
+def import_is_done() -> bool:
+    """Whether plotext is in memory already, so that loading it costs nothing."""
+    return "plotext" in sys.modules
 
 
 # What happened, on a time chart: a thin vertical line where each apply, restart and critical alert was, a head alone
