@@ -89,19 +89,24 @@ class Template:
         """True when a line can be written of these facts."""
         return all(self._known(name, facts) for name in self._needed)
 
-    def write(self, facts: Mapping[str, Any]) -> str:
-        """The line, without facts that the template does not name."""
-        left_out = self._left_out(facts)
-        return "".join(
-            _TYPES[kind][1](facts[name]) if kind else name
+    def write(self, facts: Mapping[str, Any]) -> tuple[str, set[str]]:
+        """The line, and the names of the facts that it tells."""
+        left_out = {
+            group
             for name, kind, group in self._pieces
-            if group not in left_out
-        )
-
-    def said(self, facts: Mapping[str, Any]) -> set[str]:
-        """Names of the facts that the line written of `facts` tells."""
-        left_out = self._left_out(facts)
-        return {name for name, kind, group in self._pieces if kind and group not in left_out}
+            if group and kind and (not self._known(name, facts) or facts[name] == "")
+        }
+        told: set[str] = set()
+        texts: list[str] = []
+        for name, kind, group in self._pieces:
+            if group in left_out:
+                continue
+            if kind:
+                told.add(name)
+                texts.append(_TYPES[kind][1](facts[name]))
+            else:
+                texts.append(name)
+        return "".join(texts), told
 
     def read(self, line: str) -> tuple[dict[str, Any], list[tuple[str, str]]] | None:
         """The values of a line and its ` name=value` tail, or None when it is another line."""
@@ -111,13 +116,6 @@ class Template:
         groups = found.groupdict()
         tail = _TAIL.findall(groups.pop("tail_", None) or "")
         return {name: _TYPES[self._types[name]][2](text) for name, text in groups.items() if text is not None}, tail
-
-    def _left_out(self, facts: Mapping[str, Any]) -> set[int]:
-        return {
-            group
-            for name, kind, group in self._pieces
-            if group and kind and (not self._known(name, facts) or facts[name] == "")
-        }
 
     def _known(self, name: str, facts: Mapping[str, Any]) -> bool:
         value = facts.get(name)
@@ -335,6 +333,10 @@ def _by_head() -> dict[str, list[tuple[Row, Template]]]:
 
 
 _BY_HEAD = _by_head()
+_BY_NAME = {
+    name: [(row, template) for row, template in _TEMPLATES if row.name == name and not row.read_only]
+    for name in {row.name for row in ROWS}
+}
 _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 """What another proxy writes as its upstream said it, in the words of the Messages API."""
 _NO_REASON = frozenset({"", "None", *RequestOutcome})
@@ -392,18 +394,19 @@ def note_text(
         wanted = row.guardrail is guardrail and row.action in {action, None} and not row.read_only
         if wanted and row.holds(facts) and template.fits(known):
             level = row.level if row.action is not None else LEVELS[action]
-            said = template.said(known) | {name for name, _ in row.facts}
-            text = template.write(known) + _ending(facts, said, session, request_id)
+            text, told = template.write(known)
+            text += _ending(facts, told | {name for name, _ in row.facts}, session, request_id)
             return (_DEBUG if guardrail in QUIET and action is GuardrailAction.APPLIED else level), text
     raise AssertionError(f"no line for {guardrail}:{action}")
 
 
 def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request_id: str = "") -> tuple[int, str]:
     """Level and text of a line about no guardrail; `name` is its row's. Raises `KeyError` when facts are missing."""
-    for row, template in _TEMPLATES:
-        if row.name == name and not row.read_only and template.fits(facts):
+    for row, template in _BY_NAME[name]:
+        if template.fits(facts):
             level = CONTEXT_LEVELS.get(facts.get("level"), row.level) if name == "context" else row.level
-            return level, template.write(facts) + _ending(facts, template.said(facts), session, request_id)
+            text, told = template.write(facts)
+            return level, text + _ending(facts, told, session, request_id)
     raise KeyError(f"{name}: facts missing")
 
 

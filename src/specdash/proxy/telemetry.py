@@ -465,7 +465,6 @@ class Telemetry:
         self, session: ProxySession, event: RequestEvent, headers: Mapping[str, str] = NO_HEADERS
     ) -> ActiveRequest:
         """A request arrived and is understood, `event` is what is known of it; every one must be finished."""
-        event = dataclasses.replace(event, at=self._wall(), session=session.id, model=event.model[:LONGEST_NAME])
         active = ActiveRequest(session, event, self._clock)
         if self.observer is not None:
             active.trace = self.observer.arrived(headers)
@@ -574,7 +573,9 @@ def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorder_log(line: tuple[int, str]) -> None:
     """A line of the human log: its wording is in `core.proxy_lines`."""
-    _LOG.log(line[0], "%s", line[1])
+    if _LOG.isEnabledFor(line[0]):
+        # Without the search for the calling function, which no line names.
+        _LOG.handle(_LOG.makeRecord(_LOG.name, line[0], "", 0, "%s", (line[1],), None))
 
 
 def _log_response(event: RequestEvent, text_chars: int | None) -> None:

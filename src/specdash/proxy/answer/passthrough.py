@@ -19,6 +19,7 @@ from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.http.client import ClientLeftError, ClientWatch
 from specdash.proxy.http.responses import ApiError, client_host, header_map, read_body, send_bytes
 from specdash.proxy.sessions import chat_session_id
+from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import check_pieces, dumped
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, learn_models, upstream_model
@@ -330,7 +331,7 @@ _LLAMA_JSON = "application/json; charset=utf-8"
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request."""
-    body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
+    body = bytes(await read_body(scope, receive, proxy.settings.max_body_mib << 20))
     chat = _parsed(body)
     check_pieces(chat, proxy.settings.max_blocks)
     active = _begin(proxy, scope, chat)
@@ -601,7 +602,7 @@ def _begin(proxy: Proxy, scope: Scope, chat: dict[str, Any]) -> ActiveRequest:
     session = proxy.sessions.get(chat_session_id(headers, chat, client_host(scope)))
     event = RequestEvent(
         time.time(), session.id, scope["request_id"], PATH, stream=chat.get("stream") is True,
-        model=model if isinstance(model, str) else "",
+        model=model[:LONGEST_NAME] if isinstance(model, str) else "",
         messages=len(messages) if isinstance(messages, list) else 0, tools=len(tools) if isinstance(tools, list) else 0,
     )  # fmt: skip
     return proxy.telemetry.begin(session, event, headers)

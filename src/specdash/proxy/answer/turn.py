@@ -27,6 +27,7 @@ from specdash.proxy.http.responses import (
     send_json,
 )
 from specdash.proxy.sessions import session_id
+from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from specdash.proxy.upstream.window import admitted, learn_models, must_wait, upstream_model
@@ -174,7 +175,6 @@ NEARLY_FULL = 0.8
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
-    # The body has no name: it is free once it is parsed, and may have been 30 MB.
     request = parse_messages(
         await read_body(scope, receive, proxy.settings.max_body_mib << 20), proxy.settings.max_blocks
     )
@@ -189,7 +189,8 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
         settings.force_non_stream or (settings.malformed_tool_stream_strict and bool(request.tools))
     )
     event = RequestEvent(
-        time.time(), session.id, scope["request_id"], stream=request.stream, strict=strict, model=request.model,
+        time.time(), session.id, scope["request_id"], stream=request.stream, strict=strict,
+        model=request.model[:LONGEST_NAME],
         messages=len(request.messages), tools=len(request.tools),
     )  # fmt: skip
     turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event, headers))
@@ -337,8 +338,9 @@ class Turn:
                 await client.flush()
                 if writer.has_content and self.active.ttft_s is None:
                     self.active.first_content()
-                    # The client gets the processor for its first token, before what was read together with it.
-                    os.sched_yield()
+                    if self.proxy.upstream.in_flight == 1:
+                        # The client gets the processor for its first token, before what was read together with it.
+                        os.sched_yield()
 
             await self._answer(writer, on_data, lambda: self.begin(writer))
             self.begin(writer)

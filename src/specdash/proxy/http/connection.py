@@ -5,7 +5,7 @@ All of them hold before anybody has looked at a key. Sources: RFC 9110 and 9112.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import orjson
@@ -129,8 +129,7 @@ class Connection(HttpToolsProtocol):
         if version == "1.0":
             self.cycle.__class__ = _UnframedCycle
             self.cycle.waiting_for_100_continue = False
-        if not self.cycle.keep_alive:
-            self.cycle.transport = _Outlet(self)  # type: ignore[assignment]
+        self.cycle.transport = _Outlet(self, self.cycle)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Some of the body. What comes after the answer is passed over, up to the size a body may have."""
@@ -272,29 +271,34 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if self.transport.is_closing() or cycle.response_complete:
             return
-        if not self.pipeline:
-            outlet = cycle.transport if isinstance(cycle.transport, _Outlet) else _Outlet(self)
-            cycle.transport = outlet  # type: ignore[assignment]
-            if not outlet.probe(cycle):
-                return
+        if not self.pipeline and not cast("_Outlet", cycle.transport).probe():
+            return
         self._probes = self.loop.call_later(wait_s, self._probe, min(2 * wait_s, _LONGEST_PROBE_S))
 
 
 class _Outlet:
-    """The transport of an answer that is the last of its connection, or of which some bytes were sent before it."""
+    """The transport of one answer, of which some bytes may be sent before it.
 
-    def __init__(self, connection: Connection) -> None:
+    Its head goes out together with the first of its body: a client that is woken for the head alone takes the processor
+    from whoever is about to write the body.
+    """
+
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._transport = connection.transport
+        self._cycle = cycle
+        self._head: bytes | None = None
         self._early = 0
         self._zeros = 0
 
-    def probe(self, cycle: RequestResponseCycle) -> bool:
+    def probe(self) -> bool:
         """Send the next byte that is sure to come; false when there is none left."""
+        cycle = self._cycle
         if not cycle.response_started and self._early < len(_ANY_HEAD):
             self._transport.write(_ANY_HEAD[self._early : self._early + 1])
             self._early += 1
         elif cycle.response_started and cycle.chunked_encoding and self._zeros < _MOST_ZEROS:
+            self._flush()
             self._transport.write(b"0")
             self._zeros += 1
         else:
@@ -303,12 +307,25 @@ class _Outlet:
 
     def write(self, data: bytes) -> None:
         """Send what was not sent yet."""
-        early, self._early = self._early, 0
-        self._transport.write(data[early:] if early else data)
+        if self._head is None and self._cycle.response_started:
+            self._head = data[self._early :]
+            if self._cycle.scope["method"] == "HEAD":
+                self._flush()
+        elif self._head:
+            self._transport.write(self._head + data)
+            self._head = b""
+        else:
+            self._transport.write(data)
 
     def close(self) -> None:
         """The answer is complete."""
+        self._flush()
         self._connection.finish()
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
 
     def is_closing(self) -> bool:
         """As the transport."""
