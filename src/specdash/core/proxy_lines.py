@@ -96,17 +96,17 @@ class Template:
             for name, kind, group in self._pieces
             if group and kind and (not self._known(name, facts) or facts[name] == "")
         }
-        told: set[str] = set()
+        named: set[str] = set()
         texts: list[str] = []
         for name, kind, group in self._pieces:
             if group in left_out:
                 continue
             if kind:
-                told.add(name)
+                named.add(name)
                 texts.append(_TYPES[kind][1](facts[name]))
             else:
                 texts.append(name)
-        return "".join(texts), told
+        return "".join(texts), named
 
     def read(self, line: str) -> tuple[dict[str, Any], list[tuple[str, str]]] | None:
         """The values of a line and its ` name=value` tail, or None when it is another line."""
@@ -394,8 +394,8 @@ def note_text(
         wanted = row.guardrail is guardrail and row.action in {action, None} and not row.read_only
         if wanted and row.holds(facts) and template.fits(known):
             level = row.level if row.action is not None else LEVELS[action]
-            text, told = template.write(known)
-            text += _ending(facts, told | {name for name, _ in row.facts}, session, request_id)
+            text, named = template.write(known)
+            text += _ending(facts, named | {name for name, _ in row.facts}, session, request_id)
             return (_DEBUG if guardrail in QUIET and action is GuardrailAction.APPLIED else level), text
     raise AssertionError(f"no line for {guardrail}:{action}")
 
@@ -405,8 +405,8 @@ def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request
     for row, template in _BY_NAME[name]:
         if template.fits(facts):
             level = CONTEXT_LEVELS.get(facts.get("level"), row.level) if name == "context" else row.level
-            text, told = template.write(facts)
-            return level, text + _ending(facts, told, session, request_id)
+            text, named = template.write(facts)
+            return level, text + _ending(facts, named, session, request_id)
     raise KeyError(f"{name}: facts missing")
 
 
