@@ -66,6 +66,11 @@ def boots_of(scene: Scene) -> dict[int, Boot]:
     return {event.number: event for event in scene.record.events if isinstance(event, Boot)}
 
 
+def outcome_of(end: RunEnd) -> TuneOutcome:
+    assert end.outcome is not None
+    return end.outcome
+
+
 def end_of(scene: Scene) -> RunEnd:
     found = scene.record.events[-1]
     assert isinstance(found, RunEnd)
@@ -75,9 +80,8 @@ def end_of(scene: Scene) -> RunEnd:
 def test_the_best_point_is_found_and_the_bed_is_left_as_it_was() -> None:
     scene = Scene()
     end = scene.loop().run()
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
-    assert end.outcome.improved
+    assert outcome_of(end).chosen == FAST
+    assert outcome_of(end).improved
     assert end.settings == (("POINT", FAST.name),)
     assert end.restored is True
     assert scene.bed.restored == 1
@@ -102,8 +106,7 @@ def test_a_point_that_does_not_come_up_is_a_result_with_its_reason() -> None:
     scene.bed.faults = {2: boot_failed("the draft does not fit into memory")}
     end = scene.loop().run()
     assert boots_of(scene)[2].result.failure == "the draft does not fit into memory"
-    assert end.outcome is not None
-    assert end.outcome.chosen == START
+    assert outcome_of(end).chosen == START
 
 
 @pytest.mark.parametrize("error", [UnreachableError("refused"), SpecdashError("the first request failed")])
@@ -124,8 +127,7 @@ def test_requests_that_fail_make_the_boot_a_failure_and_are_kept() -> None:
     scene.measured = {2: lambda: MeasuredBoot(samples(70.0)[:1], problem="3 of 4 requests failed: broke off")}
     end = scene.loop().run()
     assert "3 of 4 requests failed" in boots_of(scene)[2].result.failure
-    assert end.outcome is not None
-    assert not end.outcome.improved
+    assert not outcome_of(end).improved
     assert [number for number, _, _ in scene.record.samples] == [1, 2, 3, 4]
 
 
@@ -234,8 +236,7 @@ def test_a_boot_that_somebody_else_disturbed_is_done_again() -> None:
     assert scene.watcher.thrown == ["the engine generated 17 tokens for somebody else"]
     assert scene.bed.boots == len(POINTS) + 1
     assert [(number, why != "") for number, _, why in scene.record.samples][:3] == [(1, False), (2, True), (2, False)]
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
+    assert outcome_of(end).chosen == FAST
 
 
 def test_a_boot_that_is_disturbed_every_time_is_taken_as_it_is() -> None:
@@ -267,9 +268,8 @@ def test_a_point_that_breaks_a_limit_is_not_chosen(measured: MeasuredBoot, said:
     assert out.result.failure == out.excluded
     assert out.result.out_of_memory is ("memory are free" in out.excluded)
     assert out.result.prompts
-    assert end.outcome is not None
-    assert not end.outcome.improved
-    assert f"ruled out by a limit: {FAST.name}, 90 ({out.excluded})" in end.outcome.why
+    assert not outcome_of(end).improved
+    assert f"ruled out by a limit: {FAST.name}, 90 ({out.excluded})" in outcome_of(end).why
 
 
 def test_a_point_that_broke_a_limit_in_its_only_boot_is_booted_again_and_may_be_chosen() -> None:
@@ -279,9 +279,8 @@ def test_a_point_that_broke_a_limit_in_its_only_boot_is_booted_again_and_may_be_
     told = boots_of(scene)
     assert [boot.result.failure for boot in told.values()] == [""] * 6
     assert [told[number].result.point for number in (5, 6)] == [FAST, FAST]
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
-    assert "ruled out" not in end.outcome.why
+    assert outcome_of(end).chosen == FAST
+    assert "ruled out" not in outcome_of(end).why
 
 
 def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> None:
@@ -294,8 +293,7 @@ def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> 
     }
     end = scene.loop().run()
     assert not any(boot.excluded for boot in boots_of(scene).values())
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
+    assert outcome_of(end).chosen == FAST
 
 
 @given(
@@ -357,8 +355,7 @@ def test_one_busy_moment_does_not_rule_a_point_out_that_kept_the_limits_before()
     assert "time to first token 0.30 s" in told[4].broke
     assert told[5].result.point == FAST
     assert "half of its boots or more broke a limit" in told[5].why
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
+    assert outcome_of(end).chosen == FAST
 
 
 def test_a_limit_that_is_broken_in_most_boots_of_a_point_rules_it_out() -> None:
@@ -366,8 +363,7 @@ def test_a_limit_that_is_broken_in_most_boots_of_a_point_rules_it_out() -> None:
     end = loop.run()
     told = boots_of(scene)
     assert told[5].result.failure.endswith("(in 2 of 3 boots a limit was broken)")
-    assert end.outcome is not None
-    assert end.outcome.chosen == START
+    assert outcome_of(end).chosen == START
 
 
 def test_a_crash_rules_a_point_out_however_well_it_did_before() -> None:
@@ -375,8 +371,7 @@ def test_a_crash_rules_a_point_out_however_well_it_did_before() -> None:
     scene.bed.faults = {4: boot_failed("the engine crashed")}
     end = loop.run()
     assert boots_of(scene)[4].result.failure == "the engine crashed"
-    assert end.outcome is not None
-    assert end.outcome.chosen == START
+    assert outcome_of(end).chosen == START
 
 
 def test_a_busy_moment_of_the_start_is_no_failure_of_it() -> None:
@@ -398,9 +393,8 @@ def test_what_no_boot_could_decide_any_more_is_not_recommended() -> None:
     scene.measured[4] = out_of_time
     end = loop.run()
     assert len(boots_of(scene)) == 4
-    assert end.outcome is not None
-    assert not end.outcome.improved
-    assert "half of its boots or more broke a limit" in end.outcome.why
+    assert not outcome_of(end).improved
+    assert "half of its boots or more broke a limit" in outcome_of(end).why
 
 
 @pytest.mark.parametrize("cut", range(1, 6))
@@ -454,20 +448,17 @@ def test_limits_can_be_lifted() -> None:
     limits = Limits(ttft=None, free_mib=None, warnings=False)
     scene = Scene(measured={2: lambda: slow}, gear={"limits": limits})
     end = scene.loop().run()
-    assert end.outcome is not None
-    assert end.outcome.chosen == FAST
+    assert outcome_of(end).chosen == FAST
 
 
 def test_texts_that_change_refuse_the_point_and_those_that_do_not_let_it_pass() -> None:
     scene = Scene(verify=lambda point, _: Texts(False, f"{point.name}: DAMAGED"))
     end = scene.loop().run()
-    assert end.outcome is not None
-    assert (end.outcome.chosen, end.outcome.improved) == (START, False)
-    assert "changes the texts" in end.outcome.why
+    assert (outcome_of(end).chosen, outcome_of(end).improved) == (START, False)
+    assert "changes the texts" in outcome_of(end).why
     scene = Scene(verify=lambda _point, _say: Texts(True, "identical"))
     end = scene.loop().run()
-    assert end.outcome is not None
-    assert end.outcome.improved
+    assert outcome_of(end).improved
     assert end.texts == "identical"
 
 
@@ -548,6 +539,5 @@ def test_where_nothing_drafts_no_text_needs_to_be_compared() -> None:
     scene.measured = {2: lambda: MeasuredBoot(samples(90.0, drafted=0))}
     scene.verify = lambda *_: pytest.fail("compared")
     end = scene.loop().run()
-    assert end.outcome is not None
-    assert end.outcome.chosen == Point()
+    assert outcome_of(end).chosen == Point()
     assert "nothing drafts" in end.texts

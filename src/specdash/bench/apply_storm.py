@@ -310,9 +310,6 @@ class StormReport:
         """The attempts that ended so."""
         return tuple(attempt for attempt in self.attempts if attempt.outcome is outcome)
 
-    def spread(self, values: Sequence[float]) -> dict[str, float | None]:
-        return {"p50": median(values), "max": max(values, default=None)}
-
     def as_json(self) -> dict[str, Any]:
         applied = self.of(ApplyOutcome.APPLIED)
         swaps = [attempt for attempt in applied if attempt.downtime_s is not None]
@@ -322,13 +319,15 @@ class StormReport:
             "outcomes": {str(kind): len(self.of(kind)) for kind in ApplyOutcome},
             "requests": len(self.requests),
             "errors": [json_of(error, "way at error") for error in self.errors],
-            **{
-                name: self.spread([value for swap in swaps if (value := getattr(swap, name)) is not None])
-                for name in ("downtime_s", "engine_load_s", "overhead_s")
-            },
+            **{name: _middle_and_most(swaps, name) for name in ("downtime_s", "engine_load_s", "overhead_s")},
             "longest_request_s": max((request.duration_s for request in self.requests), default=None),
             "attempts": [json_of(attempt, _ATTEMPT) for attempt in self.attempts],
         }
+
+
+def _middle_and_most(swaps: Sequence[Attempt], name: str) -> dict[str, float | None]:
+    known = [value for swap in swaps if (value := getattr(swap, name)) is not None]
+    return {"p50": median(known), "max": max(known, default=None)}
 
 
 _ATTEMPT = "number case=name outcome failed_step duration_s downtime_s engine_load_s fault"
@@ -362,44 +361,32 @@ def storm(
 def _attempt(number: int, case: Case, deployment: Deployment, options: ApplyOptions, env: Mapping[str, str]) -> Attempt:
     from specdash.control.apply.apply import Apply, plan_apply
 
-    before = _files(deployment)
-    started = time.perf_counter()
+    before, began = _files(deployment), time.perf_counter()
+    expected, reason = before, ""
+    outcome, more = ApplyOutcome.REFUSED, dict[str, Any]()
     try:
         plan = plan_apply(deployment, case.changes, env=env)
         if plan.empty:
-            return Attempt(number, f"{case.name} (as it is)", case.outcome, time.perf_counter() - started)
-        wanted = before | {edit.role: edit.new for edit in plan.edits}
+            return Attempt(number, f"{case.name} (as it is)", case.outcome, time.perf_counter() - began)
         record = Apply(plan, options, lambda _: None, env).run()
     except RefusedError:
-        return _judged(
-            case, Attempt(number, case.name, ApplyOutcome.REFUSED, time.perf_counter() - started), deployment, before
-        )
+        pass
     except SpecdashError as error:
-        return Attempt(number, case.name, None, time.perf_counter() - started, fault=str(error))
-    attempt = Attempt(
-        number,
-        case.name,
-        record.outcome,
-        time.perf_counter() - started,
-        record.downtime_s,
-        record.step_seconds.get("engine load"),
-        str(record.failed_step) if record.failed_step else None,
-    )
-    return _judged(
-        case, attempt, deployment, wanted if record.outcome is ApplyOutcome.APPLIED else before, record.reason
-    )
-
-
-def _judged(
-    case: Case, attempt: Attempt, deployment: Deployment, expected: Mapping[Role, bytes], reason: str = ""
-) -> Attempt:
-    from dataclasses import replace
-
-    if attempt.outcome is not case.outcome:
-        return replace(attempt, fault=f"ended {attempt.outcome}, must be {case.outcome}: {reason}")
-    if _files(deployment) != expected:
-        return replace(attempt, fault=f"{attempt.outcome}, and the env file is not what it must be")
-    return attempt
+        return Attempt(number, case.name, None, time.perf_counter() - began, fault=str(error))
+    else:
+        outcome, reason = record.outcome, record.reason
+        if outcome is ApplyOutcome.APPLIED:
+            expected = before | {edit.role: edit.new for edit in plan.edits}
+        failed_step = str(record.failed_step) if record.failed_step else None
+        load_s = record.step_seconds.get("engine load")
+        more = {"downtime_s": record.downtime_s, "engine_load_s": load_s, "failed_step": failed_step}
+    took = time.perf_counter() - began
+    fault = None
+    if outcome is not case.outcome:
+        fault = f"ended {outcome}, must be {case.outcome}: {reason}"
+    elif _files(deployment) != expected:
+        fault = f"{outcome}, and the env file is not what it must be"
+    return Attempt(number, case.name, outcome, took, **more, fault=fault)
 
 
 def _files(deployment: Deployment) -> dict[Role, bytes]:
