@@ -235,9 +235,10 @@ def soak(
         at = time.time()
         turn = replace(judged(turn_number, ask(url, body(turn_number), headers, timeout)), at=at)
         failures = failures + 1 if turn.seen.error is not None else 0
+        # First of all, so that a Ctrl-C while it is told does not lose it.
+        done.append(turn if turn.fault is not None else replace(turn, seen=replace(turn.seen, text="")))
         if on_turn is not None:
             on_turn(turn)
-        done.append(turn if turn.fault is not None else replace(turn, seen=replace(turn.seen, text="")))
     return SoakReport(tuple(done))
 
 
