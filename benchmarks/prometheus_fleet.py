@@ -23,9 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from specdash.cli.servers.fleet import PrometheusFleet
 from specdash.collect.prometheus import MOST_BYTES, newest, ranges
+from specdash.export.from_prometheus import (
+    FIGURES,
+    QUERY,
+    READ,
+    histories_of,
+    history_range,
+    query_of,
+    rows_of_samples,
+)
 from specdash.export.prometheus import to_prometheus
-from specdash.export.prometheus_fleet import QUERY, READ, rows_of_samples
-from specdash.export.prometheus_history import FIGURES, histories_of, history_range, query_of
 from specdash.insight.fleet import FleetRow
 from specdash.system.http import ask
 from support.fault_server import FaultServer, says

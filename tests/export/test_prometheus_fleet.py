@@ -10,8 +10,8 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specdash.collect.prometheus import PrometheusSample
+from specdash.export.from_prometheus import READ, rows_of_samples
 from specdash.export.prometheus import METRICS, registry_of
-from specdash.export.prometheus_fleet import READ, rows_of_samples
 from specdash.insight.fleet import rows_of
 from tui.fake_alerts import HURTING
 from tui.fake_state import FakeState

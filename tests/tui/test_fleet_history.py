@@ -9,7 +9,7 @@ import pytest
 
 from specdash.collect.prometheus import PrometheusSeries
 from specdash.core.errors import UnreachableError
-from specdash.export.prometheus_history import FIGURES, ServerHistory, histories_of, history_range
+from specdash.export.from_prometheus import FIGURES, ServerHistory, histories_of, history_range
 from specdash.tui.screens.fleet import FleetApp, FleetChoice, FleetPage
 from specdash.tui.widgets.chart import SCALE_WIDTH
 from tui.test_fleet import PAYING, ROWS, SIZES, running, shown

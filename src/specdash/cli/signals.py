@@ -89,6 +89,18 @@ def undisturbed() -> Iterator[Flag]:
         yield part.asked
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[Flag]:
+    """While inside, SIGTERM, SIGINT and SIGHUP only set what is yielded: a service ends by itself then."""
+    stop = Flag()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _STOPPING}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _handle(number: int, _frame: object) -> None:
     if not _under_way:
         # It came while the handlers were being put in or taken out.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.export import documents
-    from specdash.export.prometheus_history import HistoryRange, ServerHistory
+    from specdash.export.from_prometheus import HistoryRange, ServerHistory
     from specdash.insight.fleet import FleetGrouping, FleetRow
 
 SCHEMA: Final = "specdash.fleet/1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -19,9 +18,9 @@ from specdash.cli.options import (
     resolved_settings,
     say,
 )
+from specdash.cli.signals import ended_by_signals
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, InputError, UsageError
-from specdash.core.flag import Flag
 from specdash.core.target import host_and_port
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 LISTEN = "127.0.0.1:9538"
 LOOK_S = 10.0
 """How often finished requests are taken in, and with --all servers are looked for."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -130,29 +128,26 @@ def _serve(watched: ExportedServers, settings: Mapping[str, Resolved], host: str
 
     from specdash.export.prometheus import registry_of
 
-    stop = Flag()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
-    try:
-        server, thread = start_http_server(port, host, registry_of(watched.looks))
-    except OSError as error:
-        raise InputError(f"--listen {host}:{port}: {error.strerror or error}; name another with --listen") from None
-    try:
-        where = f"[{host}]" if ":" in host else host
-        say(f"metrics on http://{where}:{server.server_port}/metrics")
-        waits = False
-        while True:
-            if every or not watched.count:
-                targets = find_targets(settings)
-                watched.add(targets if every else targets[:1])
-            if not watched.count and not waits:
-                say("no llama-server found yet; waiting for one (or name it with --url http://HOST:PORT)")
-                waits = True
-            watched.looks()
-            if stop.wait(LOOK_S):
-                return ExitCode.OK
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(1.0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ended_by_signals() as stop:
+        try:
+            server, thread = start_http_server(port, host, registry_of(watched.looks))
+        except OSError as error:
+            raise InputError(f"--listen {host}:{port}: {error.strerror or error}; name another with --listen") from None
+        try:
+            where = f"[{host}]" if ":" in host else host
+            say(f"metrics on http://{where}:{server.server_port}/metrics")
+            waits = False
+            while True:
+                if every or not watched.count:
+                    targets = find_targets(settings)
+                    watched.add(targets if every else targets[:1])
+                if not watched.count and not waits:
+                    say("no llama-server found yet; waiting for one (or name it with --url http://HOST:PORT)")
+                    waits = True
+                watched.looks()
+                if stop.wait(LOOK_S):
+                    return ExitCode.OK
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(1.0)

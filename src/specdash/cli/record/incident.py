@@ -225,8 +225,6 @@ _BUILD = re.compile(r"b\d+(?:-[0-9a-f]+)?")
 
 def recorded_target(env: Mapping[str, str]) -> Target | None:
     """The server that was recorded last, None without a record."""
-    from specdash.history.store import Store
-
     try:
         with Store(paths.history_file(env)) as store:
             return last_target(store)
@@ -237,7 +235,6 @@ def recorded_target(env: Mapping[str, str]) -> Target | None:
 def with_last_run(target: Target, env: Mapping[str, str]) -> Target:
     """The target with what its last run left of itself, where nothing at all runs at its address now."""
     from specdash.collect.discover import answers_like_llama_server, ended_run
-    from specdash.core.target import local_port
 
     port = local_port(target.url)
     if port is None or target.pid is not None:
@@ -423,12 +420,8 @@ class Gathering:
         """The log of a backend that ran at this address and is gone."""
         from specdash.export.incident.bundle import run_records
 
-        records = [
-            run_record
-            for run_record in run_records(self.env)
-            if run_record["kind"] == "backend" and self._concerns(run_record["url"])
-        ]
-        return next((str(record["log"]) for record in records if record["log"]), None)
+        records = (record for record in run_records(self.env) if record["kind"] == "backend" and record["log"])
+        return next((str(record["log"]) for record in records if self._concerns(record["url"])), None)
 
     def _proxy_events(self) -> tuple[ProxyEvent, ...]:
         from specdash.core.proxy_events import from_json
@@ -485,8 +478,6 @@ class Gathering:
 
     def _recorded(self, stack: ExitStack) -> RecordedSpan | None:
         """What is recorded, for as long as `stack` is open."""
-        from specdash.history.store import Store
-
         store = stack.enter_context(Store(paths.history_file(self.env)))
         name = name_in(store, self.target)
         if name is None:
@@ -585,7 +576,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write one bundle, or one for each server, whether or not anything of the server can be seen."""
-    from specdash.core import paths
     from specdash.export.incident.bundle import assemble, store, store_as
 
     now = time.time()
@@ -713,7 +703,6 @@ def target(settings: Mapping[str, Resolved], since: float = inf) -> Target:
     """The server that is meant. Where none is named, one that crashed since `since` (Unix time); where none runs, the
     one that ran last, or was recorded last."""
     from specdash.collect.discover import ended_run
-    from specdash.core.target import Target
 
     found, last = find_targets(settings), ended_run()
     is_named = settings["url"].value is not None
@@ -760,7 +749,6 @@ def gather(
 
 def write(parts: Parts, env: Mapping[str, str] = os.environ) -> Path:
     """Write the bundle to the usual place; where it is. Raises `NotWrittenError`."""
-    from specdash.core import paths
     from specdash.export.incident.bundle import write_bundle
 
     return write_bundle(parts, paths.incidents_dir(env))
@@ -774,15 +762,11 @@ def recent(seconds: float | None = None) -> IncidentSpan:
     return IncidentSpan(now - (seconds if seconds is not None else DEFAULT_SPAN_S), now)
 
 
-def _told(path: Path, manifest: Mapping[str, object], length: int) -> list[str]:
+def _told(path: Path, manifest: Mapping[str, Any], length: int) -> list[str]:
     lines = [f"{path}  {size(length)}", f"state    {manifest['state']}"]
     if manifest["cause"]:
         lines.append(f"cause    {manifest['cause']}")
-    members = manifest["members"]
-    missing = manifest["missing"]
-    assert isinstance(members, list)  # noqa: S101 - for the type checker
-    assert isinstance(missing, list)  # noqa: S101 - for the type checker
-    lines.append(f"inside   {', '.join(str(member['name']) for member in members)}")
-    lines += [f"missing  {entry['part']}: {entry['why']}" for entry in missing]
+    lines.append(f"inside   {', '.join(member['name'] for member in manifest['members'])}")
+    lines += [f"missing  {entry['part']}: {entry['why']}" for entry in manifest["missing"]]
     lines.append("next     tar -xzf it, and paste summary.md into the ticket; `specdash replay` opens history.db")
     return lines

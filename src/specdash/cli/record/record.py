@@ -7,16 +7,15 @@ SIGTERM, SIGINT and SIGHUP.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from specdash.cli.options import add_settings, changed_rules, check_all_alone, find_targets, resolved_settings
+from specdash.cli.signals import ended_by_signals
 from specdash.core.config import RECORD_SETTINGS, RULE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
-from specdash.core.flag import Flag
 from specdash.core.target import local_port
 
 if TYPE_CHECKING:
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
     from specdash.collect.hub import Hub
     from specdash.core.config import Resolved
+    from specdash.core.flag import Flag
     from specdash.core.target import Target
     from specdash.history.recorder import Recorder
 
 LOOK_S = 5.0
 """Seconds between two looks for a server."""
 WATCH_S = 0.5
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,16 +52,11 @@ def run(args: argparse.Namespace) -> int:
     ends = time.monotonic() + parse_length(args.length) if args.length is not None else None
     if ends is not None and ends <= time.monotonic():
         raise UsageError(f"--for {args.length}: must be longer than 0")
-    stop = Flag()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
-    try:
+    with ended_by_signals() as stop:
         targets = _targets(settings, stop, ends)
         if not targets:
             return ExitCode.OK
         return _record(targets if args.all else targets[:1], settings, stop, ends, every=args.all)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _targets(settings: Mapping[str, Resolved], stop: Flag, ends: float | None) -> list[Target]:

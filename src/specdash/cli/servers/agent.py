@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import socket
 import sys
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from specdash import __version__
 from specdash.cli.options import add_settings, find_targets, resolved_settings
+from specdash.cli.signals import ended_by_signals
 from specdash.core.config import REFRESH_S, SERVICE_SETTINGS, TARGET_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
-from specdash.core.flag import Flag
 from specdash.system.files import write_all
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specdash.collect.agent import Outbox
     from specdash.collect.agent_wire import LogPlace
     from specdash.core.config import Resolved
+    from specdash.core.flag import Flag
     from specdash.core.readings import Reading
     from specdash.core.target import Target
 
@@ -39,7 +40,6 @@ DESERTED_S = 60.0
 """Whoever gave orders once gives them again and again. When they cease for so long, the connection is dead, though
 nobody here was told: sshd itself would keep the agent for hours."""
 _MOST_WORDS = 1 << 16
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,21 +67,15 @@ def run(args: argparse.Namespace) -> int:
     from specdash.collect.agent_wire import PROTOCOL, AgentHello
 
     log_after = _place(args.log_after)
-    stop = Flag()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in _SIGNALS}
     outbox = Outbox(AgentHello(__version__, PROTOCOL, socket.gethostname()))
-    threading.Thread(target=_write, args=(outbox, stop), name="specdash-agent", daemon=True).start()
-    orders = AgentOrders(settings["refresh"].value)
-    threading.Thread(target=orders.read, args=(stop,), name="specdash-orders", daemon=True).start()
-    try:
+    with ended_by_signals() as stop, closing(outbox):
+        threading.Thread(target=_write, args=(outbox, stop), name="specdash-agent", daemon=True).start()
+        orders = AgentOrders(settings["refresh"].value)
+        threading.Thread(target=orders.read, args=(stop,), name="specdash-orders", daemon=True).start()
         target = _target(settings, orders, outbox, stop)
         if target is not None:
             _watch(target, orders, outbox, stop, log_after)
         return ExitCode.OK
-    finally:
-        outbox.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _target(settings: Mapping[str, Resolved], orders: AgentOrders, outbox: Outbox, stop: Flag) -> Target | None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from specdash.core.config import Resolved
     from specdash.core.target import Target
-    from specdash.export.prometheus_history import HistoryRange, ServerHistory
+    from specdash.export.from_prometheus import HistoryRange, ServerHistory
     from specdash.insight.fleet import FleetRow
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
@@ -159,7 +159,7 @@ def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
     """Print how they did. Raises `UnreachableError` where Prometheus has nothing of that time."""
     from specdash.core.moments import parse_length, parse_moment
     from specdash.export import fleet as fleet_report
-    from specdash.export.prometheus_history import history_range
+    from specdash.export.from_prometheus import history_range
 
     now = time.time()
     since, until = parse_moment(args.since, now), parse_moment(args.until or "now", now)
@@ -317,7 +317,7 @@ class PrometheusFleet:
     def scrape_s(self) -> float:
         """Seconds between two scrapes of late. Raises as entering does."""
         from specdash.collect.prometheus import newest
-        from specdash.export.prometheus_history import SCRAPE_LOOK_S, SCRAPE_QUERY, USUAL_SCRAPE_S
+        from specdash.export.from_prometheus import SCRAPE_LOOK_S, SCRAPE_QUERY, USUAL_SCRAPE_S
 
         count = next((sample.value for sample in newest(self.url, SCRAPE_QUERY, self._key)), 0.0)
         return SCRAPE_LOOK_S / count if count >= 1 else USUAL_SCRAPE_S
@@ -325,7 +325,7 @@ class PrometheusFleet:
     def histories(self, asked: HistoryRange, row: FleetRow | None = None) -> list[tuple[str, ServerHistory]]:
         """How the row's server did, or all of them, by the names of their rows. Raises as entering does."""
         from specdash.collect.prometheus import ranges
-        from specdash.export.prometheus_history import histories_of, no_history, query_of
+        from specdash.export.from_prometheus import histories_of, no_history, query_of
 
         series = ranges(self.url, query_of(asked, row), asked.since, asked.until, asked.step_s, self._key)
         histories = histories_of(series, asked)
@@ -337,7 +337,7 @@ class PrometheusFleet:
 
     def history(self, row: FleetRow, span_s: float, most: int) -> ServerHistory:
         """How the row's server did in the last `span_s` seconds, in at most so many points. Raises as entering does."""
-        from specdash.export.prometheus_history import history_range
+        from specdash.export.from_prometheus import history_range
 
         now = time.time()
         asked = history_range(now - span_s, now, most, self.scrape_s())
@@ -357,7 +357,7 @@ class PrometheusFleet:
     def look(self) -> None:
         """Ask for the rows of now. Raises as entering does, but not where there is none."""
         from specdash.collect.prometheus import newest
-        from specdash.export.prometheus_fleet import QUERY, rows_of_samples
+        from specdash.export.from_prometheus import QUERY, rows_of_samples
 
         self._looked_at = time.monotonic()
         rows = {row.name: row for row in rows_of_samples(newest(self.url, QUERY, self._key))}

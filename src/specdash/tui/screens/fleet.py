@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from specdash.export.prometheus_history import ServerHistory
+    from specdash.export.from_prometheus import ServerHistory
     from specdash.insight.picture import MeasuredFigure
     from specdash.tui.spans import Glyphs
     from specdash.tui.widgets.prompt import TextPrompt

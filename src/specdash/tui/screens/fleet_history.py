@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specdash.core.log_facts import LogLine
-    from specdash.export.prometheus_history import AlertSpan, ServerHistory
+    from specdash.export.from_prometheus import AlertSpan, ServerHistory
     from specdash.tui.spans import Glyphs
 
 HISTORY_SPANS_S: dict[str, float] = {"1h": 3600.0, "6h": 21600.0, "24h": 86400.0, "7d": 604800.0, "30d": 2592000.0}
