@@ -1,7 +1,9 @@
-"""The dashboard records what it sees, into the place that its environment names, and says when it cannot."""
+"""The dashboard records what it sees, into the place that its environment names, and writes bundles of it."""
 
 from __future__ import annotations
 
+import json
+import tarfile
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
 from specdash.insight.picture import BackendState
+from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, says
 from support.recording import env_of, file_of, hurry
 from support.waiting import until
@@ -91,3 +94,19 @@ def test_why_nothing_is_recorded_is_there_for_the_screen(
         until(lambda: server.count("/health") > 0)
     finally:
         live.stop()
+
+
+def test_the_bundle_is_of_the_server_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    target = Target("http://127.0.0.1:9", origin="test")
+    live = Collecting(target, None, resolved_settings(None))
+    live._state = TargetState(target)
+    path = live.write_incident()
+    assert path.is_relative_to(tmp_path / "state")
+    with tarfile.open(path) as bundle:
+        names = [member.name for member in bundle.getmembers() if member.name.endswith("manifest.json")]
+        manifest = bundle.extractfile(names[0])
+        assert manifest is not None
+        assert "127.0.0.1:9" in json.dumps(json.load(manifest))
+    assert live.recording_trouble == ""
