@@ -6,20 +6,14 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.insight.picture import BackendState
 from specdash.system.data import dataclass
 from specdash.system.stats import mean
-from specdash.system.text import age, clean
-from specdash.tui.spans import fit
 from specdash.tune.model.problem import Budget
 from specdash.tune.run.status import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.core.records import TrialNote
-    from specdash.tui.spans import Line
-    from specdash.tui.view import View
     from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import Point
     from specdash.tune.run.status import Boot, RunPlan, Settings, TuneRun
@@ -137,31 +131,3 @@ def chosen_settings(run: TuneRun | None) -> Settings:
     end = run.end if run is not None else None
     improved = end is not None and end.outcome is not None and end.outcome.improved
     return end.settings if improved and end is not None else ()
-
-
-# The line below the header while settings are tried on the server: whose restarts these are, on every screen.
-
-AWAY = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.RESTARTED)
-"""How a server looks that is started anew."""
-_MEANING = "restarts and failed starts are its own"
-_WORDY = 100
-
-
-def is_tried(view: View) -> bool:
-    """Whether settings are tried on the server now, so that what they do to it is nobody's fault."""
-    trial = view.picture.trial
-    return trial is not None and trial.alive
-
-
-def trial_line(trial: TrialNote, wall: float, width: int, view: View) -> Line:
-    """Who tries what, how far that is, and where to see more; in yellow where it was cut short."""
-    words = clean(trial.words, 200)
-    words = words[:1].upper() + words[1:]
-    if not trial.alive:
-        return ((fit(f" {view.glyphs.alert} {words}", width), "banner.warn"),)
-    hint = f"  {view.keys['tuner']} shows it " if trial.what == "tune" else " "
-    since = f"  for {age(max(wall - trial.at, 0.0))}" if width >= _WORDY else ""
-    room = width - len(since) - len(hint)
-    left = f" {view.glyphs.busy} {words}"
-    meaning = f"{left}: {_MEANING}"
-    return ((fit(meaning if len(meaning) <= room else left, room) + since + hint, "banner.accent"),)

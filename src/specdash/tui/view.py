@@ -83,6 +83,12 @@ class View:
         idle = bool(backend.slots) and all(slot.phase is SlotPhase.IDLE for slot in backend.slots or ())
         return idle and backend.state is BackendState.LIVE and not self.picture.alerts.active
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether settings are tried on the server now, so that what they do to it is nobody's fault."""
+        trial = self.picture.trial
+        return trial is not None and trial.alive
+
     def source(self, source: Source) -> SourcePicture | None:
         """Freshness of one source, None when the picture does not speak of it."""
         return next((entry for entry in self.picture.backend.sources if entry.source is source), None)

@@ -21,6 +21,7 @@ from specdash.insight.picture import Basis, GroupFigures, Paying, SpeedUpNeed, S
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
 from specdash.insight.speculation import speculation
 from specdash.insight.speculation.acceptance import between
+from specdash.insight.speedup.verdict import ENOUGH
 from specdash.system.data import dataclass
 from specdash.system.stats import Z_95, Interval, interval, median, ratio_of
 
@@ -599,8 +600,6 @@ def _figures(
     )
 
 
-ENOUGH = 6
-"""Requests that an interval needs."""
 HELD_S = 1800.0
 """Where the window has fewer requests, the newest of this time stand for it."""
 HELD_REQUESTS = 24

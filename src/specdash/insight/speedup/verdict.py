@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from specdash.core.records import Drafting
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import BackendState, Basis, Paying, SpeedUpNeed
-from specdash.insight.speedup.speedup import ENOUGH
 from specdash.system.data import dataclass
 from specdash.system.text import clean, percent, rate
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from specdash.insight.picture import Picture, SpeedUpPicture
     from specdash.insight.rules.known import Fix
 
+ENOUGH = 6
+"""Requests that an interval needs."""
 SAME = 0.05
 """An interval that stays so near to 1 is no difference worth a setting."""
 WORTH = 0.02

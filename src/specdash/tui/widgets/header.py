@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from specdash.core.readings import Source
-from specdash.core.records import AlertSeverity, EventKind
+from specdash.core.records import AlertSeverity, Drafting, EventKind
 from specdash.insight.picture import BackendState
 from specdash.system.data import dataclass
 from specdash.system.text import (
@@ -30,20 +30,18 @@ from specdash.tui.action_table import DEFAULT_KEYS, Action, FooterScreen, KeyTab
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.plot import APPLIED, MarkStyle, look_of_event
 from specdash.tui.spans import Glyphs, Line, Span, figure, fit, line_width, spread, wrap
-from specdash.tui.tuner_model import AWAY, is_tried, trial_line
 from specdash.tui.widgets.board import SEVERITY_ROLES, alarming, all_warnings
 from specdash.tui.widgets.panel import LinesWidget
-from specdash.tui.widgets.speculation.drafting import failure_words
-from specdash.tui.widgets.speculation.verdict import badge, verdict_lines
+from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, badge, verdict_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from textual import events
 
-    from specdash.core.records import Alert, TimelineEvent
+    from specdash.core.records import Alert, TimelineEvent, TrialNote
     from specdash.history.player import Player
-    from specdash.insight.picture import BackendPicture
+    from specdash.insight.picture import BackendPicture, Picture
     from specdash.tui.spans import Glyphs, Line
     from specdash.tui.view import View
 
@@ -104,6 +102,27 @@ def banner_lines(view: View, width: int, *, on_incidents: bool = False) -> list[
     if rest := sentence.removeprefix(first).strip():
         lines.append(((fit(" " * len(left) + rest, width), style),))
     return lines
+
+
+# The line below the header while settings are tried on the server: whose restarts these are, on every screen.
+
+AWAY = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.RESTARTED)
+"""How a server looks that is started anew."""
+_MEANING = "restarts and failed starts are its own"
+
+
+def trial_line(trial: TrialNote, wall: float, width: int, view: View) -> Line:
+    """Who tries what, how far that is, and where to see more; in yellow where it was cut short."""
+    words = clean(trial.words, 200)
+    words = words[:1].upper() + words[1:]
+    if not trial.alive:
+        return ((fit(f" {view.glyphs.alert} {words}", width), "banner.warn"),)
+    hint = f"  {view.keys['tuner']} shows it " if trial.what == "tune" else " "
+    since = f"  for {age(max(wall - trial.at, 0.0))}" if width >= _WORDY else ""
+    room = width - len(since) - len(hint)
+    left = f" {view.glyphs.busy} {words}"
+    meaning = f"{left}: {_MEANING}"
+    return ((fit(meaning if len(meaning) <= room else left, room) + since + hint, "banner.accent"),)
 
 
 # Where in time the screen is: the words in the header, and the strip under them.
@@ -350,7 +369,7 @@ def _state_words(backend: BackendPicture, view: View) -> str:
 def _state_role(view: View) -> str:
     """The colour of the state; a restart of a trial is no alarm."""
     state = view.picture.backend.state
-    return "accent" if is_tried(view) and state in AWAY else STATE_ROLES[state]
+    return "accent" if view.is_tried and state in AWAY else STATE_ROLES[state]
 
 
 def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
@@ -371,13 +390,13 @@ def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | No
     """The one thing to say loudly, with its role: the server's state, else that it runs without the speculation that
     was asked for, else a recent error or storm in the log. None of it is said of settings that are only tried."""
     backend = view.picture.backend
-    if is_tried(view) and backend.state in (*AWAY, BackendState.LIVE):
+    if view.is_tried and backend.state in (*AWAY, BackendState.LIVE):
         return None
     if backend.state is not BackendState.LIVE:
         role = STATE_ROLES[backend.state]
         text = " ".join(filter(None, (backend.reason, _last_words(view))))
         return (clean(text), "accent" if role == "dim" else role) if text else None
-    failure = failure_words(view.picture)
+    failure = _failure(view.picture)
     if failure is not None and not on_speculation:
         return failure, "warn"
     warning = alarming(view.picture.log.warnings)
@@ -386,6 +405,17 @@ def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | No
     text = f"{warning.title}: {number(warning.total)} lines, {rate(warning.per_minute)} a minute. {warning.note}"
     role = SEVERITY_ROLES.get(warning.severity, "warn")
     return clean(text), "warn" if role == "dim" else role
+
+
+def _failure(picture: Picture) -> str | None:
+    """`RUNNING WITHOUT SPECULATION: <cause>`, None unless that is so. Where no start was checked, the log says so."""
+    drafting = picture.views.drafting
+    because = drafting.because
+    if drafting.state is not Drafting.FAILED:
+        because = picture.backend.speculation.problem
+        if not because or drafting.state is not Drafting.UNKNOWN:
+            return None
+    return clean(f"{WITHOUT_SPECULATION}: {because}" if because else WITHOUT_SPECULATION, 400)
 
 
 def _last_words(view: View) -> str:

@@ -11,10 +11,10 @@ from specdash.insight.speedup.verdict import verdict
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, number, percent, plain, seconds, size, window
 from specdash.tui.spans import BLANK, Line, fit, line_width, wrap
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart, marked_bar, sentences
-from specdash.tui.widgets.speculation.verdict import how_to, verdict_role
+from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, how_to, verdict_role
 
 if TYPE_CHECKING:
-    from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, DrafterPicture, Picture, ReferenceCurve
+    from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, DrafterPicture, ReferenceCurve
     from specdash.tui.spans import Glyphs, Line, Span
     from specdash.tui.view import View
 
@@ -29,7 +29,7 @@ _WORDS = {
     Drafting.YES: "SPECULATING",
     Drafting.READY: "READY, nothing drafted yet",
     Drafting.OFF: "SPECULATION IS OFF",
-    Drafting.FAILED: "RUNNING WITHOUT SPECULATION",
+    Drafting.FAILED: WITHOUT_SPECULATION,
     Drafting.UNKNOWN: "NOT KNOWN YET: DOES IT SPECULATE?",
 }
 _BAR_LINES = 2
@@ -59,18 +59,6 @@ def drafting_glyph(state: Drafting, glyphs: Glyphs) -> str:
         Drafting.FAILED: glyphs.alert,
     }
     return shapes.get(state, glyphs.unknown)
-
-
-def failure_words(picture: Picture) -> str | None:
-    """`RUNNING WITHOUT SPECULATION: <cause>`, None unless that is so. Where no start was checked, the log says so."""
-    drafting = picture.views.drafting
-    because = drafting.because
-    if drafting.state is not Drafting.FAILED:
-        because = picture.backend.speculation.problem
-        if not because or drafting.state is not Drafting.UNKNOWN:
-            return None
-    words = _WORDS[Drafting.FAILED]
-    return clean(f"{words}: {because}" if because else words, 400)
 
 
 def drafting_lines(view: View, width: int, *, tall: bool) -> list[Line]:

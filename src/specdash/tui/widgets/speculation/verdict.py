@@ -8,7 +8,6 @@ from specdash.core.records import Drafting
 from specdash.insight.picture import Basis
 from specdash.insight.speedup.verdict import VerdictKind, VerdictStep, interval, verdict
 from specdash.tui.spans import Line, Span, fit, line_width, spread
-from specdash.tui.tuner_model import is_tried
 
 if TYPE_CHECKING:
     from specdash.insight.picture import SpeedUpPicture
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from specdash.tui.action_table import KeyTable
     from specdash.tui.view import View
 
+WITHOUT_SPECULATION = "RUNNING WITHOUT SPECULATION"
 VERDICT_ROLES = {
     VerdictKind.PAYS: "good",
     VerdictKind.COSTS: "bad",
@@ -73,7 +73,7 @@ _HALVES = {"..": " ", "#.": "▀", ".#": "▄", "##": "█"}
 
 def verdict_role(view: View) -> str:
     """The verdict's colour; none while settings are only tried, whose verdict it is."""
-    return "dim" if is_tried(view) else VERDICT_ROLES[verdict(view.picture).kind]
+    return "dim" if view.is_tried else VERDICT_ROLES[verdict(view.picture).kind]
 
 
 def verdict_lines(view: View, width: int, height: int, *, brief: bool = False) -> list[Line]:
@@ -112,7 +112,7 @@ def large(words: str) -> tuple[str, str, str]:
 def badge(view: View) -> str:
     """What every screen says: that speculation costs; "" while it does not."""
     judged = verdict(view.picture)
-    return f" {judged.headline} " if judged.kind is VerdictKind.COSTS and not is_tried(view) else ""
+    return f" {judged.headline} " if judged.kind is VerdictKind.COSTS and not view.is_tried else ""
 
 
 def _headline(judged: Verdict, right: str, width: int, role: str) -> Line:
