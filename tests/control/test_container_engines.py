@@ -15,10 +15,10 @@ from specdash.control.services.containers import (
     ContainerManager,
     ContainerTool,
     command_of,
-    declared,
     remade,
     why_fixed,
 )
+from specdash.control.services.deployment import declared
 from specdash.control.services.services import ContainerChange, ServiceState
 from specdash.core.errors import ServiceError
 from support.podman import container_image, docker_socket, run_words, runtime
@@ -256,7 +256,7 @@ def test_what_cannot_be_made_again_is_refused_with_what_to_do(facts: ContainerFa
 
 
 def test_a_container_is_named_with_its_engine_or_by_the_manager() -> None:
-    assert declared("podman:llama", "auto") == (ContainerEngine.PODMAN, "llama")
-    assert declared("llama", "docker") == (ContainerEngine.DOCKER, "llama")
+    assert declared("podman:llama", "auto") == ("podman", "llama")
+    assert declared("llama", "docker") == ("docker", "llama")
     assert declared("llama.service", "auto") is None
     assert declared("getty@tty1:x", "systemd") is None

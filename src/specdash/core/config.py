@@ -30,7 +30,9 @@ NAMES_OF_TARGET = ("name", "group")
 KEYS_OF_TABLE = (*NAMES_OF_TARGET, "gpu_host")
 """What only a table [[target]] may say."""
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
-_MANAGERS = ("auto", "systemd", "supervisor", "podman", "docker")
+SCHEMES = ("podman", "docker", "kubectl")
+"""What stands before the colon in the name of a service that is a container, or a Deployment of Kubernetes."""
+_MANAGERS = ("auto", "systemd", "supervisor", *SCHEMES)
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -256,10 +258,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
     Setting("layout", _text, None, "layout to start with (default: as you left it)", "NAME"),
-    Setting("manager", _manager, "auto", "what runs the services: auto, systemd, supervisor, podman or docker", "NAME"),
-    Setting("backend_service", _text, None, "the backend's systemd unit, or podman:NAME (default: detected)", "UNIT"),
+    Setting("manager", _manager, "auto", f"what runs the services: {', '.join(_MANAGERS)}", "NAME"),
+    Setting("backend_service", _text, None, "the backend: a systemd unit, podman:NAME or kubectl:NS/NAME", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy's systemd unit, or podman:NAME (default: detected)", "UNIT"),
+    Setting("proxy_service", _text, None, "the proxy: a systemd unit, podman:NAME or kubectl:NS/NAME", "UNIT"),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting(
         "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from specdash.cli.changes.over_ssh import add_far_options, carry_over, far_machine
 from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
 from specdash.control.services import installation
-from specdash.control.services.containers import ContainerEngine, ContainerManager
+from specdash.control.services.containers import ContainerManager
 from specdash.control.services.deployment import OTHERS, find_deployment
+from specdash.control.services.kubernetes import KubernetesManager
 from specdash.control.services.services import ServiceState
 from specdash.control.services.systemd import Systemctl, SystemdManager, available
 from specdash.control.services.units import UNIT_OF, UNITS_OF
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.config import SERVICE_SETTINGS, Resolved
+from specdash.core.config import SCHEMES, SERVICE_SETTINGS, Resolved
 from specdash.core.errors import (
     ConflictError,
     ExitCode,
@@ -346,7 +347,9 @@ def _env_file(named: str | None, role: Role) -> Path:
 def _asked_manager(args: argparse.Namespace) -> str:
     """The manager that was asked for. Raises `UsageError` for one that specdash sets nothing up with."""
     asked = str(resolved_settings(args)["manager"].value)
-    if asked in tuple(ContainerEngine):
+    if asked == "kubectl":
+        raise UsageError("a Deployment is made with `kubectl apply`, and changed from here (kubernetes.md)")
+    if asked in SCHEMES:
         raise UsageError(
             f"containers are made with `{asked} run --env-file FILE`, and changed from here (containers.md)"
         )
@@ -489,6 +492,10 @@ def show_logs(services: list[ManagedService], lines: int, *, follow: bool) -> in
 
 def _follow(services: list[ManagedService], lines: int) -> int:
     for service in services:
+        if isinstance(service.manager, KubernetesManager):
+            if len(services) > 1:
+                raise ServiceError("one of them runs in a pod; name the one to follow")
+            return _follow_command(service.manager.follow(lines), os.environ, subprocess.STDOUT)
         if isinstance(service.manager, ContainerManager):
             if len(services) > 1:
                 raise ServiceError("one of the services runs in a container; name the one to follow")

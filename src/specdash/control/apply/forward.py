@@ -16,7 +16,7 @@ from specdash.control.apply.engine import (
     about_speculation,
     engine_check,
     last_lines,
-    listening_engine,
+    main_engine,
     promise,
     recorded_proxy,
     service_promise,
@@ -52,6 +52,8 @@ def in_force(work: Transaction, edit: Edit, *, new: bool) -> bool:
     """Whether the service runs this version already, by its own word."""
     digest = edit.new_digest if new else edit.old_digest
     service = work.services[edit.role]
+    if edit.role is Role.PROXY and service.replacing is not None:
+        return service.status().alive and service.replacing.version(service.name) == digest
     if edit.role is Role.PROXY:
         record = recorded_proxy(service, work.env)
         return record is not None and record.env_digest == digest
@@ -86,6 +88,9 @@ def start_backend(work: Transaction, edit: Edit, *, new: bool) -> EngineSwap:
     if old is not None:
         work.down(swap.asked_at)
     restart(work, edit, alive=status.alive, new=new)
+    if old is not None and service.elsewhere and old.digest == digest and old.alive:
+        # Its pod had that version already.
+        swap.old = None
     swap.watch_main()
     return swap
 
@@ -109,7 +114,7 @@ def container_change(edit: Edit, *, new: bool) -> ContainerChange:
     digests = (edit.new_digest, edit.old_digest) if new else (edit.old_digest, edit.new_digest)
     wanted, replaced = edit.values(new=new), edit.values(new=not new)
     keys = {key: wanted.get(key) for key in {**replaced, **wanted} if wanted.get(key) != replaced.get(key)}
-    return ContainerChange(*digests, keys)
+    return ContainerChange(*digests, keys, replaced)
 
 
 def stop(work: Transaction, service: ManagedService) -> None:
@@ -143,15 +148,20 @@ def bring_proxy(work: Transaction, edit: Edit, *, new: bool, may_reload: bool = 
 def _see_what_proxy_runs(work: Transaction, edit: Edit) -> None:
     """Raise `StepFailedError` where a proxy that is not ours was not started with the change."""
     service = work.services[edit.role]
-    main = service.status().pid
-    listening = listening_engine(main, proxy_url(edit.values(new=True))) if main is not None else None
-    found = started_with(listening.pid) if listening is not None else None
+    listening = main_engine(service, service.status(), proxy_url(service, edit.values(new=True)))
+    found = _started_with(service, listening) if listening is not None else None
     if listening is None or found is None:
         work.warn(f"whether the change reached {service.name} cannot be seen")
         return
-    missing = why_not_arrived(service, listening.pid, *found, edit.changes)
+    missing = why_not_arrived(service, listening.name, *found, edit.changes)
     if missing is not None:
         raise StepFailedError(missing)
+
+
+def _started_with(service: ManagedService, engine: ServingEngine) -> tuple[list[str], dict[str, str]] | None:
+    """Arguments and environment of what serves, where the system or its manager tells them. Hold secrets."""
+    seen = started_with(engine.pid) if engine.instance is None else None
+    return seen or (service.replacing.started_with(service.name) if service.replacing is not None else None)
 
 
 def _until_proxy(
@@ -183,8 +193,9 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
         url = record.url
     else:
         status = service.status()
-        url = proxy_url(edit.values(new=new))
-        if status.pid is None or status.pid == not_pid or listening_engine(status.pid, url) is None:
+        url = proxy_url(service, edit.values(new=new))
+        listening = main_engine(service, status, url)
+        if listening is None or listening.pid == not_pid:
             return False
     try:
         ask(url, "/health", timeout=steps.ANSWER_S, verified=False)
@@ -193,9 +204,11 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
     return True
 
 
-def proxy_url(values: Mapping[str, str]) -> str:
-    """Where a proxy that is not specdash's is asked from this machine, by its env."""
+def proxy_url(service: ManagedService, values: Mapping[str, str]) -> str:
+    """Where a proxy that leaves no record here is asked from this machine, by its env."""
     host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
+    if service.elsewhere and port.isdigit():
+        return f"http://127.0.0.1:{(service.ports or {}).get(int(port), port)}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://{host}:{port}"
 
@@ -325,7 +338,7 @@ def _engine_stands(work: Transaction, swap: EngineSwap) -> bool:
         work.close_gate()
     swap.check_service()
     if engine is not None and not engine.alive:
-        words = f"its process {engine.pid} ended after everything had been verified"
+        words = f"its {engine.name} ended after everything had been verified"
         raise StepFailedError(words, swap.last_words())
     return steps.healthy(engine.url if engine is not None else swap.promise.url)
 
@@ -356,7 +369,8 @@ def _asked_proxy(work: Transaction) -> tuple[str, str | None] | str:
             work.warn(f"no request was sent through the proxy at {url}: its key is not known here")
             return "its key is not known"
     else:
-        url, key = proxy_url(values), values.get("PROXY_API_KEY")
+        environment = proxy.command.variables(proxy.env_file, values) if proxy.command is not None else values
+        url, key = proxy_url(proxy, values), environment.get("PROXY_API_KEY")
         upstream = values.get("LLAMA_CPP_BASE") or "http://127.0.0.1:8080/v1"
     return _why_not_asked(work, upstream) or (url, key)
 
@@ -516,7 +530,7 @@ def _backend(work: Transaction, edit: Edit) -> EngineSwap:
         work.note(step=ApplyStep.HEALTH)
         if not service.reloads:
             _see_what_runs(work, edit, swap, engine)
-        work.steps.say(f"healthy, process {engine.pid}")
+        work.steps.say(f"healthy, {engine.name}")
     promise = swap.promise
     with work.steps.step(ApplyStep.SPECULATION):
         work.note(step=ApplyStep.SPECULATION)
@@ -541,15 +555,14 @@ def _backend(work: Transaction, edit: Edit) -> EngineSwap:
 def _see_what_runs(work: Transaction, edit: Edit, swap: EngineSwap, engine: ServingEngine) -> None:
     """A service that is not ours reads of its env file what it likes: raise `StepFailedError` where that is not the
     change, and expect from now on what its own process was started with."""
-    by_manager = swap.service.replacing
-    found = started_with(engine.pid) or (by_manager.started_with(swap.service.name) if by_manager else None)
-    if found is None:
-        work.warn(f"whether the change reached process {engine.pid} cannot be seen")
+    runs = _started_with(swap.service, engine)
+    if runs is None:
+        work.warn(f"whether the change reached {engine.name} cannot be seen")
         return
-    missing = why_not_arrived(swap.service, engine.pid, *found, edit.changes)
+    missing = why_not_arrived(swap.service, engine.name, *runs, edit.changes)
     if missing is not None and work.journal.kind is not ApplyKind.ROLLBACK:
         raise StepFailedError(missing)
-    values = process_values(*found)
+    values = process_values(*runs)
     if values is not None:
         swap.promise = replace(promise(values, work.env), url=swap.promise.url)
 

@@ -219,11 +219,12 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     checked = _Checked(values, context, out)
     _listening(checked, context, out)
     _upstream(checked, context, out)
-    _tls(checked, out)
     _relations(checked, context, out)
-    _files(checked, out)
-    _otel(checked, out)
-    log = checked.text("PROXY_LOG_FILE") or None
+    if not context.elsewhere:
+        _tls(checked, out)
+        _files(checked, out)
+        _otel(checked, out)
+    log = (checked.text("PROXY_LOG_FILE") or None) if not context.elsewhere else None
     check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
     check_restart(Role.PROXY, context, out)
     return out.sorted()

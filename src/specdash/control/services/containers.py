@@ -70,7 +70,8 @@ _OWNERS = {
     "change the file there and run `compose up -d`",
     "io.podman.compose.project": "compose made it (project {value}), and would make it again from its own file: "
     "change the file there and run `compose up -d`",
-    "io.kubernetes.pod.name": "it belongs to the pod {value} of Kubernetes: change the ConfigMap there",
+    "io.kubernetes.pod.name": "it belongs to the pod {value} of Kubernetes: name its Deployment instead, "
+    "kubectl:NAMESPACE/NAME",
 }
 """Labels of those who make a container themselves, and what to do instead."""
 
@@ -321,14 +322,6 @@ def container_of(pid: int, env: Mapping[str, str] = os.environ) -> str | None:
 def any_engine(env: Mapping[str, str] = os.environ) -> bool:
     """Whether a command of an engine is installed at all."""
     return any(shutil.which(engine, path=env.get("PATH")) for engine in ContainerEngine)
-
-
-def declared(name: str, manager: str) -> tuple[ContainerEngine, str] | None:
-    """The container that a setting names: `podman:NAME`, or NAME where the manager is podman; None for a unit."""
-    engine, colon, rest = name.partition(":")
-    if colon and engine in tuple(ContainerEngine):
-        return ContainerEngine(engine), rest
-    return (ContainerEngine(manager), name) if manager in tuple(ContainerEngine) else None
 
 
 class ContainerManager:

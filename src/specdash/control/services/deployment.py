@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.control.services.containers import (
+    ContainerEngine,
     ContainerManager,
     any_engine,
     command_of,
     container_of,
-    declared,
     env_files_of,
     why_fixed,
 )
-from specdash.control.services.service_command import ServiceCommand
+from specdash.control.services.kubernetes import DeploymentName, KubernetesManager
+from specdash.control.services.service_command import ServiceCommand, is_ours, option_of
 from specdash.control.services.services import Deployment, ManagedService, ServiceProblem
 from specdash.control.services.systemd import Systemctl, SystemdManager
 from specdash.control.services.units import UNIT_OF, read_directives, shown_words, split_words
 from specdash.core import paths
 from specdash.core.changes import Role
+from specdash.core.config import SCHEMES
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, ServiceError
 from specdash.system.data import dataclass
@@ -28,7 +30,6 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.control.services.containers import ContainerEngine
     from specdash.control.services.supervisor_client import SupervisorClient
     from specdash.control.services.supervisor_services import ServiceEntry
     from specdash.core.config import Resolved
@@ -58,8 +59,8 @@ class _Candidate:
 def find_deployment(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> Deployment:
     """The services of both roles. Asks systemd one question; never fails: `problems` say why a service is not there.
 
-    What the settings name comes first, a container or a unit, then specdash's own unit, then UAP's, then the built-in
-    supervisor's services.
+    What the settings name comes first, a container, a Deployment or a unit, then specdash's own unit, then UAP's, then
+    the built-in supervisor's services.
     """
     return _Search(settings, env).deployment()
 
@@ -79,7 +80,10 @@ class _Search:
         }
 
     def deployment(self) -> Deployment:
-        found = {role: self._in_container(role, *named) for role, named in self.containers.items()}
+        found = {
+            role: self._in_cluster(role, name) if scheme == "kubectl" else self._in_container(role, scheme, name)
+            for role, (scheme, name) in self.containers.items()
+        }
         elsewhere = [role for role in Role if role not in found]
         units = self._units() if elsewhere and self.wanted in ("auto", "systemd") else {}
         found |= {role: self._in_systemd(role, units) for role in elsewhere}
@@ -118,8 +122,34 @@ class _Search:
                     )
         return _INSTALL[role]
 
-    def _in_container(self, role: Role, engine: ContainerEngine, name: str) -> ManagedService | None:
+    def _in_cluster(self, role: Role, name: str) -> ManagedService | None:
+        """The Deployment of that name, with the working copy of its ConfigMap, or the env file that makes it."""
+        try:
+            manager = KubernetesManager(DeploymentName.parse(name), self.env, self._chosen(role))
+            manager.refresh()
+            command = manager.command()
+        except ServiceError as error:
+            self._say(role, f"{role}_service = kubectl:{name}: {error}")
+            return None
+        return ManagedService(
+            role,
+            str(manager.name),
+            manager,
+            manager.env_file,
+            reloads=False,
+            origin=_short(self.settings[f"{role}_service"].origin),
+            command=command,
+            replacing=manager,
+        )
+
+    def _chosen(self, role: Role) -> Path | None:
+        """The env file that the settings name."""
+        named = self.settings[f"{role}_env_file"].value
+        return Path(named).expanduser().absolute() if named is not None else None
+
+    def _in_container(self, role: Role, scheme: str, name: str) -> ManagedService | None:
         """The container of that name, with the env file that it was made with, or that its runner reads."""
+        engine = ContainerEngine(scheme)
         manager = ContainerManager(engine, self.env, "USR1" if role is Role.BACKEND else "HUP")
         called = f"{engine} container {name}"
         try:
@@ -130,13 +160,12 @@ class _Search:
         if facts is None:
             self._say(role, f"{role}_service = {engine}:{name}: {engine} knows no such container")
             return None
-        named = self.settings[f"{role}_env_file"]
-        chosen = Path(named.value).expanduser().absolute() if named.value is not None else None
+        chosen = self._chosen(role)
         origin = _short(self.settings[f"{role}_service"].origin)
         words = list(facts.argv)
-        if _is_ours(words, role):
+        if is_ours(words, role):
             try:
-                own = facts.runner_env_file(_option(words, "--env-file"), paths.state_dir(self.env))
+                own = facts.runner_env_file(option_of(words, "--env-file"), paths.state_dir(self.env))
             except ServiceError as error:
                 self._say(role, f"{called}: {error}")
                 return None
@@ -194,7 +223,7 @@ class _Search:
         files = [facts.get("FragmentPath", ""), *(split_words(facts.get("DropInPaths", "")) or ())]
         words = _exec_words(facts, files, self.env)
         plain = [word.replace("$$", "$") if index else word for index, word in enumerate(words)]
-        ours = _is_ours(plain, candidate.role)
+        ours = is_ours(plain, candidate.role)
         env_file = self._env_file(candidate, facts, plain if ours else None)
         if env_file is None:
             key = f"{candidate.role}_env_file"
@@ -204,7 +233,7 @@ class _Search:
                 f"say which env file it reads with {key} in {paths.config_file(self.env)}",
             )
             return None
-        given = _option(plain, "--env-file") if ours else None
+        given = option_of(plain, "--env-file") if ours else None
         if given is not None and Path(given) != env_file:
             key = f"{candidate.role}_env_file"
             self._say(
@@ -229,11 +258,11 @@ class _Search:
         )
 
     def _env_file(self, candidate: _Candidate, facts: Mapping[str, str], words: list[str] | None) -> Path | None:
-        named = self.settings[f"{candidate.role}_env_file"].value
-        if named is not None:
-            return Path(named).expanduser().absolute()
+        chosen = self._chosen(candidate.role)
+        if chosen is not None:
+            return chosen
         if words is not None:
-            given = _option(words, "--env-file")
+            given = option_of(words, "--env-file")
             if given is not None:
                 return Path(given)
             return (
@@ -284,19 +313,27 @@ class _Search:
         return found
 
     def _supervised(self, entry: ServiceEntry, role: Role, client: SupervisorClient) -> ManagedService:
-        named = self.settings[f"{role}_env_file"].value
-        ours = entry.argv is None or _is_ours(list(entry.argv), role)
+        ours = entry.argv is None or is_ours(list(entry.argv), role)
         file = str(paths.services_file(self.env))
         return ManagedService(
             role=role,
             name=entry.name,
             manager=client,
-            env_file=Path(named).expanduser().absolute() if named is not None else entry.env_file,
+            env_file=self._chosen(role) or entry.env_file,
             reloads=ours,
             origin=paths.services_file(self.env).name,
             socket=entry.listen is not None,
             command=None if ours else ServiceCommand(entry.argv or (), file, replaces=False),
         )
+
+
+def declared(name: str, manager: str) -> tuple[str, str] | None:
+    """The scheme and the name of a container or a Deployment that a setting names: `podman:NAME`, or NAME where the
+    manager is podman; None for a unit."""
+    scheme, colon, rest = name.partition(":")
+    if colon and scheme in SCHEMES:
+        return scheme, rest
+    return (manager, name) if manager in SCHEMES else None
 
 
 def unit_name(name: str) -> str:
@@ -344,24 +381,3 @@ def _command(words: list[str], facts: Mapping[str, str], files: list[str]) -> Se
 
 def _env_files(facts: Mapping[str, str]) -> list[str]:
     return [line.rpartition(" (ignore_errors=")[0] for line in facts.get("EnvironmentFiles", "").splitlines()]
-
-
-def _is_ours(words: list[str], role: Role) -> bool:
-    """Whether the command is `specdash backend run` or `specdash proxy run`, by whichever way."""
-    rest = words[1:]
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        rest = rest[1:]
-    if rest[:2] == ["-m", "specdash"]:
-        rest = rest[2:]
-    elif not words or Path(words[0]).name != "specdash":
-        return False
-    return rest[:2] == [str(role), "run"]
-
-
-def _option(words: list[str], option: str) -> str | None:
-    for index, word in enumerate(words):
-        if word == option and index + 1 < len(words):
-            return words[index + 1]
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None

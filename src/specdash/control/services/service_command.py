@@ -9,6 +9,7 @@ import re
 import shlex
 from dataclasses import field
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,19 @@ class ContainerView:
         if self.ports is None:
             return port
         return next((inside for inside, here in self.ports.items() if here == port), None)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it may run on another machine, whose files, ports and processes are not to be seen from here."""
+        return False
+
+    def why_given(self, key: str, place: str) -> tuple[str, str]:
+        """Why a variable of its own stands in the way of its env file, and what to do."""
+        return f"{place} was made with -e {key}, which wins", f"make it again without -e {key}"
+
+    def line(self, place: str) -> str:
+        """Where its command line stands, in words."""
+        return f"the command that makes the {place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +338,8 @@ def findings(
 
 
 def _quoted(command: ServiceCommand, change: Change) -> _Unread | None:
-    if command.container is None or change.after is None or quote(change.after) == change.after:
+    container = command.container
+    if container is None or container.elsewhere or change.after is None or quote(change.after) == change.after:
         return None
     what = f"{command.file} would get the quotes of its env file as a part of the value"
     return _Unread(what, "choose a value that needs no quotes")
@@ -359,7 +374,7 @@ def _not_loaded(service: ManagedService, command: ServiceCommand, program: Start
     file = service.env_file
     words = " ".join((*command.words, program.text))
     if command.container is not None and key in command.container.given:
-        return _Unread(f"{command.file} was made with -e {key}, which wins", f"make it again without -e {key}")
+        return _Unread(*command.container.why_given(key, command.file))
     if not command.loads(file) and command.container is not None:
         return _Unread(f"{command.file} was not made with {file}", f"make it again with --env-file {file}")
     if not command.loads(file):
@@ -420,7 +435,7 @@ def _argument(service: ManagedService, then: list[str], now: list[str]) -> bool 
 
 def _line_of(command: ServiceCommand) -> str:
     """Where the command line stands, in words."""
-    return f"the command that makes the {command.file}" if command.container else f"ExecStart= in {command.file}"
+    return command.container.line(command.file) if command.container else f"ExecStart= in {command.file}"
 
 
 def _line(command: ServiceCommand, key: str, parameter: Parameter, flags: Mapping[str, tuple[Parameter, str]]) -> str:
@@ -460,6 +475,28 @@ def _key_reach_script(service: ManagedService, program: StartedProgram, key: str
     return _Unread(said, f"write `{word}` into its call of llama-server")
 
 
+def option_of(words: Sequence[str], option: str) -> str | None:
+    """The value of an option of a command line; None where it is not given."""
+    for word, after in pairwise([*words, ""]):
+        if word == option:
+            return after or None
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def is_ours(words: Sequence[str], role: Role) -> bool:
+    """Whether the command is `specdash backend run` or `specdash proxy run`, by whichever way."""
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        rest = rest[1:]
+    if rest[:2] == ["-m", "specdash"]:
+        rest = rest[2:]
+    elif not words or Path(words[0]).name != "specdash":
+        return False
+    return rest[:2] == [str(role), "run"]
+
+
 def started_with(pid: int) -> tuple[list[str], dict[str, str]] | None:
     """Arguments and environment of a process; None where the system does not tell. Hold secrets."""
     try:
@@ -470,17 +507,16 @@ def started_with(pid: int) -> tuple[list[str], dict[str, str]] | None:
 
 
 def why_not_arrived(
-    service: ManagedService, pid: int, argv: Sequence[str], variables: Mapping[str, str], changes: Sequence[Change]
+    service: ManagedService, process: str, argv: Sequence[str], variables: Mapping[str, str], changes: Sequence[Change]
 ) -> str | None:
-    """The change that the serving process does not run with, in words; None when it runs with all of them."""
+    """The change that the serving process does not run with, in words; None when it runs with all of them. `process` is
+    what it is called."""
     reads_variables = service.role is Role.PROXY
     for change in changes:
         if not (variables.get(change.key) == change.after if reads_variables else arrived(change, argv, variables)):
             shown = change.masked.after
             what = f"{change.key}={shown}" if shown is not None else f"the removal of {change.key}"
-            return (
-                f"{what} did not reach process {pid} of {service.name}: neither its arguments nor what it reads changed"
-            )
+            return f"{what} did not reach {process} of {service.name}: neither its arguments nor what it reads changed"
     return None
 
 

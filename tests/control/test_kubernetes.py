@@ -1,0 +1,420 @@
+"""Applies to a Deployment of Kubernetes: rolled to another ConfigMap, verified, kept or gone back; cut off anywhere.
+
+The cluster is a scripted one (`support.scripted_kubectl`), its pods are processes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from specdash.control.env_store import read_env
+from specdash.control.services.kubernetes import BEFORE, DIGEST, DeploymentName, KubernetesManager
+from specdash.control.services.services import ContainerChange, ServiceState
+from specdash.core.changes import ApplyKind, ApplyOutcome, Role
+from specdash.core.errors import ConflictError, ServiceError
+from support.crash import KUBERNETES_POINTS
+from support.kubernetes import MAP, NAME, SECRET, kubernetes_rig
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.kubernetes import KubernetesRig
+
+pytestmark = pytest.mark.timeout(300)
+
+CHANGE = "LLAMA_ARG_CTX_SIZE=1024"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesRig]:
+    with kubernetes_rig(tmp_path_factory.mktemp("cluster")) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(made: KubernetesRig) -> KubernetesRig:
+    made.make()
+    return made
+
+
+def manager_of(rig: KubernetesRig) -> KubernetesManager:
+    manager = rig.service().manager
+    assert isinstance(manager, KubernetesManager)
+    return manager
+
+
+# The transaction.
+
+
+@pytest.mark.slow
+def test_an_apply_rolls_the_deployment_to_a_config_map_of_its_own_and_a_rollback_rolls_it_back(
+    rig: KubernetesRig,
+) -> None:
+    done = rig.command("apply", "--yes", CHANGE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    name, values = rig.config_map()
+    assert name.startswith(f"{NAME}-specdash-")
+    assert values["LLAMA_ARG_SPEC_TYPE"] == "ngram-mod"
+    rig.assert_settled("1024")
+    with rig.cluster as cluster:
+        # `kubectl rollout undo` needs the one before.
+        assert cluster.of("configmap")[MAP]["data"]["LLAMA_ARG_CTX_SIZE"] == "2048"
+        assert cluster.of("configmap")[name]["immutable"] is True
+        assert len(cluster.of("configmap")[name]["metadata"]["annotations"][DIGEST]) == 64
+    again = rig.command("rollback", "--yes")
+    assert again.returncode == 0, again.stdout + again.stderr
+    rig.assert_settled("2048")
+    assert all("--context=lab" in words for words in rig.calls() if "config" not in words)
+    assert SECRET not in json.dumps(rig.calls())
+    listed = rig.command("applies")
+    assert listed.stdout.count("llama-server") or "LLAMA_ARG_CTX_SIZE" in listed.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("ends", "invalid device: NoSuchDevice"),
+        ("loads", "not healthy within 4 s (loading)"),
+        ("falls", "a first completion broke off"),
+    ],
+)
+def test_a_pod_that_does_not_stand_gives_its_place_back_to_the_version_before(
+    rig: KubernetesRig, fault: str, why: str
+) -> None:
+    done = rig.command("apply", "--yes", "--health-timeout", "4", f"LLAMA_ARG_ALIAS={fault}")
+    assert done.returncode == 11, done.stdout + done.stderr
+    assert why in done.stdout + done.stderr
+    assert rig.config_map()[0] == MAP
+    assert rig.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
+    rig.assert_settled("2048")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "way"),
+    [
+        *((point, way) for point in KUBERNETES_POINTS for way in ("--rollback", "--finish")),
+        *((point, "--rollback") for point in ("backup:journal", "write:renamed", "restart:asked", "settle:before")),
+        ("health:after", "--finish"),
+    ],
+)
+def test_an_apply_killed_after_any_order_is_rolled_back_or_finished(rig: KubernetesRig, point: str, way: str) -> None:
+    rig.killed("apply", "--yes", CHANGE, at=point)
+    assert rig.config_map()[1]["LLAMA_ARG_CTX_SIZE"] in ("1024", "2048")
+    until(lambda: not forwards(rig))
+    done = rig.command("recover", way, "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = way == "--finish" or point == KUBERNETES_POINTS[-1]
+    assert (rig.config_map()[0] == MAP) is not new
+    last = rig.records()[-1]
+    assert last.outcome is (ApplyOutcome.APPLIED if new else ApplyOutcome.ROLLED_BACK)
+    assert last.kind is (ApplyKind.APPLY if new else ApplyKind.RECOVER)
+    rig.assert_settled("1024" if new else "2048")
+
+
+def forwards(rig: KubernetesRig) -> list[psutil.Process]:
+    """The port-forwards of this rig that run."""
+    program = str(rig.home / "bin" / "kubectl")
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if program in (process.info["cmdline"] or ()) and "port-forward" in process.info["cmdline"]
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["container:patch", "rollback:written", "rollback:verified"])
+def test_a_recovery_that_is_killed_can_be_run_again(rig: KubernetesRig, point: str) -> None:
+    rig.killed("apply", "--yes", CHANGE, at="health:after")
+    rig.killed("recover", "--rollback", "--yes", at=point)
+    done = rig.command("recover", "--rollback", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rig.config_map()[0] == MAP
+    rig.assert_settled("2048")
+
+
+@pytest.mark.slow
+def test_a_deployment_that_was_stopped_is_stopped_again_when_the_change_fails(rig: KubernetesRig) -> None:
+    manager_of(rig).stop("it")
+    rig.killed("apply", "--yes", CHANGE, at="health:after")
+    assert rig.command("recover", "--rollback", "--yes").returncode == 0
+    assert rig.config_map()[0] == MAP
+    until(lambda: rig.status().state is ServiceState.STOPPED)
+
+
+@pytest.mark.slow
+def test_an_edit_of_somebody_else_in_the_middle_is_left_alone_and_no_pod_is_touched(rig: KubernetesRig) -> None:
+    with rig.cluster as cluster:
+        cluster.objects["meanwhile"] = {"minReadySeconds": 1}
+        before = list(cluster.of("pod"))
+    done = rig.command("apply", "--yes", CHANGE)
+    assert done.returncode == 11, done.stdout + done.stderr
+    assert "was changed by somebody else meanwhile" in done.stderr
+    with rig.cluster as cluster:
+        assert cluster.of("deployment")[NAME]["spec"]["minReadySeconds"] == 1
+        assert list(cluster.of("pod")) == before
+    rig.assert_settled("2048")
+
+
+# The manager.
+
+
+def change(rig: KubernetesRig, manager: KubernetesManager) -> ContainerChange:
+    """Another context, written into the working copy."""
+    old, before = manager.version("it"), rig.config_map()[1]
+    assert old is not None
+    file = manager.env_file
+    file.write_text(file.read_text("utf-8").replace("CTX_SIZE=2048", "CTX_SIZE=1024"), "utf-8")
+    return ContainerChange(read_env(file).digest, old, {}, before)
+
+
+def test_replacing_and_putting_back_are_one_patch_each_and_may_be_repeated(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    forward = change(rig, manager)
+    back = ContainerChange(forward.instead_of, forward.digest, {})
+    patches = sum("patch" in words for words in rig.calls())
+    for _ in range(2):
+        manager.replace("it", forward)
+        assert manager.version("it") == forward.digest
+    with rig.cluster as cluster:
+        noted = json.loads(cluster.of("deployment")[NAME]["metadata"]["annotations"][BEFORE])
+        assert noted == {"configMap": MAP, "instead": f"{NAME}-specdash-{forward.digest[:10]}"}
+    for _ in range(2):
+        manager.put_back("it", back, run=True)
+        assert rig.config_map()[0] == MAP
+    manager.forget_before("it")
+    assert sum("patch" in words for words in rig.calls()) - patches == 2
+    rig.running()
+
+
+def test_a_version_that_somebody_removed_is_made_again(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    text = manager.env_file.read_bytes()
+    forward = change(rig, manager)
+    manager.replace("it", forward)
+    with rig.cluster as cluster:
+        del cluster.of("configmap")[MAP]
+    manager.env_file.write_bytes(text)
+    manager.put_back("it", ContainerChange(forward.instead_of, forward.digest, {}), run=True)
+    name, values = rig.config_map()
+    assert (name, values["LLAMA_ARG_CTX_SIZE"]) == (f"{NAME}-specdash-{forward.instead_of[:10]}", "2048")
+
+
+def test_settings_that_somebody_changed_meanwhile_are_not_overwritten(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    forward = change(rig, manager)
+    with rig.cluster as cluster:
+        cluster.of("configmap")[MAP]["data"]["LLAMA_ARG_THREADS"] = "3"
+    with pytest.raises(ConflictError, match="was changed since it was read"):
+        manager.bring_up()
+    with pytest.raises(ConflictError, match="was changed by somebody else meanwhile"):
+        manager.replace("it", forward)
+    assert rig.config_map()[0] == MAP
+    with rig.cluster as cluster:
+        assert list(cluster.of("configmap")) == [MAP]
+    # A new look takes it over, and an edit of the working copy alone is none.
+    assert "LLAMA_ARG_THREADS=3" in rig.service().env_file.read_text("utf-8")
+    assert "CTX_SIZE=2048" in rig.service().env_file.read_text("utf-8")
+
+
+def test_a_config_map_of_the_same_name_that_says_something_else_is_left_as_it_is(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    forward = change(rig, manager)
+    name = f"{NAME}-specdash-{forward.digest[:10]}"
+    with rig.cluster as cluster:
+        cluster.add({"kind": "ConfigMap", "metadata": {"name": name}, "data": {"MINE": "1"}})
+    with pytest.raises(ConflictError, match="another ConfigMap"):
+        manager.replace("it", forward)
+    assert rig.config_map()[0] == MAP
+
+
+def test_it_stops_starts_and_restarts(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    first = manager.status("it")
+    assert (first.state, first.pid, first.restarts) == (ServiceState.RUNNING, None, 0)
+    assert first.instance is not None
+    assert "main: loading model" in manager.log_tail("it", 5)
+    manager.restart("it")
+    until(lambda: manager.status("it").state is ServiceState.RUNNING)
+    assert manager.status("it").instance != first.instance
+    manager.stop("it")
+    assert manager.status("it").state is ServiceState.STOPPED
+    assert manager.log_tail("it") == ()
+    manager.start("it")
+    until(lambda: manager.status("it").state is ServiceState.RUNNING)
+    with pytest.raises(ServiceError, match="knows no reload"):
+        manager.reload("it")
+    assert manager.follow(7)[-5:] == ["--follow", "--tail=7", f"deployment/{NAME}", "--container", NAME]
+
+
+@pytest.mark.parametrize(
+    ("settings", "objects", "state", "words"),
+    [
+        ({"LLAMA_ARG_ALIAS": "ends"}, {}, ServiceState.WAITING, "exit code 1"),
+        ({}, {"unschedulable": "0/1 nodes are available"}, ServiceState.STARTING, "0/1 nodes are available"),
+    ],
+)
+def test_what_keeps_a_pod_from_running_is_told(
+    rig: KubernetesRig, settings: dict[str, str], objects: dict[str, Any], state: ServiceState, words: str
+) -> None:
+    manager = manager_of(rig)
+    with rig.cluster as cluster:
+        cluster.objects |= objects
+        cluster.of("configmap")[MAP]["data"] |= settings
+    manager.restart("it")
+    until(lambda: manager.status("it").state is state)
+    assert words in manager.status("it").detail
+
+
+def test_a_pod_that_cannot_be_made_has_failed(rig: KubernetesRig) -> None:
+    manager = manager_of(rig)
+    with rig.cluster as cluster:
+        cluster.of("secret").clear()
+    manager.restart("it")
+    until(lambda: manager.status("it").state is ServiceState.FAILED)
+    assert manager.status("it").detail == 'CreateContainerConfigError: secret "llama-keys" not found'
+    assert manager.log_tail("it") == ('CreateContainerConfigError: secret "llama-keys" not found',)
+    with rig.cluster as cluster:
+        cluster.of("deployment").clear()
+    until(lambda: manager.status("it").state is ServiceState.MISSING)
+    for order in (manager.start, manager.stop, manager.restart, manager.log_tail):
+        with pytest.raises(ServiceError, match=f"there is no Deployment llama/{NAME}@lab"):
+            order("it")
+
+
+# What is found, and what is refused.
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "why"),
+    [
+        ({"labels": {"kustomize.toolkit.fluxcd.io/name": "apps"}}, {}, "Flux keeps it"),
+        ({"annotations": {"argocd.argoproj.io/tracking-id": "apps:x"}}, {}, "Argo CD keeps it"),
+        ({"ownerReferences": [{"kind": "Llama", "name": "big", "controller": True}]}, {}, "Llama big made it"),
+        ({}, {"paused": True}, "kubectl rollout resume"),
+        ({}, {"replicas": 2}, "it has 2 replicas"),
+    ],
+)
+def test_a_deployment_whose_settings_are_not_ours_to_change_says_what_to_do(
+    rig: KubernetesRig, metadata: dict[str, Any], spec: dict[str, Any], why: str
+) -> None:
+    with rig.cluster as cluster:
+        deployment = cluster.of("deployment")[NAME]
+        deployment["metadata"] |= metadata
+        deployment["spec"] |= spec
+    assert why in "; ".join(rig.deployment().problems)
+
+
+@pytest.mark.parametrize(
+    ("service", "refuses", "why"),
+    [
+        ("kubectl:llama/Llama_Server", {}, "write kubectl:NAMESPACE/DEPLOYMENT"),
+        ("kubectl:llama/nobody", {}, "there is no Deployment llama/nobody@lab"),
+        (f"kubectl:llama/{NAME}@elsewhere", {}, "kubectl has no context for"),
+        (f"kubectl:{NAME}", {"get": "Error from server (Forbidden): deployments is forbidden"}, "(Forbidden)"),
+        (f"kubectl:{NAME}", {"get configmap": "Error from server (Forbidden): no"}, "cannot read configmap"),
+        (f"kubectl:{NAME}", {"get": "Unable to connect to the server: dial tcp: i/o timeout"}, "i/o timeout"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_told_in_its_words(
+    rig: KubernetesRig, service: str, refuses: dict[str, str], why: str
+) -> None:
+    with rig.cluster as cluster:
+        cluster.objects["refuses"] = refuses
+    deployment = rig.deployment(service)
+    assert deployment.backend is None
+    assert why in "; ".join(deployment.about(Role.BACKEND))
+
+
+def test_kubectl_that_is_not_installed_is_said(rig: KubernetesRig) -> None:
+    rig.env["PATH"], path = str(rig.home), rig.env["PATH"]
+    try:
+        assert "kubectl is not installed" in "; ".join(rig.deployment().problems)
+    finally:
+        rig.env["PATH"] = path
+
+
+def test_a_container_without_a_config_map_is_refused(rig: KubernetesRig) -> None:
+    with rig.cluster as cluster:
+        del cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["containers"][0]["envFrom"]
+    assert "has no ConfigMap as its settings" in "; ".join(rig.deployment().problems)
+
+
+def test_a_mounted_env_file_is_changed_as_a_whole(rig: KubernetesRig) -> None:
+    text = "# how it runs\nPROXY_PORT=4000\n"
+    container = {
+        "args": ["proxy", "run", "--env-file", "/etc/specdash/proxy.env"],
+        "volumeMounts": [{"name": "settings", "mountPath": "/etc/specdash"}],
+    }
+    with rig.cluster as cluster:
+        pod = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]
+        pod["containers"] = [{"name": NAME, **container}]
+        pod["volumes"] = [{"name": "settings", "configMap": {"name": MAP}}]
+        cluster.of("configmap")[MAP]["data"] = {"proxy.env": text, "other": "kept"}
+    proxy = rig.deployment(proxy_service=f"kubectl:llama/{NAME}", backend_service="kubectl:llama/nobody").proxy
+    assert proxy is not None
+    assert proxy.env_file.read_text("utf-8") == text
+    assert isinstance(proxy.manager, KubernetesManager)
+    old = proxy.manager.version("it")
+    assert old is not None
+    proxy.env_file.write_text(text.replace("4000", "4001"), "utf-8")
+    changed = ContainerChange(read_env(proxy.env_file).digest, old, {}, {"PROXY_PORT": "4000"})
+    proxy.manager.replace("it", changed)
+    with rig.cluster as cluster:
+        name = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+        assert cluster.of("configmap")[name]["data"] == {"proxy.env": text.replace("4000", "4001"), "other": "kept"}
+
+
+def test_an_env_file_of_the_user_must_say_what_the_config_map_says(rig: KubernetesRig) -> None:
+    file = rig.home / "llama-server.env"
+    values = rig.config_map()[1]
+    file.write_text("# ours\n" + "".join(f"{key}={value}\n" for key, value in values.items()), "utf-8")
+    found = rig.deployment(backend_env_file=str(file)).backend
+    assert found is not None
+    assert found.env_file == file
+    file.write_text("LLAMA_ARG_CTX_SIZE=1\n", "utf-8")
+    assert "bring them together" in "; ".join(rig.deployment(backend_env_file=str(file)).problems)
+
+
+def test_a_variable_that_wins_over_the_config_map_refuses_its_change(rig: KubernetesRig) -> None:
+    with rig.cluster as cluster:
+        container = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["containers"][0]
+        container["env"] = [{"name": "LLAMA_ARG_CTX_SIZE", "value": "512"}]
+    rig.running()
+    refused = rig.command("preflight", CHANGE)
+    assert refused.returncode == 7, refused.stdout + refused.stderr
+    assert "sets LLAMA_ARG_CTX_SIZE by itself" in refused.stdout
+    assert "take LLAMA_ARG_CTX_SIZE out of its `env`" in refused.stdout
+
+
+def test_services_shows_the_deployment_and_its_log(rig: KubernetesRig) -> None:
+    shown = rig.command("services", "status", "--json")
+    assert f"llama/{NAME}@lab" in shown.stdout
+    assert '"kubectl"' in shown.stdout
+    assert "main: loading model" in rig.command("services", "logs", "backend").stdout
+    refused = rig.command("services", "install", SPECDASH_MANAGER="kubectl")
+    assert "kubectl apply" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("llama", DeploymentName("llama")),
+        ("ns/llama", DeploymentName("llama", "ns")),
+        ("ns/llama@arn:aws:eks:eu:1:cluster/a", DeploymentName("llama", "ns", "arn:aws:eks:eu:1:cluster/a")),
+    ],
+)
+def test_a_deployment_is_named_by_namespace_name_and_context(text: str, name: DeploymentName) -> None:
+    assert DeploymentName.parse(text) == name
+    assert str(name) == text
+
+
+def test_a_pod_without_a_kubeconfig_asks_the_cluster_that_it_is_in() -> None:
+    found = DeploymentName("llama").located({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert (found.namespace, found.context) == ("default", None)

@@ -1,0 +1,380 @@
+"""A `kubectl` whose cluster is a folder: its answers have the shapes of the real one's, its pods are real processes.
+
+The controllers do their work whenever it is asked something. The real kubectl's answers, and an API server's, are in
+tests/data/kubernetes; `test_kubernetes_contract.py` holds this one to them. Run as a program: `kubectl WORDS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fcntl
+import hashlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+PROGRAM = """#!{python} -SE
+import sys
+sys.path.insert(0, {folder!r})
+from scripted_kubectl import main
+main({cluster!r}, sys.argv[1:])
+"""
+_TESTS = Path(__file__).parent
+_QUICK_EXITS = 2
+"""How often a container is started again at once."""
+_SECONDS = 10
+
+
+def install(folder: Path, cluster: Path) -> Path:
+    """Put the program into `folder`, which belongs first on a PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "kubectl"
+    program.write_text(PROGRAM.format(python=sys.executable, folder=str(_TESTS), cluster=str(cluster)), "utf-8")
+    program.chmod(0o755)
+    return program
+
+
+class Refused(Exception):  # noqa: N818 - the word of the API
+    """What kubectl says on its standard error, with exit code 1."""
+
+
+class Cluster:
+    """The objects of one namespace, in `objects.json`, and the processes of its pods. Locked while it is entered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.objects: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        file = self.folder / "objects.json"
+        self.objects = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        draft = self.folder / "objects.tmp"
+        draft.write_text(json.dumps(self.objects), "utf-8")
+        draft.replace(self.folder / "objects.json")
+        self._lock.close()
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """The objects of a kind, by name."""
+        return self.objects.setdefault(kind.lower(), {})
+
+    def touch(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Give it another resource version."""
+        version = self.objects.setdefault("counter", {"value": 100})
+        version["value"] += 1
+        made["metadata"]["resourceVersion"] = str(version["value"])
+        return made
+
+    def add(self, made: dict[str, Any]) -> dict[str, Any]:
+        """A new object, with what an API server gives it."""
+        metadata = made["metadata"]
+        metadata.setdefault("namespace", "llama")
+        metadata.setdefault("creationTimestamp", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        self.touch(made)
+        metadata["uid"] = f"uid-{metadata['resourceVersion']}"
+        if made["kind"] == "Deployment":
+            metadata["generation"] = 1
+        self.of(made["kind"])[metadata["name"]] = made
+        return made
+
+    def answer(self, verb: str, words: list[str], given: dict[str, str]) -> str:
+        """What kubectl prints. Raises `Refused`. The object `refuses` has words of the API by verb, and by verb and
+        kind; `meanwhile` is what somebody else does to the Deployment just before a patch."""
+        refuses = self.of("refuses")
+        refusal = refuses.get(verb) or refuses.get(f"{verb} {words[0]}")
+        if refusal is not None:
+            raise Refused(refusal)
+        if verb == "patch" and "meanwhile" in self.objects:
+            deployment = self.of("deployment")[words[1]]
+            deployment["spec"] |= self.objects.pop("meanwhile")
+            deployment["metadata"]["generation"] += 1
+        return _VERBS[verb](self, words, given)
+
+    # The controllers of Deployments and ReplicaSets, and a kubelet.
+
+    def reconcile(self) -> None:
+        """Bring what is there nearer to what is asked for."""
+        for deployment in self.of("deployment").values():
+            self._roll(deployment)
+        for pod in list(self.of("pod").values()):
+            self._run_pod(pod)
+
+    def _roll(self, deployment: dict[str, Any]) -> None:
+        spec, metadata = deployment["spec"], deployment["metadata"]
+        text = json.dumps(spec["template"], sort_keys=True).encode()
+        name = f"{metadata['name']}-{hashlib.sha256(text).hexdigest()[:9]}"
+        if name not in self.of("replicaset"):
+            template = copy.deepcopy(spec["template"])
+            owner = {"kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"], "controller": True}
+            own = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
+            self.add({"kind": "ReplicaSet", "metadata": own, "spec": {"template": template}})
+        owned = [pod for pod in self.of("pod").values() if pod["metadata"]["deployment"] == metadata["name"]]
+        wanted = spec.get("replicas", 1)
+        for pod in owned:
+            if wanted == 0 or pod["metadata"]["ownerReferences"][0]["name"] != name:
+                self.end_pod(pod)
+        if wanted and not owned:
+            count = self.touch(deployment)["metadata"]["resourceVersion"]
+            owner = {"kind": "ReplicaSet", "name": name, "controller": True}
+            labels = spec["template"]["metadata"]["labels"]
+            own = {"name": f"{name}-{count}", "labels": labels, "ownerReferences": [owner]}
+            own["deployment"] = metadata["name"]
+            self.add({"kind": "Pod", "metadata": own, "spec": copy.deepcopy(spec["template"]["spec"]), "status": {}})
+        deployment["status"] = {"observedGeneration": metadata["generation"], "replicas": len(owned)}
+
+    def end_pod(self, pod: dict[str, Any]) -> None:
+        """Ask it to end."""
+        if not pod["metadata"].get("deletionTimestamp"):
+            pod["metadata"]["deletionTimestamp"] = "now"
+            _kill(self._place(pod), signal.SIGTERM)
+
+    def _place(self, pod: dict[str, Any]) -> Path:
+        return self.folder / "pods" / str(pod["metadata"]["name"])
+
+    def _run_pod(self, pod: dict[str, Any]) -> None:
+        place, metadata = self._place(pod), pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            if not _runs(place):
+                del self.of("pod")[metadata["name"]]
+            return
+        container = pod["spec"]["containers"][0]
+        if "unschedulable" in self.objects and "containerStatuses" not in pod["status"]:
+            said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            pod["status"]["conditions"] = [{**said, "message": self.objects["unschedulable"]}]
+            return
+        statuses = pod["status"].setdefault("containerStatuses", [{"name": container["name"], "restartCount": 0}])
+        status = statuses[0]
+        was_running = "running" in status.get("state", {})
+        if was_running and _runs(place):
+            return
+        ended = (
+            (place / "exit").read_text("utf-8").strip() if (place / "exit").exists() else "137" if was_running else None
+        )
+        if ended is not None:
+            last = {"terminated": {"exitCode": int(ended), "reason": "Error"}}
+            if status["restartCount"] >= _QUICK_EXITS:
+                reason = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+                status.update(state={"waiting": reason}, lastState=last)
+                return
+            status.update(restartCount=status["restartCount"] + 1, lastState=last)
+        variables = self._variables(container)
+        if isinstance(variables, str):
+            status["state"] = {"waiting": {"reason": "CreateContainerConfigError", "message": variables}}
+            return
+        self._begin(place, container, variables)
+        status["state"] = {"running": {"startedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}}
+
+    def _variables(self, container: dict[str, Any]) -> dict[str, str] | str:
+        found: dict[str, str] = {}
+        for entry in container.get("envFrom", ()):
+            kind = "configmap" if "configMapRef" in entry else "secret"
+            name = next(iter(entry.values()))["name"]
+            if name not in self.of(kind):
+                return f'{kind} "{name}" not found'
+            found |= self.of(kind)[name].get("text") or self.of(kind)[name]["data"]
+        return found | {entry["name"]: entry["value"] for entry in container.get("env", ())}
+
+    def _begin(self, place: Path, container: dict[str, Any], variables: dict[str, str]) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "exit").unlink(missing_ok=True)
+        if (place / "log").exists():
+            (place / "log").replace(place / "log.previous")
+        words = [*container.get("command", json.loads((self.folder / "image").read_text())), *container.get("args", ())]
+        script = f'( "$@"; echo $? >{place}/exit.new; mv {place}/exit.new {place}/exit ) >{place}/log 2>&1 & echo $!'
+        begun = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", *words],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=True,
+            start_new_session=True,
+        )
+        pid = int(begun.stdout)
+        (place / "group").write_text(str(os.getpgid(pid)))
+        (place / "pid").write_text(str(pid))
+
+
+def _runs(place: Path) -> bool:
+    """Whether a process of its group is left, and is no zombie."""
+    if not (place / "pid").exists():
+        return False
+    group = (place / "group").read_text()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = file.read_text("utf-8", "replace").rpartition(")")[2].split()[:3]
+            if its_group == group and state not in "ZX":
+                return True
+    return False
+
+
+def _kill(place: Path, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(int((place / "group").read_text()), number)
+
+
+def end(cluster: Path) -> None:
+    """Kill whatever runs in the pods, and wait for it."""
+    for place in (cluster / "pods").glob("*"):
+        _kill(place, signal.SIGKILL)
+        while _runs(place):
+            time.sleep(0.005)
+
+
+# The command.
+
+
+def main(folder: str, words: list[str]) -> None:
+    """Do what the words say, and exit."""
+    given = dict(word.partition("=")[::2] for word in words if word.startswith("--") and "=" in word)
+    plain = [word for word in words if not (word.startswith("--") and "=" in word)]
+    with (Path(folder) / "calls").open("a") as calls:
+        calls.write(json.dumps(words) + "\n")
+    verb, *rest = plain
+    if verb == "port-forward":
+        _forward(int(rest[1].split(":")[0]), int(rest[1].split(":")[1]))
+    try:
+        with Cluster(Path(folder)) as cluster:
+            cluster.reconcile()
+            printed = cluster.answer(verb, rest, given)
+            cluster.reconcile()
+    except Refused as refused:
+        sys.stderr.write(f"{refused}\n")
+        sys.exit(1)
+    sys.stdout.write(printed)
+    sys.exit(0)
+
+
+def _get(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
+    kind, *names = [word for word in words if not word.startswith("--")]
+    if names:
+        found = cluster.of(kind).get(names[0])
+        return json.dumps(found) if found is not None else ""
+    selector = dict(part.partition("=")[::2] for part in given["--selector"].split(","))
+    fitting = [
+        item for item in cluster.of(kind).values() if selector.items() <= (item["metadata"].get("labels") or {}).items()
+    ]
+    return json.dumps({"kind": "List", "apiVersion": "v1", "items": fitting})
+
+
+def _create(cluster: Cluster, _: list[str], __: dict[str, str]) -> str:
+    made = json.load(sys.stdin)
+    kind, name = made["kind"].lower(), made["metadata"]["name"]
+    if name in cluster.of(kind):
+        raise Refused(f'Error from server (AlreadyExists): error when creating "STDIN": {kind}s "{name}" exists')
+    cluster.add(made)
+    return f"{kind}/{name} created\n"
+
+
+def _patch(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
+    kind, name = words
+    there = cluster.of(kind)[name]
+    made = copy.deepcopy(there)
+    for operation in json.loads(given["--patch"]):
+        _operate(made, **operation)
+    if made["spec"] != there["spec"]:
+        made["metadata"]["generation"] += 1
+    cluster.of(kind)[name] = cluster.touch(made)
+    return f"deployment.apps/{name}\n"
+
+
+def _operate(made: Any, op: str, path: str, value: Any = None) -> None:
+    *way, last = (part.replace("~1", "/") for part in path.split("/")[1:])
+    for part in way:
+        made = made[int(part) if isinstance(made, list) else part]
+    if op == "test" and made.get(last) != value:
+        raise Refused("The request is invalid: the server rejected our request due to an error in our request")
+    if op in ("add", "replace"):
+        made[last] = value
+    elif op == "remove":
+        del made[last]
+
+
+def _rollout(cluster: Cluster, words: list[str], _: dict[str, str]) -> str:
+    name = words[1].partition("/")[2]
+    deployment = cluster.of("deployment")[name]
+    template = deployment["spec"]["template"]["metadata"]
+    template.setdefault("annotations", {})["kubectl.kubernetes.io/restartedAt"] = str(time.time_ns())
+    deployment["metadata"]["generation"] += 1
+    cluster.touch(deployment)
+    return f"deployment.apps/{name} restarted\n"
+
+
+def _delete(cluster: Cluster, words: list[str], _: dict[str, str]) -> str:
+    kind, name = words[:2]
+    if kind == "pod":
+        cluster.end_pod(cluster.of(kind)[name])
+    else:
+        cluster.of(kind).pop(name, None)
+    return f'{kind} "{name}" deleted\n'
+
+
+def _logs(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
+    place = cluster.folder / "pods" / words[0]
+    ended = cluster.of("pod")[words[0]]["status"]["containerStatuses"][0]["state"].get("waiting")
+    file = place / ("log.previous" if "--previous" in words and not ended else "log")
+    lines = file.read_text("utf-8", "replace").splitlines() if file.exists() else []
+    return "".join(f"{line}\n" for line in lines[-int(given["--tail"]) :])
+
+
+def _config(cluster: Cluster, _: list[str], given: dict[str, str]) -> str:
+    context = given.get("--context", "lab")
+    if "contexts" in cluster.objects or context != "lab":
+        raise Refused("error: current-context must exist in order to minify")
+    known = {"name": "lab", "context": {"cluster": "lab", "user": "lab", "namespace": "llama"}}
+    return json.dumps({"kind": "Config", "contexts": [known], "current-context": "lab"})
+
+
+_VERBS = {
+    "get": _get,
+    "create": _create,
+    "patch": _patch,
+    "rollout": _rollout,
+    "delete": _delete,
+    "logs": _logs,
+    "config": _config,
+}
+
+
+def _forward(here: int, inside: int) -> None:
+    """Hand on what comes, until the pod's port is closed: as kubectl does, this ends then."""
+    with socket.create_server(("127.0.0.1", here)) as server:
+        sys.stdout.write(f"Forwarding from 127.0.0.1:{here} -> {inside}\n")
+        while True:
+            client, _ = server.accept()
+            try:
+                pod = socket.create_connection(("127.0.0.1", inside), _SECONDS)
+            except OSError:
+                client.close()
+                sys.stderr.write("error: lost connection to pod\n")
+                sys.exit(1)
+            with client, pod:
+                _pipe(client, pod)
+
+
+def _pipe(client: socket.socket, pod: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(client, selectors.EVENT_READ, pod)
+        selector.register(pod, selectors.EVENT_READ, client)
+        while True:
+            for key, _ in selector.select(60):
+                source: Any = key.fileobj
+                try:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    key.data.sendall(data)
+                except OSError:
+                    return
