@@ -1,16 +1,20 @@
-"""A Deployment of llama-server for a test to change, as contrib/kubernetes makes it; the cluster is a scripted one."""
+"""A Deployment of llama-server to change, as contrib/kubernetes makes it: on a scripted cluster, or a real one."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from specdash.backend.launch import free_port
 from specdash.control.apply.journal import journal_file, read_records
@@ -22,7 +26,7 @@ from support.scripted_kubectl import Cluster
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from specdash.control.services.services import Deployment, ManagedService, ServiceStatus
     from specdash.core.changes import ApplyRecord
@@ -46,10 +50,16 @@ class KubernetesRig:
         """What an operator would do with kubectl beside specdash; enter it."""
         return Cluster(self.home / "cluster")
 
-    def make(self, container: dict[str, Any] | None = None, **more: str) -> None:
-        """Make it as `kubectl apply -k` would, with further settings; nothing of an apply is left."""
-        journal_file(self.env).remove()
-        scripted_kubectl.end(self.home / "cluster")
+    def prepare(self, more: Mapping[str, str]) -> None:
+        """The environment that specdash runs in."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPECDASH_", "LLAMA_"))}
+        path = f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self.env = {**kept, "HOME": str(self.home / "home"), "PATH": path, **more}
+        self.env |= {"SPECDASH_SETTLE_TIME": "0", "SPECDASH_BACKEND_SERVICE": f"kubectl:llama/{NAME}"}
+        (self.home / "home").mkdir(exist_ok=True)
+
+    def objects(self, container: dict[str, Any] | None = None, **more: str) -> list[dict[str, Any]]:
+        """ConfigMap, Secret and Deployment as the base makes them, with further settings."""
         values = {
             "LLAMA_ARG_MODEL": "/models/target.gguf",
             "LLAMA_ARG_HOST": "0.0.0.0",
@@ -68,24 +78,60 @@ class KubernetesRig:
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {**pod, "terminationGracePeriodSeconds": 5}},
         }
+        key = base64.b64encode(SECRET.encode()).decode()
+        made = {"name": NAME, "annotations": {"deployment.kubernetes.io/revision": "1"}}
+        return [
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MAP}, "data": values},
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llama-keys"}, "data": {"LLAMA_API_KEY": key}},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": made, "spec": spec},
+        ]
+
+    def make(self, container: dict[str, Any] | None = None, **more: str) -> None:
+        """Make it as `kubectl apply -k` would; nothing of an apply is left."""
+        journal_file(self.env).remove()
+        scripted_kubectl.end(self.home / "cluster")
         with self.cluster as cluster:
             cluster.objects.clear()
             (cluster.folder / "image").write_text(json.dumps([sys.executable, "-SE", pod_server.__file__]), "utf-8")
-            cluster.add({"kind": "ConfigMap", "metadata": {"name": MAP}, "data": values})
-            key = "c2VjcmV0LW9mLXRoZS1jbHVzdGVy"
-            secret = {"kind": "Secret", "metadata": {"name": "llama-keys"}, "data": {"LLAMA_API_KEY": key}}
-            cluster.add({**secret, "text": {"LLAMA_API_KEY": SECRET}})
-            made = {"name": NAME, "annotations": {"deployment.kubernetes.io/revision": "1"}}
-            cluster.add({"kind": "Deployment", "metadata": made, "spec": spec})
+            for made in self.objects(container, **more):
+                cluster.add(made)
         self.running()
+
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        """What an operator's kubectl prints."""
+        done = subprocess.run(
+            [shutil.which("kubectl", path=self.env["PATH"]) or "kubectl", "--namespace=llama", *words],
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def read(self, kind: str, name: str) -> dict[str, Any]:
+        """One object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        return found
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Every pod by name."""
+        listed = self.kubectl("get", "pod", f"--selector=app.kubernetes.io/name={NAME}", "--output=json")
+        return {pod["metadata"]["name"]: pod for pod in json.loads(listed)["items"]}
+
+    def meanwhile(self) -> None:
+        """Let somebody else change the Deployment just before the next patch."""
+        with self.cluster as cluster:
+            cluster.objects["meanwhile"] = {"minReadySeconds": 1}
 
     def running(self) -> None:
         """Wait for its pod."""
 
         def runs() -> bool:
-            with self.cluster as cluster:
-                cluster.reconcile()
-                return len(cluster.of("pod")) == 1 and self.variables(cluster) is not None
+            states = [pod["status"].get("containerStatuses", [{}])[0].get("state", {}) for pod in self.pods().values()]
+            return len(states) == 1 and "running" in states[0]
 
         until(runs)
 
@@ -127,22 +173,11 @@ class KubernetesRig:
         """The words of every call of kubectl."""
         return [json.loads(line) for line in (self.home / "cluster" / "calls").read_text("utf-8").splitlines()]
 
-    def variables(self, cluster: Cluster) -> dict[str, str] | None:
-        """What the process of the pod was started with; None where none runs."""
-        for name in cluster.of("pod"):
-            place = cluster.folder / "pods" / name
-            with contextlib.suppress(OSError, ValueError):
-                parts = Path(f"/proc/{int((place / 'pid').read_text())}/environ").read_bytes().split(b"\0")
-                if not (place / "exit").exists():
-                    return dict(part.decode().partition("=")[::2] for part in parts if part)
-        return None
-
     def config_map(self) -> tuple[str, dict[str, str]]:
         """The ConfigMap that the Deployment names, and what it says."""
-        with self.cluster as cluster:
-            entry = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["containers"][0]["envFrom"][0]
-            name = entry["configMapRef"]["name"]
-            return name, cluster.of("configmap")[name]["data"]
+        name = _source(self.read("deployment", NAME)["spec"]["template"]["spec"])
+        data: dict[str, str] = self.read("configmap", name)["data"]
+        return name, data
 
     def records(self) -> tuple[ApplyRecord, ...]:
         """Every apply so far."""
@@ -154,23 +189,76 @@ class KubernetesRig:
         assert self.config_map()[1]["LLAMA_ARG_CTX_SIZE"] == size
         assert f"LLAMA_ARG_CTX_SIZE={size}\n" in self.service().env_file.read_text("utf-8")
         self.running()
-        with self.cluster as cluster:
-            variables = self.variables(cluster)
-            annotations = cluster.of("deployment")[NAME]["metadata"]["annotations"]
-        assert variables is not None
-        assert variables["LLAMA_ARG_CTX_SIZE"] == size
-        assert "specdash.dev/before" not in annotations
+        assert [_source(pod["spec"]) for pod in self.pods().values()] == [self.config_map()[0]]
+        assert "specdash.dev/before" not in self.read("deployment", NAME)["metadata"]["annotations"]
+
+
+def _source(pod: dict[str, Any]) -> str:
+    """The ConfigMap that a pod's container has its settings from."""
+    return str(pod["containers"][0]["envFrom"][0]["configMapRef"]["name"])
+
+
+CLUSTER = "SPECDASH_KUBERNETES"
+"""Names the kubeconfig of a laboratory's cluster, as `tests/support/lab_kubelet/cluster.sh start` makes one."""
+_CONFIG = os.environ.get(CLUSTER)
+_WRAPPER = """#!/bin/sh
+printf '%s\\0' "$@" >>{calls}
+echo >>{calls}
+case " $* " in
+*" patch deployment "*) [ ! -e {meanwhile} ] || {{
+    rm {meanwhile}
+    {kubectl} -n llama patch deployment {name} --type=merge -p '{{"spec":{{"minReadySeconds":1}}}}'
+  }} >&2 ;;
+esac
+exec {kubectl} "$@"
+"""
+
+
+@dataclass
+class ClusterRig(KubernetesRig):
+    """The same on a real API server with its controllers. The pods are processes, begun by the laboratory's kubelet."""
+
+    def make(self, container: dict[str, Any] | None = None, **more: str) -> None:
+        """Make it anew, with nothing of an earlier test left."""
+        journal_file(self.env).remove()
+        kinds = "deployments,replicasets,pods,configmaps,secrets"
+        self.kubectl("delete", kinds, "--all", "--now", "--wait=true")
+        for made in self.objects(container, **more):
+            self.kubectl("create", "--filename=-", stdin=json.dumps(made))
+        self.running()
+
+    def meanwhile(self) -> None:
+        """Let somebody else change the Deployment just before the next patch."""
+        (self.home / "meanwhile").touch()
+
+    def calls(self) -> list[list[str]]:
+        """The words of every call of kubectl."""
+        return [line.split("\0")[:-1] for line in (self.home / "calls").read_text("utf-8").splitlines()]
+
+
+@contextlib.contextmanager
+def cluster_rig(folder: Path) -> Iterator[ClusterRig]:
+    """A rig in the laboratory's cluster; skips the test where there is none."""
+    kubectl = shutil.which("kubectl")
+    if _CONFIG is None or kubectl is None:
+        pytest.skip(f"no cluster is here: {CLUSTER} names no kubeconfig (tests/support/lab_kubelet)")
+    rig = ClusterRig(folder, free_port("127.0.0.1"))
+    rig.prepare({"KUBECONFIG": _CONFIG})
+    program = folder / "bin" / "kubectl"
+    program.parent.mkdir()
+    calls, meanwhile = folder / "calls", folder / "meanwhile"
+    program.write_text(_WRAPPER.format(calls=calls, meanwhile=meanwhile, kubectl=kubectl, name=NAME), "utf-8")
+    program.chmod(0o755)
+    yield rig
+    rig.kubectl("delete", "deployments,configmaps,secrets", "--all", "--now")
 
 
 @contextlib.contextmanager
 def kubernetes_rig(folder: Path) -> Iterator[KubernetesRig]:
     """A rig without its Deployment yet; its pods are killed afterwards."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPECDASH_", "LLAMA_"))}
     rig = KubernetesRig(folder, free_port("127.0.0.1"))
-    program = scripted_kubectl.install(folder / "bin", folder / "cluster")
-    rig.env = {**kept, "HOME": str(folder / "home"), "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    rig.env |= {"SPECDASH_SETTLE_TIME": "0", "SPECDASH_BACKEND_SERVICE": f"kubectl:llama/{NAME}"}
-    (folder / "home").mkdir(exist_ok=True)
+    rig.prepare({})
+    scripted_kubectl.install(folder / "bin", folder / "cluster")
     try:
         yield rig
     finally:

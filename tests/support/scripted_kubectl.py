@@ -1,11 +1,12 @@
 """A `kubectl` whose cluster is a folder: its answers have the shapes of the real one's, its pods are real processes.
 
 The controllers do their work whenever it is asked something. The real kubectl's answers, and an API server's, are in
-tests/data/kubernetes; `test_kubernetes_contract.py` holds this one to them. Run as a program: `kubectl WORDS`.
+tests/data/kubernetes; `test_kubernetes.py` holds this one to them. Run as a program: `kubectl WORDS`.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import fcntl
@@ -184,7 +185,10 @@ class Cluster:
             name = next(iter(entry.values()))["name"]
             if name not in self.of(kind):
                 return f'{kind} "{name}" not found'
-            found |= self.of(kind)[name].get("text") or self.of(kind)[name]["data"]
+            data = self.of(kind)[name]["data"]
+            found |= (
+                {key: base64.b64decode(value).decode() for key, value in data.items()} if kind == "secret" else data
+            )
         return found | {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
     def _begin(self, place: Path, container: dict[str, Any], variables: dict[str, str]) -> None:
