@@ -26,7 +26,6 @@ _SETTINGS = ("url", "api_key_env", "api_key_file", "model")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the actions and their options."""
     _common(parser)
     actions = parser.add_subparsers(dest="action", metavar="{" + ",".join(_ACTIONS) + "}")
     for name, words in _ACTIONS.items():

@@ -68,7 +68,6 @@ ROLLBACK_S = 300.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_settings(
         parser,
         (

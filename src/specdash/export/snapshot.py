@@ -78,8 +78,8 @@ def to_json(picture: Picture) -> documents.SnapshotDocument:
         "speedup": speedup_json(picture),
         **views_json(picture.views),
     }
-    finite: documents.SnapshotDocument = _finite(document)
-    return finite
+    written: documents.SnapshotDocument = finite(document)
+    return written
 
 
 def _backend(backend: BackendPicture) -> documents.BackendDocument:
@@ -168,13 +168,14 @@ def _time(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """JSON-like data in which a float that is no number is None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

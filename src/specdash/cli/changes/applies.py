@@ -21,7 +21,6 @@ _HEADER = ("number", "when", "kind", "outcome", "down", "changes and reason")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_far_options(parser)
     parser.add_argument("-n", type=int, default=_DEFAULT_LINES, metavar="N", help=f"last N (default: {_DEFAULT_LINES})")
     parser.add_argument("--json", action="store_true", help="print a JSON array of records, oldest first")

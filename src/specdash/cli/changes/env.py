@@ -534,7 +534,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what `args.action` says; see `configure`."""
     actions = {"show": _show, "get": _get, "set": change, "unset": change, "diff": diff, "history": history}
     return {**actions, "explain": _explain}[args.action](args)
 

@@ -53,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what `args.action` says; see `configure`."""
     return {"list": _list, "show": _show, "save": _save, "diff": _diff}[args.action](args)
 
 

@@ -18,7 +18,6 @@ _NOTHING = '{"outcome": "nothing to recover"}'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     add_far_options(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--rollback", action="store_true", help="put the old settings back (the default)")

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
     from specdash.cli.changes.apply_run import add_options
 
     parser.add_argument(

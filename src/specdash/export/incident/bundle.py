@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -512,16 +511,8 @@ def _utc(at: float) -> str:
 
 
 def _json(data: Any) -> bytes:
-    text = json.dumps(_finite(data), indent=1, allow_nan=False, default=str, ensure_ascii=False)
+    text = json.dumps(snapshot.finite(data), indent=1, allow_nan=False, default=str, ensure_ascii=False)
     return f"{text}\n".encode("utf-8", "replace")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _archive(name: str, members: Iterable[BundleFile], made: float) -> bytes:
