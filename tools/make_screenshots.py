@@ -42,7 +42,6 @@ from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.readings import Source
 from specdash.insight.speedup.verdict import VerdictKind, verdict
 from specdash.insight.state import TargetState
-from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.export import portable_svg
 from specdash.tune.run.status import TuneStep
@@ -115,7 +114,6 @@ def main() -> int:
         )
         return 1
     args.out.mkdir(parents=True, exist_ok=True)
-    plot.load()
     wanted = frozenset(args.only or ALL)
     if wanted & {*SCREENS, *INCIDENTS} and not demo_pictures(wanted, args.out, args.warm_up):
         return 1

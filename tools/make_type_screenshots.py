@@ -20,7 +20,6 @@ from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES
 from specdash.insight.state import TargetState
-from specdash.tui import plot
 
 SIZE = (120, 36)
 SECONDS = 25.0
@@ -43,7 +42,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of traffic before the picture")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    plot.load()
     for name in args.only or names:
         svg = picture(name, args.seconds)
         path = args.out / f"{'chain' if name == CHAIN else name}.svg"

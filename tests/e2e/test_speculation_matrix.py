@@ -22,7 +22,6 @@ from specdash.collect.hub import Hub
 from specdash.core.errors import ExitCode
 from specdash.core.speculation import SPEC_TYPES, Rollback
 from specdash.insight.state import TargetState
-from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.speculation import SpeculationScreen
 from support import matrix
@@ -156,7 +155,6 @@ def first_of_each_type() -> list[Cell]:
 async def test_the_screen_names_the_types(
     cell: Cell, engine: str, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plot.load()
     with running_backend({**cell.env(files, 1), **engine_env(engine)}, tmp_path) as backend:
         monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
         backend.wait_checked()

@@ -1,18 +1,16 @@
-"""Charts are drawn from the first paint on, keys are waited for no longer than they take, no terminal is painted."""
+"""Keys are waited for no longer than they take, no terminal is painted."""
 
 from __future__ import annotations
 
 import pytest
 from textual.screen import Screen
 
-from specdash.tui import plot
 from tui.waiting import idle
 
 
 @pytest.fixture(autouse=True)
-def charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chart library is there."""
-    plot.load()
+def quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key is waited for no longer than it takes."""
     monkeypatch.setattr("textual.app.wait_for_idle", idle)
     monkeypatch.setattr("textual.pilot.wait_for_idle", idle)
 

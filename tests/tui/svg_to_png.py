@@ -24,13 +24,11 @@ def convert(svg: str, out: Path) -> None:
 
 async def shoot(scene: str, width: int, height: int, keys: list[str], theme: str | None, *, ascii_only: bool) -> str:
     """The screen of one scene as SVG."""
-    from specdash.tui import plot
     from specdash.tui.app import Dashboard
     from specdash.tui.widgets.alerts import AlertDetail
     from tui.fake_alerts import SPECS
     from tui.fake_state import FakeState
 
-    plot.load()
     AlertDetail.specs = SPECS  # type: ignore[method-assign, assignment]
     app = Dashboard(
         FakeState(scene),

@@ -18,7 +18,6 @@ from specdash.insight.charts import Metric
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.rules.catalogue import Rule, runbook, shipped
 from specdash.insight.speedup.verdict import VerdictKind
-from specdash.tui import plot
 from specdash.tui.layout import MINIMUM_WIDTH
 from specdash.tui.plot import CRITICAL, RESTARTED, WARNED, marks_of
 from specdash.tui.spans import ASCII, PALETTES, UNICODE, to_strip
@@ -46,12 +45,6 @@ if TYPE_CHECKING:
     from specdash.tui.spans import Line
 
 NOW, WALL = 10_000.0, 1_790_000_000.0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def loaded() -> None:
-    """The library is there."""
-    plot.load()
 
 
 def view(scene: str = "alerts", *, ascii_only: bool = False) -> View:

@@ -26,12 +26,6 @@ from tui.fake_state import FakeState
 NOW, WINDOW = 10_000.0, 300.0
 
 
-@pytest.fixture(autouse=True, scope="module")
-def loaded() -> None:
-    """The library is there."""
-    plot.load()
-
-
 def mark(
     age_s: float, outcome: ApplyOutcome = ApplyOutcome.APPLIED, kind: ApplyKind = ApplyKind.APPLY, number: int = 7
 ) -> ApplyMark:

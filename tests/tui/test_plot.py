@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -19,12 +18,6 @@ from tui.drawn import block
 from tui.fake_state import FakeState
 
 COLUMNS = st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=2, max_size=80)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def loaded() -> None:
-    """The library is there."""
-    plot.load()
 
 
 @given(COLUMNS, st.integers(8, 60), st.integers(2, 12), st.booleans())
@@ -115,7 +108,6 @@ def test_the_top_of_a_chart_is_round_and_close_above_the_data(value: float) -> N
 
 
 def test_of_what_is_never_late_one_missing_column_is_a_gap() -> None:
-    plot.load()
     columns = (5, 5, 5, 5, None, 5, 5, 5, 5)
     joined, parted = (plot.plot(columns, 9, 2, "decode", ascii_only=True, late=late) for late in (1, 0))
     rows = [["".join(text for text, _ in line) for line in lines] for lines in (joined, parted)]

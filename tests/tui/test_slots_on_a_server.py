@@ -12,7 +12,6 @@ from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.control.console import SlotConsole
 from specdash.insight.state import TargetState
-from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.modal import ConfirmScreen
 from specdash.tui.screens.speculation import SpeculationScreen
@@ -32,7 +31,6 @@ PROMPT = " ".join(SENTENCE[:20])
 
 
 async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) -> None:
-    plot.load()
     models, saved = build(tmp_path), tmp_path / "slots"
     saved.mkdir()
     env = engine_env("llama-server") | {
@@ -85,7 +83,6 @@ async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) 
 
 @pytest.mark.timeout(120)
 async def test_decode_without_speculation_is_measured_with_a_key_once_it_is_armed(tmp_path: Path) -> None:
-    plot.load()
     env = engine_env("llama-server") | {
         "LLAMA_MODEL": str(build(tmp_path)["target"]),
         "LLAMA_SPEC_TYPE": "ngram-mod",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.control.console import Console
-from specdash.tui import plot
 from specdash.tui.app import Dashboard
 from specdash.tui.tuner_model import TunerModel
 from specdash.tune.run.console import TunerConsole
@@ -59,7 +58,6 @@ async def stop(app: Dashboard, pilot: Pilot[None]) -> None:
 
 
 async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig) -> None:
-    plot.load()
     before = rig.file().read_bytes()
     process = rig.start_command("tune", *SMALL, "--restarts", "8")
     app = dashboard(rig)
@@ -79,7 +77,6 @@ async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig
 
 
 async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_one_stops_it(rig: Rig) -> None:
-    plot.load()
     before = rig.file().read_bytes()
     app = dashboard(rig)
     async with app.run_test(size=(120, 36)) as pilot:

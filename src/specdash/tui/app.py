@@ -13,7 +13,6 @@ from textual.app import App
 
 from specdash.core.config import REFRESH_S, WINDOWS_S
 from specdash.system.text import clean
-from specdash.tui import plot
 from specdash.tui.action_table import DEFAULT_KEYS, LEVELS, FooterScreen, KeyTable, bindings
 from specdash.tui.arming import Arming, ServiceAccess, in_background
 from specdash.tui.hint import dismiss, greet
@@ -193,12 +192,8 @@ class Dashboard(App[None]):
         self.travel.end()
 
     def on_mount(self) -> None:
-        """Paint, then load what the first paint does not need."""
+        """Paint, and begin what comes after the first paint."""
         self.overview.paint(self.palette)
-        if plot.import_is_done():
-            plot.load()
-        else:
-            self.call_after_refresh(self.set_timer, 0.05, self._load_charts)
         self._start_timer()
         self.overview.prime(self._view(), self._situation())
         if self.travel.player is not None:
@@ -223,10 +218,6 @@ class Dashboard(App[None]):
         report = Traceback(show_locals=False, width=None)
         self._exit_renderables.append(Segments(self.console.render(report, self.console.options)))
         self._close_messages_no_wait()
-
-    def _load_charts(self) -> None:
-        plot.load()
-        self.refresh_view()
 
     def _start_timer(self) -> None:
         if self._timer is not None:

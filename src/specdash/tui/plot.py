@@ -1,14 +1,15 @@
 """Chart columns as rows of text: the line, and the area below it tinted. The small charts of a live screen are drawn
 here, dot by dot, at a seventh of the time; those that have the screen to themselves, and those in ASCII, plotext draws.
 
-plotext costs about 0.1 s to import, so that happens in `load`, after the first paint; until then its charts are empty
-frames.
+plotext costs about 0.1 s to import, so that happens at the first chart that it draws: not at the first paint, which has
+no values yet, and in most dashboards never.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -38,18 +39,11 @@ _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Bits of a braille cell: left and right column, upwards."""
 _LEAST_TOP = 1e-6
 _BLANKS = " ⠀"
-_figures: list[Any] = []
 
 
-def loaded() -> bool:
-    """Whether `load` has run, that is whether plotext can draw."""
-    return bool(_figures)
-
-
-def load() -> None:
-    """Import plotext and keep one figure of our own."""
-    if _figures:
-        return
+@cache
+def _figure() -> Any:
+    """A figure of our own."""
     # Where Pillow is installed, plotext imports it to draw pictures: 3 MB for what no chart here is.
     is_unused = sys.modules.setdefault("PIL", None) is None  # type: ignore[arg-type]  # None: cannot be imported
     try:
@@ -60,7 +54,7 @@ def load() -> None:
 
     # The library draws on a figure that is global to the process and capped to the terminal's size; ours is neither.
     plotext.terminal.limit(False, False)
-    _figures.append(type(plotext.figure)(plotext.terminal))
+    return type(plotext.figure)(plotext.terminal)
 
 
 def column_count(width: int, window_s: float, sampling_s: float = 2.0) -> int:
@@ -108,8 +102,6 @@ def plot(
         return [((" " * width, "text"),)] * height
     if not ascii_only and height <= LIVE_ROWS:
         return _tint(_dots(runs, len(columns), width, height), width, role, "⣿")
-    if not loaded():
-        return [((" " * width, "text"),)] * height
     rows = _draw(runs, len(columns), width, height, ascii_only=ascii_only)
     return _tint(rows, width, role, "." if ascii_only else "⣿")
 
@@ -156,7 +148,7 @@ def columns_ahead(count: int, span_s: float, now: float) -> int:
 
 
 def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, *, ascii_only: bool) -> list[str]:
-    figure = _figures[0]
+    figure = _figure()
     figure.clear()
     figure.plot_size(width, height)
     figure.canvas("default")
@@ -192,11 +184,6 @@ def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
         spans.append((text, current))
         lines.append(tuple(spans))
     return lines
-
-
-def import_is_done() -> bool:
-    """Whether plotext is in memory already, so that loading it costs nothing."""
-    return "plotext" in sys.modules
 
 
 # What happened, on a time chart: a thin vertical line where each apply, restart and critical alert was, a head alone

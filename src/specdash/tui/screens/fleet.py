@@ -15,7 +15,6 @@ from specdash.insight.picture import BackendState
 from specdash.insight.speedup.verdict import VerdictKind
 from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, change, clean, context, counted, number, percent, rate
-from specdash.tui import plot
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
 from specdash.tui.screens.connect import SmallApp
 from specdash.tui.screens.fleet_history import HISTORY_SPANS_S, HistoryCharts, points_for
@@ -640,13 +639,9 @@ class FleetApp(SmallApp[FleetRow]):
         page, ask, span_s = self._page, self._history, HISTORY_SPANS_S[span]
         most = points_for(page.size.width, span_s)
 
-        def asked() -> ServerHistory | None:
-            plot.load()
-            return ask(row, span_s, most) if ask is not None else None
-
         history, words = None, ""
         try:
-            history = await asyncio.to_thread(asked)
+            history = await asyncio.to_thread(ask, row, span_s, most) if ask is not None else None
         except SpecdashError as error:
             words = str(error)
         if page.selected is not None and (page.selected.name, page.choice.span) == (row.name, span):

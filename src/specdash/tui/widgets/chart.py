@@ -58,7 +58,7 @@ class Chart:
         found = marks.marks_of(view.picture, len(columns), view.span_s, ahead)
         (line,) = plot.levels((guide,), height, low, high)
         ascii_only = view.glyphs.ascii_only
-        key = (levels, width, high, height, ascii_only, plot.loaded(), found, line, guide_text)
+        key = (levels, width, high, height, ascii_only, found, line, guide_text)
         if key == self._key:
             return self._lines
         body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only, late=self._late)
