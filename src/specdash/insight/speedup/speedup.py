@@ -648,8 +648,8 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
     pool = _pool(state, now, wall, window_s)
     # Of many requests the newest stand for each window that has them.
     is_full = pool.settled and len(pool.chosen) == MOST
-    since = now - wall + pool.chosen[0].began if is_full else now - window_s
-    cost = log.drafting.seconds_per_token(since, now - wall % SETTLED_S if pool.settled else now)
+    until = now - wall % SETTLED_S if pool.settled else now
+    cost = log.drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else until - window_s, until)
     key = (
         state.experiments.samples,
         pool.chosen if pool.settled else state.experiments.samples.version,
@@ -689,7 +689,8 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
         if request_sample.decode_s and (request_sample.decode_tokens or 0) >= LEAST_TOKENS
     ]
     recent = [request_sample for request_sample in usable if request_sample.ended >= wall - window_s]
-    settled = [request_sample for request_sample in recent if request_sample.ended <= wall - wall % SETTLED_S]
+    edge = wall - wall % SETTLED_S
+    settled = [request_sample for request_sample in usable if edge - window_s <= request_sample.ended <= edge]
     if len(settled) >= HELD_REQUESTS:
         every = [request_sample for request_sample in every if request_sample.ended <= settled[-1].ended]
         return _Pool(tuple(settled[-MOST:]), tuple(every), held=False, settled=True)
