@@ -421,7 +421,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             window = {{"default_generation_settings": {{"n_ctx": 4096}}, "total_slots": 1}}
             self.answer(200, {{**window, "model_path": arguments["--model"], "build_info": "b4242-misbehaving"}})
         elif self.path == "/slots":
-            drafts = way != "no-drafts" and not (way == "stops-drafting" and os.path.exists({sign!r}))
+            asked = arguments.get("--spec-type", "none") != "none"
+            drafts = asked and way != "no-drafts" and not (way == "stops-drafting" and os.path.exists({sign!r}))
             self.answer(200, [{{"id": 0, "is_processing": False, "speculative": drafts}}])
         else:
             self.answer(404, {{"error": {{"code": 404, "message": "not here"}}}})
