@@ -16,17 +16,17 @@ from specdash.control.apply.apply import Apply
 from specdash.control.apply.journal import journal_file
 from specdash.control.apply.plan import plan_rollback
 from specdash.control.services.services import ServiceState
-from specdash.core.changes import STEPS, ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
+from specdash.core.changes import STEPS, ApplyKind, ApplyOutcome, ApplyStep, Role, StepState
 from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.certificates import make_certificate
-from support.deployment import MANAGER_PARAMETERS, Rig, fetch, misbehaving, running_deployment
+from support.deployment import Rig, fetch, misbehaving
 from support.fault_server import FaultServer, says
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -34,18 +34,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 BROKEN_TEMPLATE = "LLAMA_ARG_CHAT_TEMPLATE={% for message in messages %}{{ message.content "
 SECRET = "secret-of-the-rig"
 HEALTHY = {"/health": says(200, '{"status":"ok"}')}
-
-
-@pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
-def running(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    with running_deployment(request.param) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(running: Rig) -> Rig:
-    running.reset()
-    return running
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +69,6 @@ class Clients:
         self._ended.set()
         for thread in self._threads:
             thread.join(60)
-
-
-def during(rig: Rig, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
-    """An apply that does `do` when `step` begins."""
-    planned = rig.prepare(*words, **options)
-    reports = rig.reports
-    done: list[object] = []
-
-    def report(progress: ApplyProgress) -> None:
-        reports.append(progress)
-        if progress.step is step and progress.state is StepState.RUNNING and not done:
-            done.append(True)
-            do()
-
-    return Apply(planned.plan, planned.options, report, rig.env)
 
 
 @contextlib.contextmanager
@@ -220,7 +193,7 @@ def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_b
     shutil.copy(models["draft"], draft)
     old = rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = during(rig, ApplyStep.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
+    record = rig.during(ApplyStep.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "aborts the server at the first rejected token" in record.reason
     rig.assert_settled(version=old)
@@ -231,7 +204,7 @@ def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str
     shutil.copy(models["draft"], draft)
     engine, old = rig.engine(), rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = during(rig, ApplyStep.HOLD, draft.unlink, *words).run()
+    record = rig.during(ApplyStep.HOLD, draft.unlink, *words).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "no such file" in record.reason
     assert rig.engine() == engine
@@ -287,7 +260,7 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
     words = (f"PROXY_TLS_CERT_FILE={certificate}", f"PROXY_TLS_KEY_FILE={key}")
     garble = lambda: certificate.write_text("no certificate", encoding="utf-8")  # noqa: E731
     with Clients(rig) as clients:
-        record = during(rig, ApplyStep.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
+        record = rig.during(ApplyStep.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
     assert "is not a PEM file" in record.reason
     assert clients.errors == []
@@ -305,7 +278,7 @@ def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     with contextlib.ExitStack() as stack:
         steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = during(rig, ApplyStep.WRITE, steal, *moved(port)).run()
+        record = rig.during(ApplyStep.WRITE, steal, *moved(port)).run()
     assert record.outcome is ApplyOutcome.ROLLED_BACK
     assert record.failed_step in (ApplyStep.RESTART, ApplyStep.HEALTH)
     assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
@@ -317,7 +290,7 @@ def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believ
     words = (*misbehaving(rig.home, "deaf"), *moved(port))
     with contextlib.ExitStack() as stack:
         answer = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = during(rig, ApplyStep.HEALTH, answer, *words, health_timeout_s=2).run()
+        record = rig.during(ApplyStep.HEALTH, answer, *words, health_timeout_s=2).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH), record.reason
     rig.assert_settled(version=old)
 
@@ -382,7 +355,7 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
             ended.extend(stack.enter_context(turn) for turn in turns)
             until(lambda: rig.proxy("/admin/state")["active"] > 1)
 
-        record = during(rig, ApplyStep.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
+        record = rig.during(ApplyStep.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
     if force:
         assert record.outcome is ApplyOutcome.APPLIED, record.reason
         assert any("cut off (--force)" in warning for warning in record.warnings)
@@ -426,7 +399,7 @@ def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
 
 def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) -> None:
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
-    apply = during(rig, ApplyStep.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
+    apply = rig.during(ApplyStep.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
     record = apply.run()
     assert record.failed_step is ApplyStep.WRITE
     assert isinstance(apply.error, ConflictError)
@@ -438,7 +411,7 @@ def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said
     def edit() -> None:
         rig.file().write_bytes(rig.file().read_bytes() + b"# an editor was here\n")
 
-    record = during(rig, ApplyStep.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
+    record = rig.during(ApplyStep.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLBACK_FAILED, ApplyStep.PROBE)
     assert "was changed by somebody else" in record.reason
     assert f"backup {record.backups['backend']}" in record.reason
@@ -500,7 +473,7 @@ def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
         except ConflictError as error:
             refusals.append(error)
 
-    record = during(rig, ApplyStep.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
+    record = rig.during(ApplyStep.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
     assert record.outcome is ApplyOutcome.APPLIED
     assert "LLAMA_DRAFT_MAX 4 -> 8" in str(refusals[0])
     assert rig.values()["LLAMA_DRAFT_MAX"] == "8"

@@ -5,53 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.cli.main import main
-from specdash.control.apply.apply import Apply
 from specdash.control.apply.forward import ProxyStanding
 from specdash.control.apply.journal import journal_file
 from specdash.control.apply.steps import StepFailedError
 from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
-from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
+from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.config import resolve
-from support.deployment import MANAGER_PARAMETERS, SIGN, Rig, misbehaving, running_deployment
+from support.deployment import SIGN, Rig, misbehaving
 from support.engines import llama_server_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 on_an_engine = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
-def running(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    with running_deployment(request.param) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(running: Rig) -> Rig:
-    running.reset()
-    (running.home / SIGN).unlink(missing_ok=True)
-    return running
-
-
-def when(rig: Rig, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
-    """An apply that does `do` once, when `step` runs."""
-    planned = rig.prepare(*words, **options)
-    done: list[object] = []
-
-    def report(progress: ApplyProgress) -> None:
-        rig.reports.append(progress)
-        if progress.step is step and progress.state is StepState.RUNNING and not done:
-            done.append(True)
-            do()
-
-    return Apply(planned.plan, planned.options, report, rig.env)
 
 
 def kill_engine(rig: Rig) -> None:
@@ -65,13 +36,13 @@ class TestOnAnEngine:
 
     def test_an_engine_that_dies_after_it_was_verified_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
-        record = when(rig, ApplyStep.SETTLE, lambda: kill_engine(rig), "LLAMA_DRAFT_MAX=9", settle_s=30).run()
+        record = rig.during(ApplyStep.SETTLE, lambda: kill_engine(rig), "LLAMA_DRAFT_MAX=9", settle_s=30).run()
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         rig.assert_settled(version=old)
 
     def test_clients_are_served_while_it_settles(self, rig: Rig) -> None:
         answers: list[str] = []
-        record = when(rig, ApplyStep.SETTLE, lambda: answers.append(rig.ask()), "LLAMA_DRAFT_MAX=9", settle_s=1).run()
+        record = rig.during(ApplyStep.SETTLE, lambda: answers.append(rig.ask()), "LLAMA_DRAFT_MAX=9", settle_s=1).run()
         assert record.outcome is ApplyOutcome.APPLIED, record.reason
         assert answers
         assert record.step_seconds["settle"] >= 1
@@ -82,7 +53,7 @@ class TestOnAnEngine:
     def test_a_server_that_stops_drafting_while_it_settles_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
         words = misbehaving(rig.home, "stops-drafting")
-        record = when(rig, ApplyStep.SETTLE, lambda: (rig.home / SIGN).touch(), *words, settle_s=3).run()
+        record = rig.during(ApplyStep.SETTLE, lambda: (rig.home / SIGN).touch(), *words, settle_s=3).run()
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         assert "does not speculate any more" in record.reason
         rig.assert_settled(version=old)
@@ -100,7 +71,7 @@ class TestOnAnEngine:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
 
-        record = when(rig, ApplyStep.SETTLE, kill_proxy, "PROXY_MAX_CONNECTIONS=31", settle_s=30).run()
+        record = rig.during(ApplyStep.SETTLE, kill_proxy, "PROXY_MAX_CONNECTIONS=31", settle_s=30).run()
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         rig.wait_ready()
         assert "PROXY_MAX_CONNECTIONS" not in rig.values(Role.PROXY)
@@ -156,7 +127,7 @@ wait $server
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         old = rig.file().read_bytes()
         words = ("LLAMA_ENGINE=llama-server", f"LLAMA_BIN={script}")
-        record = when(rig, ApplyStep.SETTLE, sign.touch, *words, settle_s=30).run()
+        record = rig.during(ApplyStep.SETTLE, sign.touch, *words, settle_s=30).run()
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         assert 2 <= record.step_seconds["settle"] < 20
         rig.assert_settled(version=old)

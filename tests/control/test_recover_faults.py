@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.control.apply.journal import journal_file
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
-from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving, running_deployment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -33,18 +29,6 @@ RECOVERIES = [
 
 
 under_the_daemon = pytest.mark.parametrize("running", MANAGER_PARAMETERS[:1], indirect=True)
-
-
-@pytest.fixture(scope="module", params=MANAGER_PARAMETERS)
-def running(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    with running_deployment(request.param) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(running: Rig) -> Rig:
-    running.reset()
-    return running
 
 
 def killed(rig: Rig, fault: str, *words: str) -> None:

@@ -144,19 +144,24 @@ class Rig:
         """Apply KEY=VALUE words."""
         return self.prepare(*words, **options).run()
 
-    def cancelled_at(self, step: ApplyStep, *words: str) -> ApplyRecord:
-        """Apply, and cancel when `step` begins."""
-        apply = self.prepare(*words)
-        reported = self.reports.append
+    def during(self, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
+        """An apply that does `do` once, when `step` begins."""
+        planned = self.prepare(*words, **options)
+        reports = self.reports
+        done: list[object] = []
 
         def report(progress: ApplyProgress) -> None:
-            reported(progress)
-            if progress.step is step and progress.state is StepState.RUNNING:
-                apply.cancel()
+            reports.append(progress)
+            if progress.step is step and progress.state is StepState.RUNNING and not done:
+                done.append(True)
+                do()
 
-        again = Apply(apply.plan, apply.options, report, self.env)
-        apply.cancel = again.cancel  # type: ignore[method-assign]
-        return again.run()
+        return Apply(planned.plan, planned.options, report, self.env)
+
+    def cancelled_at(self, step: ApplyStep, *words: str) -> ApplyRecord:
+        """Apply, and cancel when `step` begins."""
+        apply: Apply = self.during(step, lambda: apply.cancel(), *words)
+        return apply.run()
 
     def recover(self, *, finish: bool) -> ApplyRecord | None:
         """What `specdash recover` does; None where there is nothing to recover."""
@@ -233,7 +238,8 @@ class Rig:
     def reset(self) -> None:
         """Back to the settings it began with, whatever a test has left."""
         journal_file(self.env).remove()
-        trial_file(self.env).unlink(missing_ok=True)
+        for left in (trial_file(self.env), self.home / SIGN):
+            left.unlink(missing_ok=True)
         for draft in self.home.rglob(DRAFTS):
             # A supervisor's own draft of its record is gone by itself.
             draft.unlink(missing_ok=True)

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend import auto, binary, capabilities, devices, embedded
-from specdash.backend import auto as model_files
-from specdash.backend.auto import read_settings, room_of, slowed_down, used_devices
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.envfile import read_values
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.backend.binary import Capabilities, MissingFeature
-    from specdash.backend.settings import BackendSettings, DraftDetector
+    from specdash.backend.settings import DraftDetector
     from specdash.core.records import StartCheck
 
 
@@ -249,11 +247,11 @@ def settings_of(
     env: Mapping[str, str], base: Mapping[str, str], detect: DraftDetector | None = None
 ) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
-    return read_settings(
+    return auto.read_settings(
         env,
-        detect=detect or model_files.detect,
-        look=model_files.look,
-        on_gpu=lambda settings: bool(used_devices(settings, find_engine(settings, base), base)),
+        detect=detect or auto.detect,
+        look=auto.look,
+        on_gpu=lambda settings: bool(auto.used_devices(settings, find_engine(settings, base), base)),
     )
 
 
@@ -272,7 +270,7 @@ def make_plan(
     """
     merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
     settings = settings_of(merged, base)
-    facts, draft = model_files.check(settings)
+    facts, draft = auto.check(settings)
     if settings.port == 0:
         source = settings.parameters["port"].source
         settings = settings.with_value("port", free_port(settings.host), source, FREE_PORT)
@@ -280,8 +278,8 @@ def make_plan(
     can = capabilities.probe(found, base)
     lacks = capabilities.check(auto.without(settings), can, devices.lacking(settings, found, base))
     if auto.wanted(settings):
-        settings = auto.fitted(settings, facts, draft, room_of(settings, found, base, env_file))
-    slowed = slowed_down(settings, facts)
+        settings = auto.fitted(settings, facts, draft, auto.room_of(settings, found, base, env_file))
+    slowed = auto.slowed_down(settings, facts)
     if slowed is not None:
         settings = settings.model_copy(update={"remarks": (*settings.remarks, Problem(slowed))})
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"

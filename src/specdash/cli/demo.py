@@ -369,7 +369,7 @@ def start_traffic(
     supervisor.add(Service(TRAFFIC, tuple(argv), os.environ.copy(), restart=Restart.ON_FAILURE))
     supervisor.restart(TRAFFIC)
     if target.proxy_url is not None and with_agents:
-        agents = (sys.executable, "-m", "specdash.backend.agents", "--url", target.proxy_url)
+        agents = (sys.executable, "-m", "specdash.backend.workload", "--agents", "--url", target.proxy_url)
         supervisor.add(Service(AGENTS, agents, os.environ.copy(), restart=Restart.ON_FAILURE))
         supervisor.start(AGENTS)
 
