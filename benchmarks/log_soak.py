@@ -1,6 +1,10 @@
 """What the dashboard, recording, holds after so many lines of a traced log: RSS and CPU over time, in tmux at 120x36.
 
     python benchmarks/log_soak.py [MINUTES] [LINES_PER_SECOND]
+    python benchmarks/log_soak.py --hours HOURS [LINES_PER_SECOND]
+
+With `--hours` nothing waits and there is no screen: tail, parser, state with its rules, and recorder are given
+simulated hours as quickly as they take them, in this process, and what each costs is CPU time of a simulated second.
 
 The lines are those of a real server with every step traced, time stamps and task numbers going on, and a find_slot
 storm between them. At 5,000 lines a second, 20 minutes are what a busy server writes in a day. Prints a line of JSON
@@ -16,17 +20,24 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
+from benchmarks.dashboard_soak import TARGET, rss_mb  # noqa: E402
 from benchmarks.tmux import pane  # noqa: E402
+from specdash.collect.logs import PERIOD_S, LogCollector  # noqa: E402
+from specdash.history.recorder import Recorder  # noqa: E402
+from specdash.insight.state import TargetState  # noqa: E402
 from support.fault_server import FaultServer, says  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from specdash.core.readings import Reading
 
 LOG = HERE.parent / "tests" / "data" / "logs" / "live_slowmamba_draft75.log"
 SERVER = {
@@ -37,6 +48,8 @@ SERVER = {
 }
 _STAMP = re.compile(r"^(\d+)\.(\d\d)\.(\d{3})\.(\d{3})")
 _TASK = re.compile(r"(task |id_task = )(\d+)")
+START = 1_790_000_000.0
+LOOKS_PER_SECOND = round(1 / PERIOD_S)
 STORM_EVERY = 10
 """So many lines of the log for one of the storm."""
 
@@ -79,8 +92,55 @@ def pour(path: Path, lines_per_second: float, stop: threading.Event) -> None:
             written += due
 
 
+def accelerated(hours: float, lines_per_second: float, folder: Path) -> None:
+    """Run it, and print what it holds and costs for each twentieth."""
+    now, log_file, source = [0.0], folder / "server.log", lines()
+    log_file.touch()
+    env = {"XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "HOME": str(folder)}
+    recorder = Recorder(TARGET, env=env, clock=lambda: now[0], wall=lambda: START + now[0])
+    state = TargetState(TARGET, observer=recorder, wall_offset=lambda: START)
+    read: list[Reading[Any]] = []
+    collector = LogCollector(str(log_file), read.append, clock=lambda: now[0], wall=lambda: START + now[0])
+    seconds, spent = round(hours * 3600), dict.fromkeys(("tail and parser", "state and rules", "recorder"), 0.0)
+    with log_file.open("ab", buffering=0) as log:
+        for second in range(1, seconds + 1):
+            for _ in range(LOOKS_PER_SECOND):
+                log.write("".join(islice(source, round(lines_per_second / LOOKS_PER_SECOND))).encode())
+                now[0] += 1 / LOOKS_PER_SECOND
+                begin = time.process_time()
+                collector.step()
+                parsed = time.process_time()
+                for reading in read:
+                    state.apply(reading)
+                applied = time.process_time()
+                for reading in read:
+                    recorder.on_reading(reading)
+                read.clear()
+                for name, took in zip(
+                    spent, (parsed - begin, applied - parsed, time.process_time() - applied), strict=True
+                ):
+                    spent[name] += took
+            begin = time.process_time()
+            recorder._guarded(recorder._work)  # noqa: SLF001 - its thread keeps the time of the machine
+            spent["recorder"] += time.process_time() - begin
+            if second % max(1, seconds // 20) == 0:
+                ms = {name: round(1000 * took / (seconds // 20), 2) for name, took in spent.items()}
+                figures = {"hours": round(second / 3600, 2), "rss_mb": round(rss_mb(), 1), "ms_of_cpu_a_second": ms}
+                record = sum(path.stat().st_size for path in folder.rglob("history*"))
+                print(
+                    json.dumps({**figures, "record_mb": round(record / 1e6, 1), "trouble": recorder.trouble}),
+                    flush=True,
+                )
+                spent = dict.fromkeys(spent, 0.0)
+    collector.close()
+
+
 def main() -> None:
     """Measure and print."""
+    if sys.argv[1:2] == ["--hours"]:
+        with tempfile.TemporaryDirectory() as folder:
+            accelerated(float(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 5000.0, Path(folder))
+        return
     numbers = [float(argument) for argument in sys.argv[1:]]
     minutes, rate = numbers[0] if numbers else 2.0, numbers[1] if len(numbers) > 1 else 5000.0
     with tempfile.TemporaryDirectory() as folder, FaultServer(SERVER) as server:
