@@ -69,7 +69,7 @@ def _of_dataclass(cls: type) -> ValueCodec:
         data = {}
         for name, default, codec in fields:
             entry = getattr(value, name)
-            if not _is_default(entry, default):
+            if type(entry) is not type(default) or (entry is not default and not _is_default(entry, default)):
                 data[name] = entry if codec is None else codec.write(entry)
         return data
 
@@ -93,9 +93,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _is_default(entry: Any, default: Any) -> bool:
-    """Whether a value is its default in every respect, so that it need not be written."""
-    if type(entry) is not type(default):
-        return False
+    """Whether a value of its default's type is that in every respect, so that it need not be written."""
     if isinstance(entry, float):
         return bool(entry == default) and math.copysign(1.0, entry) == math.copysign(1.0, default)
     return bool(entry == default) if not isinstance(entry, tuple | dict) else not entry and not default

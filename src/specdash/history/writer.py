@@ -13,10 +13,12 @@ import os
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from functools import cache
 from itertools import accumulate, groupby
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdash.core.changes import ApplyRecord
 from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, TaskFailed
@@ -24,7 +26,7 @@ from specdash.core.masking import without_secrets
 from specdash.core.proxy_events import ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
 from specdash.core.readings import Failure, FailureKind, Health, Reading, Source
 from specdash.core.records import Alert, EventKind, TimelineEvent
-from specdash.core.sources import encode
+from specdash.core.sources import SOURCES, encode
 from specdash.history import block
 from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
@@ -282,15 +284,22 @@ def _batch(batch: LogBatch) -> LogBatch:
 def rounded(value: T) -> T:
     """The value with its times and rates to the millisecond, and to a thousandth of a token per second: the digits
     beyond are noise, and most of what a day would weigh."""
-    names = ROUNDED.get(type(value))
-    if names is None:
-        names = _ROUNDED_FACT if hasattr(value, "at_s") else ()
-    changes = {}
-    for name in names:
-        before = getattr(value, name, None)
-        if type(before) is float and (after := _to_places(before)) != before:
-            changes[name] = after
-    return replace(cast("Any", value), **changes) if changes else value
+    values_of, places = _rounding(type(value))  # type: ignore[arg-type]  # a class can be hashed
+    values = list(values_of(value)) if places else []
+    changed = False
+    for place in places:
+        before = values[place]
+        if type(before) is float and (after := round(before, 3)) != before:
+            values[place], changed = after, True
+    return type(value)(*values) if changed else value
+
+
+@cache
+def _rounding(kind: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[int, ...]]:
+    """How to get all values of a class, and which of them are rounded."""
+    names = [field.name for field in fields(kind)]
+    rounded_fields = ROUNDED.get(kind, _ROUNDED_FACT if "at_s" in names else ())
+    return attrgetter(*names), tuple(place for place, name in enumerate(names) if name in rounded_fields)
 
 
 def _to_places(value: float | None) -> float | None:
@@ -374,6 +383,8 @@ class Writer:
         self.fault = ""
         """What of the last block could not be recorded as it should be, "" when all was."""
         self._readings: list[Reading[Any]] = []
+        self._rows: dict[int, block.Row] = {}
+        """What `_readings` are in JSON, by their `id`, but for those that a block refers to by a digest."""
         self._values = 0
         self._points: list[Point] = []
         self._blocks = block.BlockWriter(self._connection, self._target)
@@ -443,6 +454,11 @@ class Writer:
         if is_full:
             self._forget()
         held += readings
+        self._rows |= {
+            id(reading): row
+            for reading, row in zip(readings, rows, strict=True)
+            if not SOURCES[reading.source].is_still
+        }
         self._values += values
         self._points += batch.points
         return is_full
@@ -494,13 +510,14 @@ class Writer:
     def _close_block(self) -> None:
         """The readings of this era that are in no block yet become one, and their points cells of the tiers."""
         if self._readings:
-            self._blocks.add(self._era, _by_time(self._readings), self._kept_plain)
+            self._blocks.add(self._era, _by_time(self._readings), self._kept_plain, self._rows)
         self._try_cells(self._points)
         self._execute("DELETE FROM fresh WHERE target = ? AND era = ?", self._target, self._era)
 
     def _forget(self) -> None:
         """What was held is in a block by now."""
         self._readings.clear()
+        self._rows.clear()
         self._values = 0
         self._points.clear()
         with suppress(sqlite3.Error):
