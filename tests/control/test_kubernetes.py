@@ -245,6 +245,7 @@ def test_a_mounted_env_file_is_changed_as_a_whole(rig: KubernetesRig) -> None:
     proxy = rig.deployment(proxy_service=f"kubectl:llama/{NAME}", backend_service="kubectl:llama/nobody").proxy
     assert proxy is not None
     assert proxy.env_file.read_text("utf-8") == text
+    assert set(proxy.ports or ()) == {4000}
     assert isinstance(proxy.manager, KubernetesManager)
     old = proxy.manager.version("it")
     assert old is not None

@@ -517,7 +517,8 @@ class KubernetesManager:
         container = deployment.container
         ports = [int(port["containerPort"]) for port in container.get("ports") or ()]
         asked = [value for key, value in config_map.values().items() if key in _PORT_KEYS and value.isdigit()]
-        self._ports = {port: free_port("127.0.0.1") for port in [*map(int, asked), *ports][:1]}
+        usual = 4000 if is_ours(_words(container), Role.PROXY) else 8080
+        self._ports = {next(iter([*map(int, asked), *ports, usual])): free_port("127.0.0.1")}
         if paths.apply_journal_file(self._env).exists():
             return
         try:
