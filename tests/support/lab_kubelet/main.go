@@ -213,11 +213,8 @@ func (forwarder) PortForward(_ string, _ types.UID, port int32, stream io.ReadWr
 		return err
 	}
 	defer there.Close()
-	done := make(chan struct{}, 2)
-	go func() { io.Copy(there, stream); there.(*net.TCPConn).CloseWrite(); done <- struct{}{} }()
-	go func() { io.Copy(stream, there); done <- struct{}{} }()
-	<-done
-	<-done
+	go func() { io.Copy(there, stream); there.(*net.TCPConn).CloseWrite() }()
+	io.Copy(stream, there)
 	return nil
 }
 
