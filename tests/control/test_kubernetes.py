@@ -184,6 +184,7 @@ def test_a_pod_that_cannot_be_made_has_failed(rig: KubernetesRig) -> None:
         ({"ownerReferences": [{"kind": "Llama", "name": "big", "controller": True}]}, {}, "Llama big made it"),
         ({}, {"paused": True}, "kubectl rollout resume"),
         ({}, {"replicas": 2}, "it has 2 replicas"),
+        ({}, {"selector": {"matchExpressions": []}}, "no matchLabels"),
     ],
 )
 def test_a_deployment_whose_settings_are_not_ours_to_change_says_what_to_do(

@@ -70,7 +70,6 @@ _KEPT_BY = {
 _PORT_KEYS = ("LLAMA_ARG_PORT", "LLAMA_PORT", "PROXY_PORT")
 _API_KEYS = ("LLAMA_API_KEY", "PROXY_API_KEY")
 _ON_ITS_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
-_CRASHED = "CrashLoopBackOff"
 _FORWARD = 'exec 3<&0; "$@" & c=$!; { read -r _ <&3; kill $c; } 2>/dev/null & wait $c'
 """Runs a command that ends when whoever started it closes the pipe to it, or is killed."""
 
@@ -89,7 +88,6 @@ class DeploymentName:
         """Read it as a setting has it. Raises `ServiceError`."""
         place, _, context = text.partition("@")
         namespace, _, name = place.rpartition("/")
-        name = name.removeprefix("deployment.")
         if re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name) is None or "/" in namespace:
             raise ServiceError(f"kubectl:{text}: write kubectl:NAMESPACE/DEPLOYMENT, and @CONTEXT behind it for one")
         return cls(name, namespace or None, context or None)
@@ -333,6 +331,8 @@ def _why_kept(raw: Mapping[str, Any]) -> str | None:
     owner = next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), None)
     if owner is not None:
         return f"{owner['kind']} {owner['name']} made it and keeps it: change the setting there"
+    if not spec["selector"].get("matchLabels"):
+        return "its selector has no matchLabels, by which its pods are found"
     if spec.get("paused"):
         return "its rollouts are paused: `kubectl rollout resume` it first"
     if int(spec.get("replicas") or 0) > 1:
@@ -416,7 +416,9 @@ class _Pod:
         if running is not None:
             since = _moment(running.get("startedAt"))
             return ServiceStatus(name, ServiceState.RUNNING, None, self.restarts, since=since, instance=self.instance)
-        ended = ended or ((self._status.get("lastState") or {}).get("terminated") if reason == _CRASHED else None)
+        ended = ended or (
+            (self._status.get("lastState") or {}).get("terminated") if reason == "CrashLoopBackOff" else None
+        )
         if ended is not None:
             code = int(ended.get("exitCode") or 0)
             detail = "out of memory" if ended.get("reason") == "OOMKilled" else f"exit code {code}"
@@ -693,8 +695,6 @@ class KubernetesManager:
         deployment = self._deployment()
         if BEFORE in deployment.annotations:
             self._patch(deployment, self._annotated(deployment, {BEFORE: None}), "tidy it up")
-        if not deployment.selector:
-            return
         old = json.dumps([item["spec"]["template"]["spec"] for item in self._list("replicaset", deployment.selector)])
         selector = ",".join(f"{key}={value}" for key, value in _OURS.items())
         for raw in self._list("configmap", selector):
