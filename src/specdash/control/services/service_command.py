@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -391,11 +391,7 @@ def _not_loaded(service: ManagedService, command: ServiceCommand, program: Start
     return _Unread(f"{where} sets it too, and is read after {file}", f"set it there, or take it out of {where}")
 
 
-def _of_file(command: ServiceCommand, path: object) -> Mapping[str, str]:
-    from dataclasses import replace
-    from pathlib import Path
-
-    file = Path(str(path))
+def _of_file(command: ServiceCommand, file: Path) -> Mapping[str, str]:
     return replace(command, env_files=(file,), environment={}, unset=()).variables(Path("/"), {})
 
 
