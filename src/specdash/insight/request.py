@@ -362,11 +362,16 @@ def of_event(event: RequestEvent) -> ServedRequest:
         source=Source.PROXY_EVENTS,
         session=event.session or None,
         purpose=_purpose(event),
-        told_ttft_s=event.ttft_s if event.ttft_s is not None and 0.0 < event.ttft_s < inf else None,
+        told_ttft_s=told_ttft(event),
         told_rates=rates,
         began=event.at,
         ended=event.at + (event.duration_s or 0.0),
     )
+
+
+def told_ttft(event: RequestEvent) -> float | None:
+    """Seconds until the client had the first token, where the proxy tells them."""
+    return event.ttft_s if event.ttft_s is not None and 0.0 < event.ttft_s < inf else None
 
 
 def _purpose(event: RequestEvent) -> RequestPurpose | None:

@@ -15,7 +15,7 @@ from specdash.core.readings import Source
 from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import PrefixCachePicture, PrefixSession, PrefixSlot, ended_at
 from specdash.insight.rates import lifetime_rates
-from specdash.insight.request import of_event
+from specdash.insight.request import of_event, told_ttft
 from specdash.insight.speculation.acceptance import resolution
 from specdash.system.data import dataclass
 from specdash.system.stats import median, share
@@ -178,38 +178,51 @@ def _ttft_basis(requests: Iterable[ServedRequest]) -> str:
 
 def _ttfts(requests: Sequence[ServedRequest]) -> tuple[list[float], list[float]]:
     """TTFT of warm and of cold requests: as clients had it where the proxy tells of any, else the prompt's time."""
-    known = [request for request in requests if request.ttft_s is not None and request.cached_share is not None]
-    if _ttft_basis(known) == "proxy":
-        known = [prefix_request for prefix_request in known if prefix_request.session is not None]
-    warm = [prefix_request for prefix_request in known if (prefix_request.cached_share or 0.0) >= WARM_SHARE]
-    cold = [prefix_request for prefix_request in known if (prefix_request.cached_share or 0.0) < WARM_SHARE]
-    usual = median(prefix_request.prompt_tokens or 0 for prefix_request in warm)
-    if usual is not None:
-        cold = [prefix_request for prefix_request in cold if (prefix_request.prompt_tokens or 0) >= COMPARABLE * usual]
-    return [prefix_request.ttft_s or 0.0 for prefix_request in warm], [
-        prefix_request.ttft_s or 0.0 for prefix_request in cold
-    ]
+    is_told = any(request.session is not None and request.ttft_s is not None for request in requests)
+    return _warm_and_cold(
+        (request.prompt_tokens, request.cached_tokens, request.ttft_s)
+        for request in requests
+        if request.session is not None or not is_told
+    )
+
+
+def _warm_and_cold(prompts: Iterable[tuple[int | None, int | None, float | None]]) -> tuple[list[float], list[float]]:
+    """TTFT of warm and of cold prompts, each of so many tokens, of which so many were cached."""
+    warm: list[float] = []
+    lengths: list[int] = []
+    cold: list[tuple[int, float]] = []
+    for length, cached, ttft_s in prompts:
+        if ttft_s is None or not length or cached is None:
+            continue
+        if cached / length >= WARM_SHARE:
+            warm.append(ttft_s)
+            lengths.append(length)
+        else:
+            cold.append((length, ttft_s))
+    least = COMPARABLE * (median(lengths) or 0)
+    return warm, [ttft_s for length, ttft_s in cold if length >= least]
 
 
 def _sessions(finished: Iterable[RequestEvent]) -> tuple[PrefixSession, ...]:
     """The sessions, the most recent first."""
-    by_session: dict[str, list[ServedRequest]] = {}
+    by_session: dict[str, list[RequestEvent]] = {}
     for event in finished:
         if event.session and event.prompt_tokens is not None and event.cached_tokens is not None:
             # One that is used again moves to the end.
-            turns = by_session.pop(event.session, [])
-            turns.append(of_event(event))
-            by_session[event.session] = turns
+            events = by_session.pop(event.session, [])
+            events.append(event)
+            by_session[event.session] = events
     found = []
     for name in list(reversed(by_session))[:KEPT_SESSIONS]:
         turns = by_session[name]
-        warm, cold = _ttfts(turns)
+        prompts = [(event.prompt_tokens or 0, event.cached_tokens or 0, told_ttft(event)) for event in turns]
+        warm, cold = _warm_and_cold(prompts)
         found.append(
             PrefixSession(
                 id=name,
                 requests=len(turns),
-                cached=sum(turn.cached_tokens or 0 for turn in turns),
-                processed=sum(turn.processed_tokens or 0 for turn in turns),
+                cached=sum(cached for _, cached, _ in prompts),
+                processed=sum(max(0, length - cached) for length, cached, _ in prompts),
                 ttft_warm_s=median(warm),
                 ttft_cold_s=median(cold),
             )

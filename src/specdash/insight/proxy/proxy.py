@@ -15,7 +15,6 @@ from specdash.insight.picture import (
     GuardrailCount,
     ProxyPicture,
     ProxyWindow,
-    ended_at,
     is_error,
 )
 from specdash.system.stats import median, share
@@ -183,34 +182,24 @@ class ProxyState:
 
 
 def _window(finished: Iterable[RequestEvent], wall: float, window_s: float) -> ProxyWindow:
-    ended = [request_event for request_event in finished if wall - window_s < ended_at(request_event)]
-    tells_errors = all(request_event.status is not None for request_event in ended)
-    errors = sum(is_error(request_event) for request_event in ended) if tells_errors else None
-    drafted = [
-        request_event
-        for request_event in ended
-        if request_event.draft_tokens and request_event.accepted_tokens is not None
-    ]
-    prompted = [
-        request_event
-        for request_event in ended
-        if request_event.prompt_tokens and request_event.cached_tokens is not None
-    ]
+    since = wall - window_s
+    ended = [event for event in finished if since < event.at + (event.duration_s or 0.0)]
+    tells_errors = all(event.status is not None for event in ended)
+    errors = sum(map(is_error, ended)) if tells_errors else None
+    drafted = accepted = prompted = cached = left = 0
+    for event in ended:
+        left += event.outcome is RequestOutcome.CLIENT_LEFT
+        if event.draft_tokens and event.accepted_tokens is not None:
+            drafted, accepted = drafted + event.draft_tokens, accepted + event.accepted_tokens
+        if event.prompt_tokens and event.cached_tokens is not None:
+            prompted, cached = prompted + event.prompt_tokens, cached + event.cached_tokens
     return ProxyWindow(
         requests=len(ended),
         errors=errors,
-        clients_left=sum(request_event.outcome is RequestOutcome.CLIENT_LEFT for request_event in ended)
-        if tells_errors
-        else None,
+        clients_left=left if tells_errors else None,
         error_rate=share(errors, len(ended)),
-        ttft_p50_s=median(request_event.ttft_s for request_event in ended),
-        decode_p50=median(request_event.decode_rate for request_event in ended),
-        acceptance=share(
-            sum(request_event.accepted_tokens or 0 for request_event in drafted),
-            sum(request_event.draft_tokens or 0 for request_event in drafted),
-        ),
-        cache_share=share(
-            sum(request_event.cached_tokens or 0 for request_event in prompted),
-            sum(request_event.prompt_tokens or 0 for request_event in prompted),
-        ),
+        ttft_p50_s=median(event.ttft_s for event in ended),
+        decode_p50=median(event.decode_rate for event in ended),
+        acceptance=share(accepted, drafted),
+        cache_share=share(cached, prompted),
     )

@@ -259,8 +259,10 @@ def _cancelled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     window = limits["window_s"]
     since = scene.picture.wall - window
     left = [at for at in scene.samples.left if at >= since]
+    if len(left) < limits["left"]:
+        return
     total = len(left) + sum(request_sample.ended >= since for request_sample in scene.samples.logged)
-    if len(left) < limits["left"] or len(left) < limits["share"] * total:
+    if len(left) < limits["share"] * total:
         return
     proxy = scene.picture.proxy
     spent = max(left) - min(left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Guardrail, RequestOutcome
@@ -268,6 +268,11 @@ def takeovers(scene: RuleScene, seconds: float, least: float) -> LostCache:
 def lost_by_sessions(scene: RuleScene, seconds: float, least: float, *, crowded: bool) -> LostCache:
     """By session: turns that went on from the turn before and found less than half of it cached. `crowded` asks for
     those between which as many other conversations as there are slots had their turn, else for the others."""
+    both = scene.once(("lost by sessions", seconds, least), lambda: _lost_by_sessions(scene, seconds, least))
+    return both[crowded]
+
+
+def _lost_by_sessions(scene: RuleScene, seconds: float, least: float) -> tuple[LostCache, LostCache]:
     ended = [
         request_event
         for request_event in reversed(turns_of(scene, seconds).ended)
@@ -277,30 +282,35 @@ def lost_by_sessions(scene: RuleScene, seconds: float, least: float, *, crowded:
     slots = len(scene.picture.backend.slots or ()) or 1
     uptime = scene.picture.backend.uptime_s
     started = scene.picture.wall - uptime if uptime is not None else 0.0
-    by_session: dict[str, list[RequestEvent]] = {}
-    for request_event in ended:
-        by_session.setdefault(request_event.session, []).append(request_event)
-    could = requests = tokens = 0
-    for turns in by_session.values():
-        for before, after in pairwise(turns):
-            held = before.prompt_tokens
-            if held is None or held < least or ended_at(before) < started or not _goes_on(before, after):
-                continue
-            could += 1
-            lost = held - (after.cached_tokens or 0)
-            if lost < max(least, LEAST_SHARE * held) or _is_crowded(ended, before, after, slots) is not crowded:
-                continue
-            requests, tokens = requests + 1, tokens + lost
-    return LostCache(requests, could, tokens, "the proxy's events", len(by_session))
+    newest: dict[str, RequestEvent] = {}
+    could, requests, tokens = 0, [0, 0], [0, 0]
+    for after in ended:
+        before = newest.get(after.session)
+        newest[after.session] = after
+        held = before.prompt_tokens if before is not None else None
+        if before is None or held is None or held < least or ended_at(before) < started or not _goes_on(before, after):
+            continue
+        could += 1
+        lost = held - (after.cached_tokens or 0)
+        if lost < max(least, LEAST_SHARE * held):
+            continue
+        crowded = _is_crowded(ended, before, after, slots)
+        requests[crowded] += 1
+        tokens[crowded] += lost
+    alone, among = (
+        LostCache(requests[crowded], could, tokens[crowded], "the proxy's events", len(newest))
+        for crowded in (False, True)
+    )
+    return alone, among
 
 
 def _goes_on(before: RequestEvent, after: RequestEvent) -> bool:
     """Whether a turn's prompt begins with the one before: longer, of more messages, and not pruned."""
     if before.prompt_tokens is None or after.prompt_tokens is None or after.cached_tokens is None:
         return False
-    if any(mark.startswith(Guardrail.CONTEXT_PRUNE) for mark in after.guardrails or ()):
-        return False
     if after.prompt_tokens < SAME_LENGTH * before.prompt_tokens or after.model != before.model:
+        return False
+    if after.guardrails and any(mark.startswith(Guardrail.CONTEXT_PRUNE) for mark in after.guardrails):
         return False
     return before.messages is None or after.messages is None or after.messages > before.messages
 

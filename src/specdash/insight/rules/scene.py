@@ -334,10 +334,7 @@ class RuleScene:
 
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
-        return any(
-            source_picture.source is source and source_picture.status is ReadingStatus.KNOWN
-            for source_picture in self.picture.backend.sources
-        )
+        return source in self.once("fresh", lambda: fresh_sources(self.picture))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -367,12 +364,17 @@ class RuleScene:
         return not (last is not None and last.busy) and not self.picture.backend.requests_processing
 
 
+def fresh_sources(picture: Picture) -> frozenset[Source]:
+    """Those that are KNOWN now."""
+    return frozenset(entry.source for entry in picture.backend.sources if entry.status is ReadingStatus.KNOWN)
+
+
 def sample_of(picture: Picture) -> PictureSample:
     """The picture in short."""
     backend, proxy = picture.backend, picture.proxy
     slots = backend.slots
     live = proxy.live
-    fresh = {source.source for source in backend.sources if source.status is ReadingStatus.KNOWN}
+    fresh = fresh_sources(picture)
     utilisations = [gpu.utilisation for gpu in picture.gpu.gpus if gpu.utilisation is not None]
     host = picture.host
     return PictureSample(

@@ -52,9 +52,20 @@ class StrataComparison:
     """Of the recent requests."""
     expected: float
     """What it would be at the earlier rates of the same strata."""
-    sigma: float
-    """By how many standard deviations the recent requests rank below the earlier ones."""
-    strata: int
+    strata: tuple[tuple[Sequence[ServedRequest], Sequence[ServedRequest]], ...]
+    """The recent requests and the earlier ones of each."""
+
+    @property
+    def sigma(self) -> float:
+        """By how many standard deviations the recent requests rank below the earlier ones."""
+        below = variance = 0.0
+        for now, then in self.strata:
+            deficit, spread = _rank_deficit(
+                [request.acceptance or 0.0 for request in now], [request.acceptance or 0.0 for request in then]
+            )
+            weight = 1.0 / (len(now) + len(then) + 1)
+            below, variance = below + weight * deficit, variance + weight**2 * spread
+        return below / sqrt(variance) if variance > 0 else 0.0
 
 
 def stratum(sample: ServedRequest) -> tuple[int, str]:
@@ -84,28 +95,22 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
     for side, samples in enumerate((recent, before)):
         for request_sample in usable(samples):
             strata[stratum(request_sample)][side].append(request_sample)
-    shared = [(now, then) for now, then in strata.values() if now and then]
+    shared = tuple((now, then) for now, then in strata.values() if now and then)
     if not shared:
         return None
     drafts = NO_DRAFTS
-    expected = below = variance = 0.0
+    expected = 0.0
     for now, then in shared:
         of_now = drafts_of(now)
         drafts += of_now
         expected += of_now.drafted * (drafts_of(then).acceptance or 0.0)
-        deficit, spread = _rank_deficit(
-            [request.acceptance or 0.0 for request in now], [request.acceptance or 0.0 for request in then]
-        )
-        weight = 1.0 / (len(now) + len(then) + 1)
-        below, variance = below + weight * deficit, variance + weight**2 * spread
     return StrataComparison(
         recent=sum(len(now) for now, _ in shared),
         before=sum(len(then) for _, then in shared),
         drafted=int(drafts.drafted),
         acceptance=drafts.acceptance or 0.0,
         expected=expected / drafts.drafted,
-        sigma=below / sqrt(variance) if variance > 0 else 0.0,
-        strata=len(shared),
+        strata=shared,
     )
 
 
@@ -143,7 +148,7 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     found = compare(recent, ended[: -len(recent)])
     if found is None or found.recent < limits["least_recent"] or found.before < limits["least_before"]:
         return
-    if found.sigma < limits["sigma"] or found.acceptance > limits["share"] * found.expected:
+    if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
     yield Symptom(
         f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
@@ -153,7 +158,7 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("expected", percent(found.expected)),
             ("below by", f"{found.sigma:.1f} standard deviations"),
             ("draft tokens", str(found.drafted)),
-            ("kinds of work compared", str(found.strata)),
+            ("kinds of work compared", str(len(found.strata))),
         ),
     )
 
@@ -231,13 +236,17 @@ def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 def repeating_answer(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Nearly every draft token of a long answer is accepted, which is usual for nothing that says anything new."""
-    if _is_draft_the_target(scene) or _drafts_are_always_right(scene, limits):
-        return
     guesses = _only_repeats(scene.picture.backend.speculation)
-    found = [answer for answer in _answers(scene, limits["shown_s"]) if answer.tokens >= limits["tokens"]]
+    found = [
+        answer
+        for answer in _answers(scene, limits["shown_s"])
+        if answer.tokens >= limits["tokens"]
+        and answer.acceptance >= limits["acceptance"]
+        and (answer.drafted_share or 1.0) >= limits["drafted_share"]
+    ]
+    if not found or _is_draft_the_target(scene) or _drafts_are_always_right(scene, limits):
+        return
     for answer in found:
-        if answer.acceptance < limits["acceptance"] or (answer.drafted_share or 1.0) < limits["drafted_share"]:
-            continue
         yield Symptom(
             f"{percent(answer.acceptance)} of drafts accepted over an answer of {answer.tokens} tokens "
             f"({answer.words}): it repeats itself, or copies",
@@ -339,6 +348,10 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
     """Finished requests with drafts since the server's start, in the order in which they ended: of the proxy, which
     tells what they were for, unless the log tells of many more."""
+    return scene.once("of this server", lambda: _ended_here(scene))
+
+
+def _ended_here(scene: RuleScene) -> list[ServedRequest]:
     uptime = scene.picture.backend.uptime_s
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
     told, logged = (
