@@ -3,6 +3,9 @@
 `python benchmarks/judging_cost.py [SECONDS]` prints JSON. It watches a real server under load at 1 Hz for a while, then
 measures the state as it then is: after an hour of past, with alerts in the book and a timeline. The bound is 0.3 % of a
 core at one judgement a second; `picture_ms` is what every judgement and every paint needs anyway.
+
+`python benchmarks/judging_cost.py busy` is of a server that is made up, the same in every run and at its busiest: two
+requests a second behind the proxy, 40 sessions, baselines. It is what two versions are compared by, in turns.
 """
 
 from __future__ import annotations
@@ -20,21 +23,26 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from specdash.core.readings import Props, Reading, Source  # noqa: E402
+from specdash.core.records import Baseline  # noqa: E402
+from specdash.core.target import Target  # noqa: E402
 from specdash.insight import derive  # noqa: E402
 from specdash.insight.rules.catalogue import shipped  # noqa: E402
 from specdash.insight.rules.scene import PictureHistory, RuleScene  # noqa: E402
-from specdash.insight.state import JUDGED_WINDOW_S  # noqa: E402
+from specdash.insight.state import JUDGED_WINDOW_S, TargetState  # noqa: E402
+from support.busy_proxy import BusyServer  # noqa: E402
 from support.faults import DRAFTING, BreakableServer, watched  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.insight.rules.catalogue import Rule
-    from specdash.insight.state import TargetState
 
 BOUND_PERCENT = 0.3
 ROUNDS = 300
 PAST_S = 3600
+BUSY_S = 60
+OFFSET = BusyServer.wall - BusyServer.at
 
 
 def cpu_ms(call: Callable[[], object]) -> float:
@@ -83,8 +91,36 @@ def figures(state: TargetState) -> dict[str, float]:
     }
 
 
+def busy() -> dict[str, float]:
+    """Mean CPU milliseconds a second of a server at its busiest: of judging it and of the screen's picture."""
+    server = BusyServer(sessions=40, requests=2)
+    state = TargetState(Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000"), wall_offset=lambda: OFFSET)
+    baselines = tuple(
+        Baseline(server.wall, "model.gguf", "b1-x", context, count, 300 / count, 297 / count, 303 / count, 24)
+        for context in (64, 1024, 8192)
+        for count in (1, 8)
+    )
+    state.take_unjudged(Reading.known(Source.PROPS, server.at, Props(model_path="/model.gguf", build_info="b1-x")))
+    state.take_unjudged(Reading.known(Source.BASELINES, server.at, baselines))
+    spent = {"readings and judgement": 0, "picture": 0}
+    for number, readings in enumerate(server.seconds(PAST_S // 6 + BUSY_S)):
+        began = time.process_time_ns()
+        for reading in readings:
+            state.apply(reading)
+        judged = time.process_time_ns()
+        state.picture(server.at + 0.9, server.wall + 0.9, 300.0)
+        if number >= PAST_S // 6:
+            spent["readings and judgement"] += judged - began
+            spent["picture"] += time.process_time_ns() - judged
+    return {name: round(nanoseconds / 1e6 / BUSY_S, 2) for name, nanoseconds in spent.items()}
+
+
 def main() -> None:
     """Measure and print; exit 1 past the bound."""
+    if sys.argv[1:] == ["busy"]:
+        json.dump(busy(), sys.stdout, indent=1)
+        print()
+        return
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
     with (
         tempfile.TemporaryDirectory() as folder,
