@@ -20,7 +20,7 @@ from specdash.insight.state import TargetState
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.insight.memory import Memory
+    from specdash.insight.observer import Memory
 
 TARGET = Target("http://127.0.0.1:8080")
 OLD = Alert("backend_down", "Server is down", AlertSeverity.CRITICAL, "refused", 0.0, 0.0, 0.0)

@@ -38,9 +38,11 @@ def test_settings_that_change_nothing_are_called_better_or_worse_about_one_time_
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [12, 13, 60])
 def test_so_it_is_with_any_number_of_requests(count: int) -> None:
-    for name, verdicts in shares(400, count).items():
-        wrong = sum(verdicts[verdict] for verdict in CLEAR)
-        assert 0.01 <= wrong <= 0.075, (name, verdicts)
+    wrong = {name: sum(verdicts[verdict] for verdict in CLEAR) for name, verdicts in shares(130, count).items()}
+    acceptance = wrong.pop(MeasureName.ACCEPTANCE)
+    # The other three are medians, reckoned alike: 390 comparisons together.
+    assert 0.01 <= sum(wrong.values()) / 3 <= 0.075, wrong
+    assert 0.01 <= acceptance <= 0.075
 
 
 def test_a_change_of_fifteen_percent_is_mostly_found_and_never_turned_round() -> None:

@@ -9,7 +9,7 @@ from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.insight.charts import Metric
 from specdash.insight.log.counter_log import Scrape
-from specdash.insight.memory import Memory
+from specdash.insight.observer import Memory
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
 

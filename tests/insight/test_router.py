@@ -27,12 +27,12 @@ def state(model: str | None) -> TargetState:
 def test_the_model_that_is_watched_is_the_one_named_by_its_id_or_an_alias(
     named: str | None, watched: list[str]
 ) -> None:
-    picture = derive(state(named), NOW, WALL, 60.0)
+    picture = derive(state(named), NOW, WALL)
     assert [model.id for model in picture.models if model.watched] == watched
 
 
 def test_a_request_that_names_no_model_gets_the_resident_one_used_last() -> None:
-    picture = derive(state(None), NOW, WALL, 60.0)
+    picture = derive(state(None), NOW, WALL)
     assert picture.any_means == "large"
     assert [model.last_used_age_s for model in picture.models] == [60.0, 5.0, None]
 
@@ -40,4 +40,4 @@ def test_a_request_that_names_no_model_gets_the_resident_one_used_last() -> None
 def test_a_list_that_cannot_be_had_says_why() -> None:
     told = state(None)
     told.apply(Reading.unknown(Source.ROUTER, NOW, FailureKind.NOT_FOUND, "no /models"))
-    assert derive(told, NOW, WALL, 60.0).reason == "no /models"
+    assert derive(told, NOW, WALL).reason == "no /models"

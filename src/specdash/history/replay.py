@@ -22,7 +22,7 @@ from specdash.history.recorder import BEGAN
 from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
 from specdash.insight.derive import of_alert
-from specdash.insight.memory import Memory
+from specdash.insight.observer import Memory
 from specdash.insight.picture import ProxyWindow, SpeculationViews
 from specdash.insight.state import TargetState
 from specdash.system.data import dataclass

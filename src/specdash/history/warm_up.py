@@ -15,7 +15,7 @@ from specdash.core.records import EventKind
 from specdash.history.store import Store, target_name
 from specdash.insight.charts import Metric
 from specdash.insight.log.counter_log import Scrape
-from specdash.insight.memory import Memory
+from specdash.insight.observer import Memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from specdash.core.readings import (
 )
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, STALE_AFTER_S
-from specdash.insight import views
+from specdash.insight import router
 from specdash.insight.picture import (
     BackendPicture,
     BackendState,
@@ -30,10 +30,12 @@ from specdash.insight.picture import (
     SlotPhase,
     SlotPicture,
     SourcePicture,
+    SpeculationViews,
     WarningPicture,
 )
+from specdash.insight.proxy import prefix_cache
 from specdash.insight.rates import lifetime_rates
-from specdash.insight.speculation import speculation
+from specdash.insight.speculation import checkpoints, drafter, drafting, speculation
 from specdash.insight.speedup import speedup
 from specdash.system.data import dataclass
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from specdash.core.readings import Props, Reading, RouterModels, SchedulingDelay, Slot
     from specdash.core.records import Alert
     from specdash.insight.log.log_view import SlotSteps
-    from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture
+    from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture, SpeedUpPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 
@@ -216,9 +218,9 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         applies=applies,
         experiment=state.experiments.card(applies),
         speedup=paying,
-        views=(
-            views.judged(state, now, wall, window_s) if for_rules else views.derive(state, now, wall, window_s, paying)
-        ),
+        views=SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
+        if for_rules
+        else _views(state, now, wall, window_s, paying),
         delay=state.value(Source.SCHEDULING),
         recording_trouble=state.recording_trouble,
         trial=trial,
@@ -435,3 +437,15 @@ def _gpu(state: TargetState, now: float) -> GpuPicture:
         return GpuPicture((), why, ReadingStatus.UNKNOWN)
     failed = latest is not None and latest.failure is not None and reading.status is not ReadingStatus.KNOWN
     return GpuPicture(reading.value.gpus, str(latest.failure) if latest and failed else None, reading.status)
+
+
+def _views(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:
+    """Those of the speculation screen; `paying` is the speed-up of the same moment."""
+    replays = checkpoints.derive(state, now, window_s)
+    return SpeculationViews(
+        drafting=drafting.derive(state, now, wall),
+        drafter=drafter.derive(state, now, window_s, paying, replays.rollback),
+        checkpoints=replays,
+        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
+        router=router.derive(state, now, wall),
+    )

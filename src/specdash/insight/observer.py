@@ -1,16 +1,23 @@
-"""Who wants to hear what a target's state derives: the recorder, a check. Called under the state's lock: be quick."""
+"""What a target's state shares with a record of it: what went before, and whoever follows what it derives."""
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
+from specdash.system.data import dataclass
+
 if TYPE_CHECKING:
-    from specdash.core.records import AlertEvent, TimelineEvent
+    from collections.abc import Mapping, Sequence
+
+    from specdash.core.records import Alert, AlertEvent, TimelineEvent
     from specdash.insight.charts import Metric
+    from specdash.insight.log.counter_log import Scrape
 
 
 class TargetObserver(Protocol):
-    """Hears of every alert, of every change of the server's state, and of every point of every charted series."""
+    """Gets every alert, every change of the server's state, and every point of every charted series: the recorder, a
+    check. Called under the state's lock: be quick."""
 
     @property
     def trouble(self) -> str:
@@ -24,3 +31,20 @@ class TargetObserver(Protocol):
 
     def on_event(self, event: TimelineEvent) -> None:
         """The server restarted, or its state is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a record says of the time before a state's first reading: its end, at monotonic time `at`. The points of
+    charts are on the same clock, oldest first."""
+
+    at: float
+    points: Mapping[Metric, Sequence[tuple[float, float | None]]] = field(default_factory=dict)
+    scrapes: Sequence[Scrape] = ()
+    """Of the server process that runs still, oldest first."""
+    events: Sequence[TimelineEvent] = ()
+    """Restarts and changes of state, oldest first."""
+    past: Sequence[Alert] = ()
+    """Alerts that were over by then."""
+    active: Sequence[Alert] = ()
+    """Alerts that were not: they go on, or end, with what is judged next."""

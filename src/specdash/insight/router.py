@@ -16,9 +16,8 @@ _APART_S = 1e-6
 """Keeps requests in order that the log cannot date, because they were in it before anybody read it."""
 
 
-def derive(state: TargetState, now: float, wall: float, window_s: float) -> RouterPicture:
+def derive(state: TargetState, now: float, wall: float) -> RouterPicture:
     """The models in the router's order. The caller holds the state's lock."""
-    del window_s
     latest, value = state.latest.get(Source.ROUTER), state.value(Source.ROUTER)
     reason = latest.failure.detail or str(latest.failure.kind) if latest is not None and latest.failure else ""
     if not isinstance(value, RouterModels):

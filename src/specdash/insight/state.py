@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
     from specdash.core.records import Alert, AlertEvent, Baseline
     from specdash.core.target import Target
-    from specdash.insight.memory import Memory
-    from specdash.insight.observer import TargetObserver
+    from specdash.insight.observer import Memory, TargetObserver
     from specdash.insight.picture import Picture
     from specdash.insight.rules.book import AlertBook
     from specdash.insight.rules.catalogue import Rule

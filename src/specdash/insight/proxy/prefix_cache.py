@@ -178,7 +178,7 @@ def _ttft_basis(requests: Iterable[ServedRequest]) -> str:
 
 def _ttfts(requests: Sequence[ServedRequest]) -> tuple[list[float], list[float]]:
     """TTFT of warm and of cold requests: as clients had it where the proxy tells of any, else the prompt's time."""
-    is_told = any(request.session is not None and request.ttft_s is not None for request in requests)
+    is_told = _ttft_basis(requests) == "proxy"
     return _warm_and_cold(
         (request.prompt_tokens, request.cached_tokens, request.ttft_s)
         for request in requests

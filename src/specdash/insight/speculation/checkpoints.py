@@ -30,9 +30,8 @@ _TOLD = {
 }
 
 
-def derive(state: TargetState, now: float, wall: float, window_s: float) -> CheckpointsPicture:
+def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPicture:
     """This part of the picture. The caller holds the state's lock."""
-    del wall
     log = state.log
     model = model_of(state)
     way, because = way_of(state)

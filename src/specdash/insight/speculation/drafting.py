@@ -58,9 +58,8 @@ class DraftingEvidence:
         return () if self.knows_parameters else None
 
 
-def derive(state: TargetState, now: float, wall: float, window_s: float) -> DraftingPicture:
+def derive(state: TargetState, now: float, wall: float) -> DraftingPicture:
     """This part of the picture. The caller holds the state's lock."""
-    del window_s
     check = state.target.start_check
     found = judge(seen_of(state, now))
     age = max(0.0, wall - check.checked) if check is not None and not check.pending else None
