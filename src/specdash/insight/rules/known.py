@@ -297,10 +297,8 @@ def _lost_by_sessions(scene: RuleScene, seconds: float, least: float) -> tuple[L
         crowded = _is_crowded(ended, before, after, slots)
         requests[crowded] += 1
         tokens[crowded] += lost
-    alone, among = (
-        LostCache(requests[crowded], could, tokens[crowded], "the proxy's events", len(newest))
-        for crowded in (False, True)
-    )
+    words, sessions = "the proxy's events", len(newest)
+    alone, among = (LostCache(requests[i], could, tokens[i], words, sessions) for i in (False, True))
     return alone, among
 
 
