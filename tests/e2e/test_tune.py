@@ -44,7 +44,7 @@ def select(terminal: Terminal, key: str) -> None:
     pytest.fail(f"{key} cannot be selected:\n{terminal.screen}")
 
 
-def test_arm_change_a_draft_length_apply_see_the_marker_and_the_card_and_roll_back_by_one_key(tmp_path: Path) -> None:
+def test_arm_change_a_draft_length_apply_and_see_the_marker_and_the_card(tmp_path: Path) -> None:
     with demo(tmp_path) as terminal:
         terminal.wait_for("LIVE", "n-max 3", within_s=40)
         terminal.press("e")
@@ -69,14 +69,6 @@ def test_arm_change_a_draft_length_apply_see_the_marker_and_the_card_and_roll_ba
         terminal.wait_for("LIVE", "n-max 2", within_s=60)
         # Where other marks leave it no room, a mark's text is the apply's number.
         terminal.wait_until(lambda screen: "DRAFT_MAX 3→2" in screen or "▼#1" in screen or "#1▼" in screen, within_s=60)
-        terminal.press("e")
-        terminal.wait_for("Settings")
-        terminal.press("R")
-        terminal.wait_for("2 → 3")
-        terminal.press("Enter")
-        terminal.wait_for("APPLIED", within_s=90)
-        terminal.press("Escape", "Escape")
-        terminal.wait_for("LIVE", "n-max 3", within_s=30)
         terminal.press("q")
         assert terminal.wait_exit() == 0
 
@@ -99,6 +91,29 @@ def test_a_chain_put_together_in_the_picker_is_applied(tmp_path: Path) -> None:
         terminal.wait_for("APPLIED", within_s=90)
         terminal.press("Escape", "Escape")
         terminal.wait_for("LIVE", "ngram-mod", within_s=30)
+
+
+def test_a_rollback_is_one_key_and_a_look(tmp_path: Path) -> None:
+    with demo(tmp_path) as terminal:
+        terminal.wait_for("LIVE", "n-max 3", within_s=40)
+        terminal.press("e")
+        terminal.wait_for("Settings", "LLAMA_DRAFT_MAX")
+        terminal.press("A")
+        select(terminal, "LLAMA_DRAFT_MAX")
+        terminal.press("Enter", "2", "Enter")
+        terminal.wait_for("may be applied")
+        terminal.press("a")
+        terminal.wait_for("3 → 2")
+        terminal.press("Enter")
+        terminal.wait_for("APPLIED", within_s=90)
+        terminal.press("Escape")
+        terminal.wait_for("Settings")
+        terminal.press("R")
+        terminal.wait_for("2 → 3")
+        terminal.press("Enter")
+        terminal.wait_for("APPLIED", within_s=90)
+        terminal.press("Escape", "Escape")
+        terminal.wait_for("LIVE", "n-max 3", within_s=30)
 
 
 def test_a_read_only_dashboard_stays_so(tmp_path: Path) -> None:
