@@ -16,13 +16,21 @@ import pytest
 from specdash.backend import demo
 from specdash.backend.launch import free_port
 from specdash.control.apply import apply as apply_module
-from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
-from specdash.control.apply.journal import journal_file, read_records
-from specdash.control.apply.plan import preview
-from specdash.control.services.services import Deployment, ManagedService, ServiceProblem, ServiceState, ServiceStatus
-from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep, Role, parse_assignments
-from specdash.core.errors import ExitCode, NotWrittenError, ServiceError
-from specdash.core.paths import applies_file
+from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply, plan_rollback
+from specdash.control.apply.forward import container_change
+from specdash.control.apply.journal import Edit, append_record, journal_file, read_records
+from specdash.control.apply.plan import disagreements, preview
+from specdash.control.env_store import Backups, read_env
+from specdash.control.services.services import (
+    Deployment,
+    ManagedService,
+    ServiceProblem,
+    ServiceState,
+    ServiceStatus,
+)
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role, parse_assignments
+from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
+from specdash.core.paths import applies_file, backups_dir
 from support.deployment import misbehaving
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.control.env_store import EnvSnapshot
+    from specdash.core.changes import WantedValues
 
 
 @dataclass
@@ -108,6 +117,52 @@ def test_a_service_that_is_not_there_is_said_with_the_reason() -> None:
     )
     with pytest.raises(ServiceError, match="no backend service to change: backend: no service found"):
         plan_apply(deployment, parse_assignments(["LLAMA_DRAFT_MAX=8"]))
+
+
+def test_a_profile_that_only_spells_a_value_otherwise_changes_nothing(setting: Setting) -> None:
+    with setting.service.env_file.open("a", encoding="utf-8") as file:
+        file.write("LLAMA_DRAFT_P_MIN=0.8\n")
+    wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_P_MIN": "0.80"}}
+    assert plan_apply(Deployment(setting.service), wanted, profile="mine", env=setting.env).empty
+    assert not plan_apply(Deployment(setting.service), wanted, env=setting.env).empty
+
+
+def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_named(setting: Setting) -> None:
+    versions = []
+    for number in (1, 2):
+        snapshot = read_env(setting.service.env_file)
+        versions.append(snapshot.data)
+        backup = Backups(backups_dir(setting.env)).save(Role.BACKEND, snapshot).number
+        record = ApplyRecord(number, 0.0, 1.0, ApplyKind.APPLY, ApplyOutcome.APPLIED, backups={"backend": backup})
+        append_record(applies_file(setting.env), record)
+        setting.service.env_file.write_bytes(snapshot.data + f"LLAMA_DRAFT_MIN={number}\n".encode())
+
+    def back(number: int | None = None) -> bytes:
+        return plan_rollback(Deployment(setting.service), number, env=setting.env).edits[0].new
+
+    assert [back(), back(2), back(1)] == [versions[1], versions[1], versions[0]]
+    with pytest.raises(InputError, match="there is no apply 3"):
+        back(3)
+
+
+@pytest.mark.parametrize(("key", "found"), [("theirs", ["PROXY_UPSTREAM_API_KEY"]), ("sesame", [])])
+def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, key: str, found: list[str]) -> None:
+    with setting.service.env_file.open("a", encoding="utf-8") as file:
+        file.write("LLAMA_API_KEY=sesame\n")
+    port = read_env(setting.service.env_file).values["LLAMA_PORT"]
+    proxy_file = setting.home / "proxy.env"
+    proxy_file.write_bytes(f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1\nPROXY_UPSTREAM_API_KEY={key}\n".encode())
+    proxy = ManagedService(Role.PROXY, "proxy", setting.manager, proxy_file, True, "test")
+    told = disagreements(Deployment(setting.service, proxy), setting.env)
+    assert [finding.key for finding in told] == found
+    assert disagreements(Deployment(setting.service), setting.env) == ()
+
+
+def test_a_container_is_made_with_the_keys_that_differ(setting: Setting) -> None:
+    old, new = b"A=1\nB=2\n", b"A=1\nB=3\nC=4\n"
+    edit = Edit(Role.BACKEND, "llama", "fake", str(setting.service.env_file), old, new, True, (), True)
+    assert container_change(edit, new=True).keys == {"B": "3", "C": "4"}
+    assert container_change(edit, new=False).keys == {"B": "2", "C": None}
 
 
 MISSING = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")

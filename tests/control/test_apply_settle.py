@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.cli.main import main
+from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
 from specdash.control.apply.forward import ProxyStanding
 from specdash.control.apply.journal import journal_file
 from specdash.control.apply.steps import StepFailedError
 from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
-from specdash.core.changes import ApplyOutcome, ApplyStep, Role
+from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.config import resolve
 from support.deployment import SIGN, Rig, misbehaving
 from support.engines import llama_server_binary
@@ -64,6 +66,16 @@ class TestOnAnEngine:
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.REQUEST), record.reason
         assert f"a request through the proxy at {rig.proxy_url} failed: HTTP 5" in record.reason
         rig.assert_settled(version=old)
+
+    def test_a_proxy_before_nobody_s_service_is_asked_where_that_one_answers(self, rig: Rig) -> None:
+        alone, backend = replace(rig.deployment, backend=None), rig.service(Role.BACKEND)
+        for window, state in ((15, StepState.DONE), (16, StepState.SKIPPED)):
+            reports: list[ApplyProgress] = []
+            plan = plan_apply(alone, {Role.PROXY: {"PROXY_LOOP_WINDOW": str(window)}}, env=rig.env)
+            record = Apply(plan, ApplyOptions(settle_s=0), reports.append, rig.env).run()
+            assert record.outcome is ApplyOutcome.APPLIED, record.reason
+            assert [report.state for report in reports if report.step is ApplyStep.REQUEST][-1] is state
+            backend.manager.stop(backend.name)
 
     def test_a_restarted_proxy_that_ends_while_it_settles_takes_its_settings_back(self, rig: Rig) -> None:
         def kill_proxy() -> None:
