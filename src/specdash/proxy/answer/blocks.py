@@ -58,6 +58,18 @@ class Filter:
         self._sink.arguments(index, fragment)
 
 
+class Nowhere:
+    """A sink for what only has to be counted, or is not wanted any more."""
+
+    def thinking(self, text: str) -> None: ...
+
+    def text(self, text: str) -> None: ...
+
+    def tool(self, index: int, call_id: str, name: str) -> None: ...
+
+    def arguments(self, index: int, fragment: str) -> None: ...
+
+
 class Cut(Filter):
     """Passes an answer on until `cut`, and nothing after; the base of steps that end it. `on_cut` is called once."""
 
@@ -68,25 +80,10 @@ class Cut(Filter):
         self._on_cut = on_cut
         self.is_cut = False
 
-    def thinking(self, text: str) -> None:
-        if not self.is_cut:
-            self._sink.thinking(text)
-
-    def text(self, text: str) -> None:
-        if not self.is_cut:
-            self._sink.text(text)
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        if not self.is_cut:
-            self._sink.tool(index, call_id, name)
-
-    def arguments(self, index: int, fragment: str) -> None:
-        if not self.is_cut:
-            self._sink.arguments(index, fragment)
-
     def cut(self) -> None:
         """Let nothing more through."""
         self.is_cut = True
+        self._sink = Nowhere()
         if self._on_cut is not None:
             self._on_cut()
 

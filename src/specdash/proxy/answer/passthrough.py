@@ -16,6 +16,7 @@ import orjson
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.blocks import Nowhere
 from specdash.proxy.http.client import ClientLeftError, ClientWatch
 from specdash.proxy.http.responses import ApiError, client_host, header_map, read_body, send_bytes
 from specdash.proxy.sessions import chat_session_id
@@ -364,7 +365,7 @@ class _Exchange:
         self._wants_stream = self._streams = bool(active.event.stream)
         self.begun = False
         self._answered = False
-        self._answer = AnswerAssembler(_Nowhere())
+        self._answer = AnswerAssembler(Nowhere())
         self._status = 200
 
     async def run(self) -> None:
@@ -458,13 +459,13 @@ class _Exchange:
                 await self._pass(self._body)
 
     async def _pass(self, body: bytes, added: frozenset[str] | None = None) -> None:
-        self._answer = AnswerAssembler(_Nowhere())
+        self._answer = AnswerAssembler(Nowhere())
         async with await self._proxy.upstream.open(body, PATH) as reply:
             await self._copy(reply, added)
 
     async def _rebuild(self, body: bytes) -> bool:
         """Answer with the whole that a stream makes; False when it has to be asked for after all."""
-        self._answer = AnswerAssembler(_Nowhere())
+        self._answer = AnswerAssembler(Nowhere())
         active, whole = self._active, WholeCompletion(self._answer)
         async with await self._proxy.upstream.open(body, PATH) as reply:
             if not _is_stream(reply):
@@ -540,18 +541,6 @@ class _Exchange:
         if not self.begun:
             self.begun = True
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-class _Nowhere:
-    """A sink for answers that are only counted."""
-
-    def thinking(self, text: str) -> None: ...
-
-    def text(self, text: str) -> None: ...
-
-    def tool(self, index: int, call_id: str, name: str) -> None: ...
-
-    def arguments(self, index: int, fragment: str) -> None: ...
 
 
 class _WholeReader:
