@@ -16,7 +16,8 @@ class BenchAction:
     """One action: its name, the module that implements it, its help, and what its exit codes mean where that wants
     saying.
 
-    The module offers `add_NAME(parser)`, which adds its options, and `NAME(args)`, which returns the exit code.
+    The module offers `configure(parser)` and `run(args)`, as that of a command; one of several actions `add_NAME` and
+    `NAME` instead.
     """
 
     name: str
@@ -29,8 +30,10 @@ class BenchAction:
         """The name to import it by."""
         return f"{__package__}.{self.place}"
 
-    def part(self, prefix: str = "") -> Any:
-        return getattr(importlib.import_module(self.module), prefix + self.name.replace("-", "_"))
+    def part(self, alone: str, prefix: str = "") -> Any:
+        """The module's function of that name, or the one of this action's."""
+        module, name = importlib.import_module(self.module), prefix + self.name.replace("-", "_")
+        return getattr(module, alone if hasattr(module, alone) else name)
 
 
 ACTIONS: tuple[BenchAction, ...] = (
@@ -92,8 +95,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         of_action = actions.add_parser(
             action.name, help=action.help, description=action.description or None, allow_abbrev=False
         )
-        action.part("add_")(of_action)
+        action.part("configure", "add_")(of_action)
 
 
 def run(args: argparse.Namespace) -> int:
-    return int(next(action for action in ACTIONS if action.name == args.action).part()(args))
+    return int(next(action for action in ACTIONS if action.name == args.action).part("run")(args))

@@ -27,7 +27,7 @@ _MOST_AT_ONCE = 512
 _MOST_RATE = 1000.0
 
 
-def add_live(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, ("url", "model", "log", "api_key_env", "api_key_file"))
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"of each prompt (default: {RUNS})")
     parser.add_argument(
@@ -53,7 +53,7 @@ def add_live(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-def live(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from specdash.bench.load.contact import look
     from specdash.bench.load.samples import EngineAddress
     from specdash.bench.report import Results

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SETTINGS = ("url", "api_key_env", "api_key_file", "model")
 
 
-def add_replay(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser) -> None:
     from specdash.bench.replay.replay_run import MAX_TOKENS
 
     parser.add_argument("session", metavar="SESSION.jsonl", help="of Claude Code, or OpenAI messages")
@@ -46,7 +46,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON (docs/bench-replay.md)")
 
 
-def replay(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Replay, print calls and totals, and leave them in the results folder."""
     from specdash.bench.load.samples import EngineAddress
     from specdash.bench.report import StepProgress
