@@ -18,7 +18,8 @@ from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import RequestPurpose, ServedRequest
-from specdash.insight.speedup.speedup import ENOUGH, TOO_GOOD, derive
+from specdash.insight.speedup.speedup import TOO_GOOD, derive
+from specdash.insight.speedup.verdict import ENOUGH
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
 
