@@ -314,6 +314,12 @@ def middle(text: str, width: int) -> str:
     return set_cell_size(shown, max(width - 1 - tail, 0)).rstrip() + "…" + (shown[-tail:] if tail else "")
 
 
+def session_name(identifier: str | None, width: int) -> str:
+    """A proxy's session in at most `width` cells, without how the proxy recognised it: of `hdr:review-1` the client's
+    own `review-1`. Details have the whole identifier."""
+    return middle((identifier or "").removeprefix("hdr:").removeprefix("meta:"), width) or UNKNOWN
+
+
 def bar(fraction: float | None, width: int, *, ascii_only: bool = False) -> tuple[str, str]:
     """The filled and the empty part of a horizontal bar `width` cells long, in eighths of a cell."""
     if fraction is None:

@@ -9,7 +9,7 @@ from specdash.core.readings import ReadingStatus
 from specdash.insight.picture import acceptance, prefill_progress
 from specdash.system.text import UNKNOWN, age, clean, compact, context, number, percent, rate, seconds, window
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import Line, Span, bar, line_width, middle
+from specdash.tui.spans import Line, Span, bar, line_width, session_name
 from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def session_line(session: SessionView | None, width: int, *, ascii_only: bool) -
     parts: list[Line] = [
         (("context".ljust(_LABEL), "dim"), (filled, f"{role} track"), (rest, "faint track")),
         ((f" {percent(used)}{f' {level}' if level else ''}", f"{role} bold"),),
-        ((f"  {middle(session.id, 13)}", "text"),),
+        ((f"  {session_name(session.id, 13)}", "text"),),
         ((f"  {turns} turns left", "text"),),
         *(((f"  {text}", tone),) for text, tone in troubles(session)),
         ((f"  {context(session.context_tokens)}/{context(session.context_window)}", "dim"),),
@@ -119,7 +119,7 @@ def session_line(session: SessionView | None, width: int, *, ascii_only: bool) -
 
 
 def troubles(session: SessionView) -> list[Span]:
-    """`LOOP x9 p2`, `malformed x3`."""
+    """`2-turn LOOP x9`, `malformed x3`."""
     found: list[Span] = []
     if session.is_looping:
         found.append((loop_text(session), "bad bold"))
@@ -129,8 +129,9 @@ def troubles(session: SessionView) -> list[Span]:
 
 
 def loop_text(session: SessionView) -> str:
-    """How often the cycle was run, and how many turns it is long."""
-    return f"LOOP x{session.loop_repeats}" + (f" p{session.loop_period}" if session.loop_period else "")
+    """How often the cycle was run, and how many turns it is long where it is more than one."""
+    cycle = f"{session.loop_period}-turn " if (session.loop_period or 0) > 1 else ""
+    return f"{cycle}LOOP x{session.loop_repeats}"
 
 
 def running_lines(running: Sequence[ActiveView], width: int, most: int, *, ascii_only: bool) -> list[Line]:
@@ -155,7 +156,7 @@ def running_lines(running: Sequence[ActiveView], width: int, most: int, *, ascii
 def _running(request: ActiveView, *, bar_width: int, ascii_only: bool) -> list[Span]:
     role = PHASE_ROLES[request.phase]
     spans: list[Span] = [
-        (middle(request.session, 9 if bar_width == 0 else 13), "dim"),
+        (session_name(request.session, 9 if bar_width == 0 else 13), "dim"),
         (f" {phase_text(request)}", f"{role} bold"),
     ]
     done = prefill_progress(request) if request.phase is RequestPhase.PREFILL else None

@@ -21,7 +21,7 @@ from specdash.system.text import (
     seconds,
     window,
 )
-from specdash.tui.spans import add_up, bar, middle, sparkline, value_span
+from specdash.tui.spans import add_up, bar, session_name, sparkline, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel
 from specdash.tui.widgets.services.proxy import LEVEL_ROLES, PHASE_ROLES, guardrail_words, loop_text, marks, phase_text
 
@@ -114,13 +114,13 @@ def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Colum
         return (loop_text(session_view), "bad bold" if _is_recent(session_view, wall) else "dim")
 
     return (
-        Column("session", name, lambda s: value_span(middle(s.id, name) or UNKNOWN), rank=0, right=False),
+        Column("session", name, lambda s: value_span(session_name(s.id, name)), rank=0, right=False),
         Column("context", _BAR, used, rank=4, right=False),
         Column("use", 5, lambda s: value_span(percent(s.utilisation)), rank=0),
         Column("level", 8, level, rank=2, right=False),
-        Column("turns", 5, lambda s: value_span(turns(s)), rank=1),
-        Column("loop", 11, loop, rank=1, right=False),
-        Column("malf", 4, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
+        Column("turns left", 10, lambda s: value_span(turns(s)), rank=1),
+        Column("loop", 14, loop, rank=1, right=False),
+        Column("bad calls", 9, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
         Column("reqs", 5, lambda s: value_span(compact(s.requests)), rank=5),
         Column(RUNNING, 3, lambda s: _zero(s.active, "decode bold"), rank=7),
         Column("seen", 5, lambda s: value_span(age(wall - s.last_seen) if s.last_seen > 0 else UNKNOWN), rank=3),
@@ -146,7 +146,7 @@ class ProxyRequestsTable(RowsPanel["Request"]):
         if self.only is not None:
             spans += [
                 ("  only session ", "accent"),
-                (middle(self.only, 26), "accent bold"),
+                (session_name(self.only, 26), "accent bold"),
                 (f" ({view.keys['back']}: all)", "dim"),
             ]
         return tuple(spans)
@@ -241,7 +241,7 @@ def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
     name = 26 if width >= 150 else 11
     return (
         Column("time", 8, lambda r: (_arrived(r), "dim"), rank=0),
-        Column("session", name, lambda r: value_span(middle(r.session, name) or UNKNOWN), rank=3, right=False),
+        Column("session", name, lambda r: value_span(session_name(r.session, name)), rank=3, right=False),
         Column("phase or end", 18, lambda r: state_of(r, glyphs), rank=0, right=False),
         Column("ttft", 7, lambda r: value_span(seconds(r.ttft_s)), rank=2),
         Column("pre/s", 6, lambda r: value_span(rate(r.prefill_rate), "prefill"), rank=5),

@@ -10,7 +10,7 @@ from specdash.insight.request import ServedRequest
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, counted, number, percent, plain, seconds, size
 from specdash.system.text import window as window_words
-from specdash.tui.spans import Line, Span, bar, line_width, middle, value_span
+from specdash.tui.spans import Line, Span, bar, line_width, middle, session_name, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel, TextPart, marked_bar, sentences
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class CachedSessionsTable(RowsPanel[PrefixSession]):
         ascii_only = view.glyphs.ascii_only
         name = 22 if self.size.width >= 90 else 12
         return (
-            Column("session", name, lambda s: value_span(middle(s.id, name) or UNKNOWN), rank=0, right=False),
+            Column("session", name, lambda s: value_span(session_name(s.id, name)), rank=0, right=False),
             Column("", _BAR, lambda s: _share_bar(s.cached_share, _BAR, ascii_only=ascii_only), 4, right=False),
             Column("cached", 6, lambda s: value_span(percent(s.cached_share), "prefill bold"), rank=0),
             Column("reqs", 5, lambda s: value_span(compact(s.requests)), rank=5),
@@ -285,7 +285,7 @@ class CachedRequestsTable(RowsPanel[ServedRequest]):
             Column("ended", 5, lambda r: (age(r.ended_age_s), "dim"), rank=1),
             Column("slot", 4, lambda r: value_span(plain(r.slot)), rank=5),
             Column("task", 7, lambda r: value_span(plain(r.task)), rank=6),
-            Column("session", 13, lambda r: value_span(middle(r.session or "", 13) or UNKNOWN), rank=4, right=False),
+            Column("session", 13, lambda r: value_span(session_name(r.session, 13)), rank=4, right=False),
             Column("prompt", 6, lambda r: value_span(compact(r.prompt_tokens)), rank=2),
             Column("", wide, lambda r: _share_bar(r.cached_share, wide, ascii_only=ascii_only), 3, right=False),
             Column("cached", 6, lambda r: value_span(percent(r.cached_share), "prefill bold"), rank=0),
