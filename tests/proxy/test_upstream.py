@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import ssl
 from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.proxy.http.responses import ApiError
 from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError
-from support.certificates import make_certificate
 from support.fault_server import free_port, full_backlog
 from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
 from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from support.scripted_upstream import Behaviour, Call
 
@@ -374,113 +371,3 @@ class TestQuestions:
             with pytest.raises(ApiError) as caught:
                 await upstream.get_json("/props", 0.05)
             assert caught.value.status == 504
-
-
-class TestAnswers:
-    """What HTTP/1.1 lets a server answer."""
-
-    async def test_what_comes_before_the_answer_is_passed_over(self) -> None:
-        async def hints(call: Call) -> None:
-            call.writer.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nserver: other\r\n\r\n")
-            await says_ok(call)
-
-        async with connected(hints) as (upstream, _), await upstream.open(b"{}") as reply:
-            assert (reply.status, reply.headers.get("server")) == (200, None)
-            assert await reply.body(100) == b'{"ok":true}'
-
-    async def test_one_of_unknown_length_ends_with_its_connection(self) -> None:
-        async def until_closed(call: Call) -> None:
-            call.writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: Text/Plain; charset=utf-8\r\n\r\nall of it")
-            call.hang_up()
-
-        async with connected(until_closed) as (upstream, server):
-            for _ in range(2):
-                async with await upstream.open(b"{}") as reply:
-                    assert reply.content_type == "text/plain"
-                    assert await reply.body(100) == b"all of it"
-            assert server.connections == 2
-
-    async def test_one_that_comes_before_the_whole_request_costs_its_connection(self) -> None:
-        done = asyncio.Event()
-
-        async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 413 X\r\ncontent-length: 3\r\n\r\nbig")
-            with contextlib.suppress(OSError):
-                await done.wait()
-                while await reader.read(1 << 16):
-                    pass
-            writer.close()
-            done.clear()
-
-        server = await asyncio.start_server(refuses, "127.0.0.1", 0, limit=1 << 12)
-        upstream = Upstream(settings_for(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-        async with await upstream.open(b"x" * (16 << 20)) as reply:
-            assert (reply.status, await reply.body(10)) == (413, b"big")
-        assert upstream.in_flight == 0
-        done.set()
-        await until_async(lambda: not done.is_set())
-        server.close()
-        await upstream.close()
-
-    @pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"rubbish\r\n\r\n"])
-    async def test_a_connection_that_says_more_than_its_answer_is_not_used_again(self, extra: bytes) -> None:
-        async def says_more(call: Call) -> None:
-            call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok" + extra)
-
-        async def says_more_later(call: Call) -> None:
-            await says_ok(call)
-            await asyncio.sleep(0.01)
-            call.writer.write(extra)
-
-        for behave, body in ((says_more, b"ok"), (says_more_later, b'{"ok":true}')):
-            async with connected(behave) as (upstream, server):
-                assert await whole(upstream) == body
-                await until_async(lambda server=server: server.open == 0)  # type: ignore[misc]
-                assert await whole(upstream) == body
-                assert server.connections == 2
-
-    async def test_one_that_is_let_go_frees_its_turn_and_keeps_its_connection_when_it_ends_soon(self) -> None:
-        async def ends_late(call: Call) -> None:
-            await call.begin()
-            await call.chunk(b"data: [DONE]\n\n")
-            if call.path == "/never":
-                await call.gone()
-                call.hang_up()
-                return
-            await asyncio.sleep(0.01)
-            await call.end()
-
-        async with connected(ends_late) as (upstream, server):
-            for path, connections in (("/soon", 1), ("/soon", 1), ("/never", 1), ("/soon", 2)):
-                reply = await upstream.open(b"{}", path)
-                assert await reply.read() == b"data: [DONE]\n\n"
-                reply.let_go()
-                assert upstream.in_flight == 0
-                await asyncio.sleep(0.2)
-                assert server.connections == connections
-
-    async def test_the_user_in_the_url_is_sent(self) -> None:
-        async with connected(says_ok) as (_, server):
-            upstream = Upstream(settings_for(server.url.replace("http://", "http://me:a%20b@")))
-            await whole(upstream)
-            await upstream.close()
-            assert server.calls[0].header("authorization") == "Basic bWU6YSBi"
-            assert server.calls[0].header("host") == server.url.removeprefix("http://")
-
-    async def test_an_idle_connection_is_closed_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("specdash.proxy.upstream.connections._KEEP_ALIVE_S", 0.05)
-        async with connected(says_ok) as (upstream, server):
-            await asyncio.gather(whole(upstream), whole(upstream))
-            await until_async(lambda: server.open == 0)
-
-    async def test_a_certificate_that_nobody_vouches_for_is_refused(self, tmp_path: Path) -> None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*make_certificate(tmp_path, "own"))
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
-        upstream = Upstream(settings_for(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-        with pytest.raises(ApiError, match="no TLS certificate we can trust") as caught:
-            await upstream.open(b"{}")
-        server.close()
-        await upstream.close()
-        assert (caught.value.status, caught.value.retry) == (502, False)

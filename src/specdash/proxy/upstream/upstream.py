@@ -7,21 +7,22 @@ import contextlib
 import logging
 import os
 import re
-import socket
-import ssl
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
+import aiohttp
+import aiohttp.payload
 import orjson
+from yarl import URL
 
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
-from specdash.proxy.upstream.connections import Connections, ExchangeError, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from aiohttp.abc import AbstractStreamWriter
+
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.upstream.connections import UpstreamConnection
 
 
 # llama.cpp's error answers, and those of servers and gateways like it, as errors the client understands.
@@ -143,8 +144,28 @@ _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
-_LAST_CHUNK_S = 0.05
+_KEEP_ALIVE_S = 4.0
+"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
+_PIECE = 1 << 18
 _LARGEST_ERROR = 1 << 20
+
+
+class RequestBody(aiohttp.payload.Payload):
+    """JSON for the upstream, sent in pieces: aiohttp joins bytes with the head of the request, and copies a BytesIO
+    that somebody else reads too, which is a second body of 30 MB."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, content_type="application/json")
+        self._size = len(body)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The text of it."""
+        return str(self._value, encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Send all of it."""
+        for start in range(0, len(self._value), _PIECE):
+            await writer.write(self._value[start : start + _PIECE])
 
 
 class UpstreamBrokenError(ApiError):
@@ -154,11 +175,11 @@ class UpstreamBrokenError(ApiError):
 class UpstreamReply:
     """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
 
-    def __init__(self, connection: UpstreamConnection, owner: Upstream) -> None:
-        self.status = connection.status
-        self.headers: Mapping[str, str] = connection.headers
-        self.content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._connection = connection
+    def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
+        self.status: int = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self.content_type: str = response.content_type
+        self._response = response
         self._owner = owner
         self._open = True
 
@@ -176,15 +197,15 @@ class UpstreamReply:
         if not self._open:
             return b""
         try:
-            data = await self._connection.read()
-        except ExchangeError as error:
+            data: bytes = await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
             self.abort()
             raise self._owner.failure(error, begun=True) from None
         except BaseException:
             self.abort()
             raise
         if not data:
-            self.let_go()
+            self._finish()
         return data
 
     async def body(self, limit: int) -> bytes:
@@ -200,18 +221,22 @@ class UpstreamReply:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
 
-    def let_go(self) -> None:
-        """All that counts is read. The connection is kept where the end of the answer is here, or follows at once."""
-        if self._open:
-            self._open = False
-            self._connection.let_go(_LAST_CHUNK_S)
-            self._owner.ended()
-
     def abort(self) -> None:
         """Close the TCP connection now, so that the upstream stops generating. Does nothing after the end."""
+        if not self._open:
+            return
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        self._response.close()
+        if transport is not None:
+            # close() would first flush a request that is still being sent.
+            transport.abort()
+        self._finish()
+
+    def _finish(self) -> None:
         if self._open:
             self._open = False
-            self._connection.abort()
+            self._response.release()
             self._owner.ended()
 
 
@@ -232,7 +257,8 @@ class Upstream:
         self._trouble: str | None = None
         """What the log was told last, until the server answers again."""
         self._idle = asyncio.Event()
-        self._connections = Connections(settings.upstream, settings.upstream_api_key)
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._urls: dict[str, URL] = {}
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
@@ -247,11 +273,12 @@ class Upstream:
             self._gone()
             raise
         try:
-            connection = await self._ask("POST", path, body)
+            response = await self._post(body, path)
         except BaseException:
             self.ended()
             raise
-        return UpstreamReply(connection, self)
+        self._met(response)
+        return UpstreamReply(response, self)
 
     def ended(self) -> None:
         """An answer has ended: its connection is free for the next. Only `UpstreamReply` calls this, once."""
@@ -266,6 +293,10 @@ class Upstream:
                 async with asyncio.timeout(limit_s):
                     await self._idle.wait()
         return not self.in_flight
+
+    def _met(self, response: aiohttp.ClientResponse) -> None:
+        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
+        self._trouble = None
 
     def _gone(self) -> None:
         self.in_flight -= 1
@@ -298,80 +329,127 @@ class Upstream:
     async def _exchanged(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
         try:
             async with asyncio.timeout(limit_s):
-                connection = await self._ask(method, path, body)
-                pieces = []
-                while data := await connection.read():
-                    pieces.append(data)
-        except TimeoutError:
-            raise self._logged(ApiError(504, "the upstream did not answer in time")) from None
-        except ExchangeError as error:
+                async with await self._request(method, path, body) as response:
+                    self._met(response)
+                    pieces = [piece async for piece in response.content.iter_any()]
+        except ApiError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
-        connection.let_go(0)
-        return connection.status, b"".join(pieces)
+        return response.status, b"".join(pieces)
 
     async def close(self) -> None:
-        """Close every idle connection."""
-        self._connections.close()
+        """Close every connection."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            await session.close()
 
-    def failure(self, error: ExchangeError, *, begun: bool = False) -> ApiError:
+    def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
         """The error for the client when a connection fails; `begun` once an answer had started.
 
         Where the upstream is, only the log is told.
         """
-        return self._logged(self._failure(error, begun=begun))
-
-    def _logged(self, found: ApiError) -> ApiError:
+        found = self._failure(error, begun=begun)
         if found.message != self._trouble:
             self._trouble = found.message
             _LOG.warning("%s: %s", self.shown_url, found.message)
         return found
 
-    def _failure(self, error: ExchangeError, *, begun: bool) -> ApiError:
-        if error.fault is Fault.SILENT:
+    def _failure(self, error: BaseException, *, begun: bool) -> ApiError:
+        if isinstance(error, (aiohttp.SocketTimeoutError, aiohttp.ServerTimeoutError)) and not isinstance(
+            error, aiohttp.ConnectionTimeoutError
+        ):
             return ApiError(504, f"the upstream was silent for {self.settings.read_timeout:g} s")
+        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+            return ApiError(504, "the upstream did not answer in time")
         if self.on_lost is not None:
             self.on_lost()
         if begun:
             return UpstreamBrokenError(502, "the upstream broke off its answer")
-        if error.fault is Fault.NOT_HTTP:
-            return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
-        if error.fault is not Fault.UNREACHABLE:
-            return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
-        if isinstance(error.__cause__, ssl.SSLError):
+        if isinstance(error, aiohttp.ClientSSLError):
             return ApiError(502, "the upstream has no TLS certificate we can trust", retry=False)
-        return ApiError(529, f"the upstream cannot be reached: {_why(error.__cause__)}", retry_after=RETRY_S)
+        if isinstance(error, aiohttp.ClientResponseError):
+            return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
+        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+            return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
+        return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> UpstreamConnection:
-        settings, fresh = self.settings, False
-        while True:
-            try:
-                connection = await self._connections.ask(
-                    method,
-                    path,
-                    body,
-                    connect_s=settings.connect_timeout,
-                    silence_s=settings.read_timeout,
-                    fresh=fresh,
-                )
-            except ExchangeError as error:
-                if fresh or error.fault is not Fault.UNANSWERED:
-                    raise self.failure(error) from None
-                fresh = True
-                continue
-            self.is_llama_cpp = connection.headers.get("server") == _LLAMA_CPP
-            self._trouble = None
-            return connection
+    async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
+        if method == "POST" and body is not None:
+            return await self._post(body, path)
+        return await self._session(fresh=False).request(method, self._url(path), **self._options())
+
+    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
+        try:
+            return await self._send(body, path, fresh=False)
+        except (aiohttp.ClientError, OSError) as error:
+            if not _is_unanswered(error):
+                raise self.failure(error) from None
+        try:
+            return await self._send(body, path, fresh=True)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
+
+    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
+        session = self._session(fresh=fresh)
+        return await session.post(self._url(path), data=RequestBody(body), **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        settings = self.settings
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if settings.upstream_api_key:
+            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+        )
+        return {"headers": headers, "timeout": limits, "allow_redirects": False}
+
+    def _url(self, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            base = self.shown_url if self.settings.upstream_api_key else self.url
+            found = self._urls[path] = URL(base + path)
+        return found
+
+    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
+        """The session of kept connections, or the one that never reuses a connection."""
+        found = self._sessions.get(fresh)
+        if found is None:
+            connector = (
+                aiohttp.TCPConnector(limit=0, force_close=True)
+                if fresh
+                else aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            )
+            found = self._sessions[fresh] = aiohttp.ClientSession(
+                connector=connector,
+                auto_decompress=False,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=1 << 18,
+            )
+        return found
 
 
-def _why(error: BaseException | None) -> str:
-    if isinstance(error, TimeoutError):
+def _is_unanswered(error: BaseException) -> bool:
+    """True when the connection was there, and ended before any byte of an answer."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        # Anything but a text is the beginning of an answer.
+        return isinstance(error.message, str)
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
+        return False
+    return isinstance(error, (aiohttp.ClientConnectionError, ConnectionError))
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "no connection in time"
-    if isinstance(error, (socket.gaierror, UnicodeError)):
+    cause = getattr(error, "os_error", None)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known"
-    if isinstance(error, ConnectionRefusedError):
+    if isinstance(cause, ConnectionRefusedError):
         return "connection refused"
     # Not its own words: asyncio puts the address in them.
-    number = getattr(error, "errno", None)
+    number = getattr(cause, "errno", None)
     return os.strerror(number).lower() if number else "no connection"
 
 
