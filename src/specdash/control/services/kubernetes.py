@@ -101,10 +101,9 @@ class DeploymentName:
         answer = Kubectl(env, chosen).run("config", "view", "--minify", "--output=json")
         config = _json(answer.out)
         if not answer.done or not config:
-            reason = answer.reason.removeprefix("error: ")
             raise ServiceError(
-                f"kubectl has no context for {self.name} ({reason}): see `kubectl config get-contexts`, and name one "
-                f"with kubectl:NAMESPACE/{self.name}@CONTEXT"
+                f"kubectl has no context for {self.name} ({answer.reason}): see `kubectl config get-contexts`, and "
+                f"name one with kubectl:NAMESPACE/{self.name}@CONTEXT"
             )
         context = next((item.get("context") or {} for item in config.get("contexts") or ()), {})
         namespace = self.namespace or context.get("namespace") or "default"
@@ -901,4 +900,4 @@ class KubernetesManager:
             raise self._refusal(answer, what)
 
     def _refusal(self, answer: ToolOutput, what: str) -> ServiceError:
-        return ServiceError(f"{self.name}: kubectl cannot {what}: {answer.reason.removeprefix('Error from server ')}")
+        return ServiceError(f"{self.name}: kubectl cannot {what}: {answer.reason}")
