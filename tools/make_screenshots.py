@@ -54,8 +54,16 @@ if TYPE_CHECKING:
 
 SIZES = ((80, 24), (120, 36), (200, 50))
 THEMES = ("night", "day")
-SCREENS = {"demo": (), "speculation": ("m",), "proxy": ("p",), "tune": ("e", "A", "j", "enter", "8", "enter")}
+SCREENS = {
+    "demo": (),
+    "speculation": ("m",),
+    "proxy": ("p",),
+    "tune": ("e", "A", "j", "enter", "8", "enter"),
+    "help": ("question_mark",),
+}
 """Each picture's name, and the keys that lead to it."""
+FILM = ("demo", "speculation", "proxy", "tune", "banner", "incidents")
+"""What the README's film shows, in this order."""
 PAID = frozenset({"demo", "speculation"})
 """Those that are drawn while the traffic has no phase in which speculation costs."""
 INCIDENTS = {"banner": (), "incidents": ("i",)}
@@ -117,6 +125,8 @@ def main() -> int:
     wanted = frozenset(args.only or ALL)
     if wanted & {*SCREENS, *INCIDENTS} and not demo_pictures(wanted, args.out, args.warm_up):
         return 1
+    if wanted & {*FILM}:
+        film(args.out)
     if wanted & {*CHECKPOINTS}:
         checkpoint_pictures(args.out, args.warm_up)
     if wanted & {*TUNER}:
@@ -252,6 +262,22 @@ def draw(
         drawn = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         drawn.save(name.with_suffix(".png"), optimize=True)
         print(f"{name}.svg and .png")
+
+
+def film(out: Path) -> None:
+    """The pictures that are there, one after the other, as a GIF."""
+    from PIL import Image
+
+    width, height = 120, 36
+    pictures = [Image.open(file) for name in FILM if (file := out / f"{name}-{width}x{height}.png").exists()]
+    frames = [
+        picture.convert("RGB")
+        .resize((1000, picture.height * 1000 // picture.width))
+        .quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        for picture in pictures
+    ]
+    frames[0].save(out / "film.gif", save_all=True, append_images=frames[1:], duration=3000, loop=0, optimize=True)
+    print(f"{out / 'film.gif'}")
 
 
 @contextlib.contextmanager
