@@ -165,7 +165,7 @@ def test_what_prometheus_refuses_or_has_not_is_said(prometheus: str) -> None:
     assert "11000 points" in err
     code, out, err = say(*words, "--since", "2020-01-01", "--until", "2020-01-02")
     assert (code, out) == (ExitCode.UNREACHABLE, "")
-    assert "no figures of any server" in err
+    assert "no data about any server" in err
     assert "of the name gpu9" in say(*words, "--since", "1d", "--server", "gpu9")[2]
 
 
