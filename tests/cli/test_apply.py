@@ -158,7 +158,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(rig: Rig) -> None:
     assert "hush" not in done.stdout + done.stderr
     refused = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=0")
     assert refused.returncode == ExitCode.REFUSED
-    assert "refused: nothing will be touched" in refused.stdout
+    assert "refused: nothing will be changed" in refused.stdout
     data = json.loads(rig.command("apply", "--dry-run", "--json", "LLAMA_DRAFT_MAX=8").stdout)
     assert data["refused"] is False
     assert data["changes"] == [{"role": "backend", "key": "LLAMA_DRAFT_MAX", "before": "4", "after": "8"}]
