@@ -374,7 +374,7 @@ def test_a_table_never_grows_beyond_its_width_and_keeps_the_important_columns(wi
     if which == "sessions":
         columns = session_columns(WALL, width, ascii_only=False)
         lines = table(columns, sessions(WALL), width)
-        important = {"session", "use", "turns left", "loop"}
+        important = {"session", "use", "turns", "loop"}
     else:
         requests = request_columns(UNICODE, width)
         lines = table(requests, requests_of(proxy, None), width)

@@ -118,7 +118,7 @@ def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Colum
         Column("context", _BAR, used, rank=4, right=False),
         Column("use", 5, lambda s: value_span(percent(s.utilisation)), rank=0),
         Column("level", 8, level, rank=2, right=False),
-        Column("turns left", 10, lambda s: value_span(turns(s)), rank=1),
+        Column("turns", 5, lambda s: value_span(turns(s)), rank=1),
         Column("loop", 14, loop, rank=1, right=False),
         Column("bad calls", 9, lambda s: _zero(s.malformed_streak, "warn bold"), rank=3),
         Column("reqs", 5, lambda s: value_span(compact(s.requests)), rank=5),
