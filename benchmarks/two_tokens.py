@@ -1,13 +1,11 @@
 """Whether decode as two-token completions of a speculating server tell it is decode without speculation.
 
 `python benchmarks/two_tokens.py [--trials N] [--case NAME] [--engine BINARY] [--json FILE]` runs, for each case, one
-server with speculation and one without, of the same models, and asks them in turn: a round of short completions of the
-one, two of the other, and so on. So the machine's drift is in both. The models are the demo's, or tiny ones,
+server with speculation and one without, of the same models, and asks them in turn: four rounds of two-token completions
+of the one, eight of the other, and so on. So the machine's drift is in both. The models are the demo's, or tiny ones,
 with feed-forward layers widened by zeros until decode costs milliseconds. The table has, for each case, context and
-concurrency, the step of either, what is taken off for the draft model's own pass, the error of what is left, and in how
-many trials the interval of the measure and that of the truth had a value in common. On a machine that others use, only
-"error by CPU" says something: the CPU time of the thread that decodes two tokens on either server, the fastest third of
-all rounds, against what is taken off.
+concurrency, the median step of either, what is taken off for the draft model's own pass, the error of what is left, and
+in how many trials the interval of the measure and that of the truth had a value in common.
 """
 
 from __future__ import annotations
@@ -22,15 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-
-import psutil
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests"), str(HERE.parent / "tools")]
 
 from specdash.backend.baseline import (  # noqa: E402
-    LEAST_ROUNDS,
     STEP_ROUNDS,
     BaselineCell,
     BaselineEffort,
@@ -55,7 +49,8 @@ if TYPE_CHECKING:
 
 CONTEXTS = (128, 512, 2048)
 SLOTS = (1, 4)
-CPU_ROUNDS = 24
+TURN = 4
+"""Rounds of one server before the other one's turn."""
 READ_S = 60.0
 START_S = 60.0
 
@@ -151,12 +146,12 @@ def trials(case: Case, slots: int, count: int, contexts: tuple[int, ...], binary
             if problem:
                 rows.append({**about, "left_out": problem})
                 continue
-            threads = DecodingThread(with_it, asking, cell), DecodingThread(without, plain, cell)
             for number in range(count):
                 times, without_it = StepTimes(), StepTimes()
-                for _ in range(STEP_ROUNDS):
-                    asking.round(cell, times, drafts=asking.reads_draft_model is not False)
-                    for _ in range(2):
+                for _ in range(STEP_ROUNDS // TURN):
+                    for _ in range(TURN):
+                        asking.round(cell, times, drafts=asking.reads_draft_model is not False)
+                    for _ in range(2 * TURN):
                         plain.round(cell, without_it, drafts=False)
                 step = step_of(times, reads_along=asking.reads_draft_model is not False)
                 truth = step_of(without_it, reads_along=False)
@@ -167,51 +162,10 @@ def trials(case: Case, slots: int, count: int, contexts: tuple[int, ...], binary
                     **about, "trial": number, "direct": truth.value, "two_tokens": step.value, "low": step.low,
                     "high": step.high, "error": truth.value / step.value - 1,
                     "covered": step.low <= truth.high and truth.low <= step.high,
-                    "by_cpu": error_by_cpu(*threads, times),
-                    "after_pass": times.after_pass, "steps": times.plain, "direct_steps": without_it.plain,
+                    "steps": times.plain, "direct_steps": without_it.plain,
+                    "draft_token_ms": (times.draft_token_s or 0.0) * 1000,
                 })  # fmt: skip
     return rows
-
-
-class DecodingThread:
-    """The thread that decodes in a server, and the short completions it is asked for."""
-
-    def __init__(self, url: str, asking: StepAsking, cell: BaselineCell) -> None:
-        here = ("127.0.0.1", urlsplit(url).port)
-        pid = next(c.pid for c in psutil.net_connections("inet") if c.status == "LISTEN" and tuple(c.laddr) == here)
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        self._asking, self._cell = asking, cell
-        before = [cpu_ms(task) for task in tasks]
-        self._task = tasks[0]
-        self.step_ms()
-        self._task = max(zip(tasks, before, strict=True), key=lambda pair: cpu_ms(pair[0]) - pair[1])[0]
-
-    def step_ms(self) -> float:
-        """CPU time of a completion of two tokens, in milliseconds for each."""
-        before = cpu_ms(self._task)
-        self._asking.round(self._cell, StepTimes(), drafts=False)
-        return (cpu_ms(self._task) - before) / 2
-
-
-def cpu_ms(task: Path) -> float:
-    """What a thread has used, by the kernel's own count."""
-    return int((task / "schedstat").read_text().split()[0]) / 1e6
-
-
-def least(values: list[float]) -> float:
-    """The mean of the fastest third, which nobody disturbed."""
-    few = sorted(values)[: max(LEAST_ROUNDS, len(values) // 3)]
-    return sum(few) / len(few)
-
-
-def error_by_cpu(speculating: DecodingThread, plain: DecodingThread, told: StepTimes) -> float:
-    """What is taken off too much (below 0) or too little, as a share of a step without speculation."""
-    turns = [(speculating.step_ms(), plain.step_ms()) for _ in range(CPU_ROUNDS)]
-    step = least([without for _, without in turns])
-    own = least([with_it for with_it, _ in turns]) - step
-    after = StepTimes(plain=[step] * LEAST_ROUNDS, after_pass=[least(told.after_pass)] * LEAST_ROUNDS)
-    left = step_of(after, reads_along=True) if told.after_pass else None
-    return (own - (step - left.value if left is not None else 0.0)) / step
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
@@ -219,23 +173,22 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     groups: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for entry in rows:
         groups.setdefault((entry["case"], entry["slots"], entry["context"]), []).append(entry)
-    lines = [("case", "slots", "context", "without speculation", "two tokens", "own pass", "corrected", "error",
-              "error by CPU", "interval", "held")]  # fmt: skip
+    lines = [("case", "slots", "context", "without speculation", "two tokens", "drafting one", "corrected", "error",
+              "interval", "held")]  # fmt: skip
     for (name, slots, context), group in groups.items():
         known = [entry for entry in group if "direct" in entry]
         head = (name, str(slots), str(context))
         if not known:
-            lines.append((*head, *["--"] * 7, group[0]["left_out"]))
+            lines.append((*head, *["--"] * 6, group[0]["left_out"]))
             continue
         truth = median(entry["direct"] for entry in known) or 0.0
         raw = median(step for entry in known for step in entry["steps"]) or 0.0
-        own = median(value for entry in known for value in entry["after_pass"]) or 0.0
-        by_cpu = median(entry["by_cpu"] for entry in known) or 0.0
+        drafting = median(entry["draft_token_ms"] for entry in known) or 0.0
         corrected = median(entry["two_tokens"] for entry in known) or 0.0
         width = median((entry["high"] / entry["low"]) ** 0.5 - 1 for entry in known) or 0.0
         lines.append((
-            *head, f"{truth:.2f}", f"{raw:.2f}", f"{own:.2f}", f"{corrected:.2f}",
-            f"{(corrected / truth - 1) * 100:+.1f} %", f"{by_cpu * 100:+.1f} %", f"±{width * 100:.0f} %",
+            *head, f"{truth:.2f}", f"{raw:.2f}", f"{drafting:.2f}", f"{corrected:.2f}",
+            f"{(corrected / truth - 1) * 100:+.1f} %", f"±{width * 100:.0f} %",
             f"{sum(entry['covered'] for entry in known)} of {len(known)}",
         ))  # fmt: skip
     return markdown_table(lines)

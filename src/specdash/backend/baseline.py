@@ -3,13 +3,12 @@
 A completion of two tokens cannot draft: llama.cpp drafts at most as many tokens as are left, less one
 (`get_n_draft_max`). Its first token is the prompt's, so its second is one decode step of the loaded model without a
 draft, on the same context, at the same load, in the same second. One part of it is no decode: after every batch a draft
-model reads the target's tokens, too. llama-server tells of a streamed prompt when the target's pass had ended, before
-that, and when its first token was sampled, after it. docs/speedup.md.
+model reads the target's tokens, too. A completion of three tokens drafts one, and what that costs beside a step without
+a draft, less what reading one more token of a prompt costs, is the draft model's time for one token. docs/speedup.md.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import field
@@ -25,7 +24,7 @@ from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system import files
 from specdash.system.data import dataclass
-from specdash.system.http import Cancel, events
+from specdash.system.http import Cancel
 from specdash.system.stats import Z_95, Interval, interval, mean, mean_reach, median, median_of
 
 if TYPE_CHECKING:
@@ -194,32 +193,24 @@ class MeasuredServer:
         }  # fmt: skip
         return mapping(self._client.complete(body, _SILENCE_S, self.url).get("timings"))
 
-    def complete(
-        self, prompts: Mapping[int, Sequence[int]], tokens: int, *, streamed: bool = False
-    ) -> list[dict[str, Any]]:
+    def complete(self, prompts: Mapping[int, Sequence[int]], tokens: int) -> list[dict[str, Any]]:
         """Greedy answers of just so many tokens to the prompts of these slots, in their order. Raises `SpecdashError`.
 
         Several prompts go in one request, so that all begin with the same batch; the server then takes the slot that
-        holds most of a prompt already. `streamed` answers say, as `pass_ms`, when the target's pass over the prompt
-        had ended, where the server tells: in milliseconds since the prompt began, as `prompt_ms` is.
+        holds most of a prompt already.
         """
         slots = list(prompts)
         body: dict[str, Any] = {
             "prompt": [list(prompts[slot]) for slot in slots], "n_predict": tokens, "temperature": 0,
             "ignore_eos": True, "cache_prompt": True, "stream": False, "return_tokens": True,
         }  # fmt: skip
-        if streamed:
-            body |= {"stream": True, "return_progress": True, "timings_per_token": True}
         if len(slots) == 1:
             body |= {"prompt": body["prompt"][0], "id_slot": slots[0]}
         try:
             reply = self._client.post("/completion", body, _SILENCE_S)
         except OSError as error:
             raise self._client.unreachable(error) from None
-        if streamed and reply.status == 200:
-            answers = _streamed_answers(reply.body)
-        else:
-            answers = reply.json if isinstance(reply.json, list) else [reply.json]
+        answers = reply.json if isinstance(reply.json, list) else [reply.json]
         if reply.status != 200 or len(answers) != len(slots):
             raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
@@ -270,24 +261,6 @@ class MeasuredServer:
         return found
 
 
-def _streamed_answers(body: bytes) -> list[dict[str, Any]]:
-    """The last event of each prompt, with the tokens of all, and `pass_ms`; none of what is no JSON."""
-    prompts: dict[int, list[dict[str, Any]]] = {}
-    try:
-        for event in map(mapping, map(json.loads, events([body]))):
-            prompts.setdefault(int(event.get("index") or 0), []).append(event)
-    except ValueError:
-        return []
-    answers = []
-    for told in prompts.values():
-        progress = [mapping(event.get("timings")).get("prompt_ms") for event in told if "prompt_progress" in event]
-        # Servers that have no such time yet repeat that of the slot's last prompt, from the first event on.
-        pass_ms = progress[-1] if len(progress) > 1 and progress[0] == 0 else None
-        tokens = [token for event in told if "prompt_progress" not in event for token in event.get("tokens") or ()]
-        answers.append({**told[-1], "tokens": tokens, "pass_ms": pass_ms})
-    return answers
-
-
 def gpu_names() -> str | None:
     """The GPUs of this machine, as baselines name them; None where NVML shows none."""
     from specdash.collect.gpu import look
@@ -315,17 +288,9 @@ _STALL = 3.0
 """A step that took so many times the median tells of a stall, and counts no more than that."""
 _MOST_OWN_PASS = 0.6
 _OWN_PASS = (0.45, 0.23)
-"""Where the server does not tell when the target's pass had ended: what a draft model's pass over the target's tokens
-costs, as a share of what a draft of one token adds to a step, and the deviation of that: between nothing and 0.9
-(measured: 0.1 to 1.0, docs/speedup.md). The rest of it is sampling, and what only a verified token costs."""
-_NOT_WAITED_FOR = 2.0
-"""How many times as long drafting a token takes as what follows the target's pass, where nobody waits for the draft
-model's pass over the target's tokens."""
-_SAMPLING = (0.15, 0.15)
-"""What sampling takes of the time between the target's pass and the token, and half of its interval (measured: 0.04 to
-0.16), on a server of one slot."""
-_SAMPLING_OF_NEXT = (0.7, 0.3)
-"""The same, of the time from one slot's token to the next slot's in the same batch; the rest goes to telling it."""
+"""What a draft model's pass over the target's tokens costs, as a share of what a draft of one token adds to a step, and
+the deviation of that: between nothing and 0.9 (measured: 0.1 to 1.0, docs/speedup.md). The rest of it is sampling, and
+what only a verified token costs."""
 
 
 def measure_steps(
@@ -347,13 +312,11 @@ def measure_steps(
             "without speculation; measure that with `specdash baseline record` on an engine of its own"
         )
     report = BaselineReport()
-    # Short contexts first: the longer prompt goes on from the shorter one, which is in the slot already. Several
-    # requests before one alone: they tell what sampling takes.
-    cells = sorted(server.cells(effort, report), key=lambda cell: (cell.context, -cell.concurrency))
+    # Short contexts first: the longer prompt goes on from the shorter one, which is in the slot already.
+    cells = sorted(server.cells(effort, report), key=lambda cell: (cell.context, cell.concurrency))
     if not cells:
         raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
     asking = StepAsking(server, effort, on_tasks)
-    sampling: list[float] = []
     began = time.monotonic()
     for number, cell in enumerate(cells):
         left = effort.limit_s - (time.monotonic() - began)
@@ -366,7 +329,7 @@ def measure_steps(
         if problem:
             report.left_out.append(f"{cell.words}: {problem}")
             continue
-        sums = StepTimes(sampling=sampling)
+        sums = StepTimes()
         deadline = time.monotonic() + max(left / (len(cells) - number), 0.5)
         while sums.rounds < effort.rounds and not (sums.rounds >= LEAST_ROUNDS and time.monotonic() > deadline):
             asking.round(cell, sums, drafts=asking.reads_draft_model is not False)
@@ -425,12 +388,6 @@ class StepTimes:
     read_one: list[float] = field(default_factory=list)
     """Reading one token of a prompt."""
     read_two: list[float] = field(default_factory=list)
-    target_pass: list[float] = field(default_factory=list)
-    """Reading one token of a prompt, until the target's pass had ended."""
-    after_pass: list[float] = field(default_factory=list)
-    """From there to the token: the draft model's own pass, and sampling."""
-    sampling: list[float] = field(default_factory=list)
-    """From the token of one slot to that of the next in the same batch, of all cells so far."""
     rounds: int = 0
 
     @property
@@ -459,49 +416,22 @@ def step_of(times: StepTimes, *, reads_along: bool) -> Interval | None:
 
     `reads_along`: a draft model may read every token of the target's, which is taken off.
     """
-    if len(times.plain) < LEAST_ROUNDS:
+    middle = median(times.plain)
+    if middle is None or len(times.plain) < LEAST_ROUNDS:
         return None
-    step = _mean_step(times.plain)
-    if not reads_along:
-        return step
-    own = times.own_token
-    if len(times.after_pass) >= LEAST_ROUNDS:
-        after = interval(median_of(times.after_pass))
-        sampling = _sampling(times.sampling, after.value)
-        if own is not None and own.value > _NOT_WAITED_FOR * after.value:
-            # A GPU is still at the draft's pass when the next step begins, which then waits for it.
-            return _added(_mean_step(times.target_pass), 1, sampling)
-        return _added(step, -1, _added(after, -1, sampling))
-    if own is None:
+    # Stalls come while the server speculates, too, so they count; but one that lasted for seconds is no step's time.
+    values = [min(value, _STALL * middle) for value in times.plain]
+    step, error = mean(values) or middle, mean_reach(values) or 0.0
+    own = times.own_token if reads_along else None
+    if own is not None:
+        share, deviation = _OWN_PASS
+        taken = min(share * own.value, _MOST_OWN_PASS * step)
+        error = sqrt(error**2 + (share * (own.high - own.low) / 2) ** 2 + (Z_95 * deviation * own.value) ** 2)
+        step -= taken
+    elif reads_along:
         # It reads along, and nobody knows what that costs.
-        return Interval(step.value, step.low - 0.2 * step.value, step.high + 0.2 * step.value)
-    share, deviation = _OWN_PASS
-    error = sqrt((share * (own.high - own.low) / 2) ** 2 + (Z_95 * deviation * own.value) ** 2)
-    value = min(share * own.value, _MOST_OWN_PASS * step.value)
-    return _added(step, -1, Interval(value, value - error, value + error))
-
-
-def _mean_step(values: Sequence[float]) -> Interval:
-    """The mean. Stalls come while the server speculates, too, so they count; but one that lasted for seconds is no
-    step's time."""
-    most = _STALL * (median(values) or 0.0)
-    kept = [min(value, most) for value in values]
-    value, error = mean(kept) or 0.0, mean_reach(kept) or 0.0
-    return Interval(value, value - error, value + error)
-
-
-def _sampling(of_next: Sequence[float], after: float) -> Interval:
-    """What sampling one token takes, of `after` milliseconds between the target's pass and the token."""
-    share, error = _SAMPLING_OF_NEXT if of_next else _SAMPLING
-    whole = min(median(of_next) or after, after)
-    return Interval(share * whole, (share - error) * whole, (share + error) * whole)
-
-
-def _added(first: Interval, sign: int, second: Interval) -> Interval:
-    """Their sum or difference, which is more than nothing."""
-    value = first.value + sign * second.value
-    error = sqrt((first.high - first.low) ** 2 + (second.high - second.low) ** 2) / 2
-    return Interval(value, max(value - error, 0.2 * first.value), value + error)
+        error += 0.2 * step
+    return Interval(step, max(step - error, 0.2 * step), step + error)
 
 
 class StepAsking:
@@ -571,7 +501,6 @@ class StepAsking:
             times.read_one.append(min(_figure(timings, "prompt_ms") for timings in plain))
         if not drafts:
             return
-        self._time_own_pass(cell, times)
         for slot in self._slots[: cell.concurrency]:
             self._texts[slot] += self._server.prompt(1, slot + times.rounds)
         drafted = self._ask(cell, 3)
@@ -585,22 +514,10 @@ class StepAsking:
         elif tried:
             times.rejected.append(min(_figure(timings, "predicted_ms") for timings in tried))
 
-    def _time_own_pass(self, cell: BaselineCell, times: StepTimes) -> None:
-        """A completion of one token in each slot."""
-        read = self._ask(cell, 1, streamed=True)
-        passes = [timings.get("pass_ms") for timings in read or ()]
-        if read is None or not all(isinstance(pass_ms, int | float) for pass_ms in passes):
-            return
-        after = [_figure(timings, "prompt_ms") - _figure(timings, "pass_ms") for timings in read]
-        times.target_pass.append(min(_figure(timings, "pass_ms") for timings in read))
-        times.after_pass.append(min(after))
-        if cell.concurrency > 1:
-            times.sampling.append((max(after) - min(after)) / (cell.concurrency - 1))
-
-    def _ask(self, cell: BaselineCell, tokens: int, *, streamed: bool = False) -> list[dict[str, Any]] | None:
+    def _ask(self, cell: BaselineCell, tokens: int) -> list[dict[str, Any]] | None:
         """The timings of one answer in each slot; None where others used the server meanwhile."""
         slots = self._slots[: cell.concurrency]
-        answers = self._server.complete({slot: self._texts[slot] for slot in slots}, tokens, streamed=streamed)
+        answers = self._server.complete({slot: self._texts[slot] for slot in slots}, tokens)
         for slot, answer in zip(slots, answers, strict=True):
             answered = answer.get("tokens")
             if isinstance(answered, list):
@@ -608,7 +525,7 @@ class StepAsking:
         if not self._looked(set(slots)):
             self._server.wait_idle(self._idle_s)
             return None
-        return [{**mapping(answer.get("timings")), "pass_ms": answer.get("pass_ms")} for answer in answers]
+        return [mapping(answer.get("timings")) for answer in answers]
 
     def _looked(self, used: set[int]) -> bool:
         """Note which tasks were ours; whether nobody else used the server since the last look."""
