@@ -47,7 +47,7 @@ test: $(DEV_STAMP)
 
 test-all: $(DEV_STAMP)
 	@$(COMPILED)
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "" --hypothesis-profile many
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check

@@ -6,6 +6,7 @@ Being here also puts this folder on the import path, so that tests can import `s
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -47,10 +48,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
 
 
+@pytest.fixture(scope="session")
+def new_homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders for the homes of tests, out of the way: pytest would look through them all for the next free number."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def isolated_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def isolated_home(new_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home; no SPECDASH_*, LLAMA_* or XDG_* variable of the developer reaches a test."""
-    return isolate(monkeypatch, tmp_path_factory.mktemp("home"))
+    home = next(new_homes)
+    home.mkdir()
+    return isolate(monkeypatch, home)
 
 
 @pytest.fixture(autouse=True)
@@ -142,8 +152,15 @@ LONGEST = (
 )
 """Files of tests that take more than a minute in all, the longest first."""
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# Each run draws other examples, so the few of one run add up; `make test-all` draws hypothesis' usual hundred.
+for profile, examples in (("few", 25), ("many", 100)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+settings.load_profile("few")
 
 # Where no bytecode is kept, every process that a test starts would compile the program again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

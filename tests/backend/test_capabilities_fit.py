@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
@@ -365,7 +365,6 @@ def flags_of(arguments: list[str], known: Capabilities) -> list[str]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
 @given(any_settings(), any_capabilities())
 def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSettings, known: Capabilities) -> None:
     fitted = binary.fit(config, known)
@@ -389,7 +388,6 @@ def test_every_parameter_is_rendered_or_named_as_lacking(parameter: Parameter, b
 
 
 @given(any_settings(), st.data())
-@settings(max_examples=200, deadline=None)
 def test_no_attribute_is_set_that_the_package_has_not(config: BackendSettings, data: st.DataObject) -> None:
     every = sorted(
         {parameter.attribute for parameter in ENGINE if parameter.attribute is not None} | {"speculative.types"}

@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
@@ -94,7 +94,6 @@ def _least_and_most(item: SpecType, values: Mapping[str, str], flags: frozenset[
 
 
 @pytest.mark.parametrize("capabilities", KNOWN, ids=lambda item: item.version if item is not None else "names of today")
-@settings(max_examples=40, deadline=None)
 @given(envs)
 def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
     capabilities: Capabilities | None, env: dict[str, str]
@@ -123,7 +122,6 @@ def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
     assert "none" not in values.get("spec-type", "").split(",")
 
 
-@settings(max_examples=40, deadline=None)
 @given(envs)
 def test_the_package_gets_the_same_as_the_binary(env: dict[str, str]) -> None:
     found = _read(env)

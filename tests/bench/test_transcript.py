@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.bench.replay import transcript
@@ -388,7 +388,6 @@ def lines() -> st.SearchStrategy[Any]:
     return st.one_of(record, message, st.lists(message, max_size=4), JSON_VALUES, st.binary(max_size=20))
 
 
-@settings(max_examples=300)
 @given(st.lists(lines(), max_size=8), st.booleans(), st.none() | st.integers(1, 3))
 def test_whatever_comes_there_are_calls_or_a_documented_error(told: list[Any], skip: bool, turns: int | None) -> None:
     try:

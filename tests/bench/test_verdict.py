@@ -6,7 +6,7 @@ from math import exp, log
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.bench.compare.ab import (
@@ -123,7 +123,6 @@ def test_more_comparisons_never_make_a_difference_real(pairs: int, mean: float, 
         assert judge(found, 0.05 / others) is ComparisonVerdict.NOISE
 
 
-@settings(max_examples=25)
 @given(st.integers(2, 6), st.floats(-0.3, 0.3), st.floats(1e-3, 0.1), st.floats(0, 0.02))
 def test_as_many_rounds_as_it_asks_for_would_decide(pairs: int, mean: float, sd: float, of_prompts: float) -> None:
     found = PairedLog(mean, sd**2, of_prompts**2, pairs, 8)

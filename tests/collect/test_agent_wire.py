@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from specdash.collect.agent import MOST_FACTS, MOST_WAITING, Outbox, weight_of
@@ -42,14 +42,12 @@ def written(line: AgentLine) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(readings, max_size=3))
 def test_every_reading_comes_back_as_it_was(found: list[Reading[Any]]) -> None:
     line = read_line(written(AgentLine(1.0, 2.0, readings=tuple(map(encode, found)))))
     assert list(map(read_reading, line.readings)) == found
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(of_hint(AgentLine))
 def test_every_line_comes_back_as_it_was(line: AgentLine) -> None:
     assert read_line(written(line)) == json_like(line)
@@ -61,7 +59,6 @@ def json_like(line: AgentLine) -> AgentLine:
     return replace(line, readings=tuple(json.loads(json.dumps(line.readings))))
 
 
-@settings(max_examples=150)
 @given(json_values, st.sampled_from(list(Source)))
 def test_whatever_comes_is_a_value_of_its_types_or_refused(data: Any, source: Source) -> None:
     row = {"source": source.value, "at": 1.0, "value": data}

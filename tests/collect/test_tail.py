@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.collect.tail import LogTail, TailChunk
@@ -244,7 +244,6 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=25))
 def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, bytes | int]]) -> None:
     folder = Path(tempfile.mkdtemp())

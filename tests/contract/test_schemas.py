@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -95,7 +95,6 @@ def test_a_picture_that_knows_everything_or_nothing_is_printed_as_its_schemas_sa
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), values), max_size=12))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_whatever_is_read_the_picture_is_printed_as_its_schemas_say(
     steps: list[tuple[float, tuple[Source, Any]]],
 ) -> None:
@@ -183,7 +182,6 @@ def test_a_mistake_in_a_file_is_named_by_its_schema_and_refused_by_who_reads_it(
 
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_what_its_schema_allows_is_read(name: str, data: st.DataObject) -> None:
     """Of any key, whatever value: texts of numbers apart, whose range the schema leaves to the reader."""
     path, known = data.draw(st.sampled_from(keys_of(name)))

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.control.services import supervisor_client
@@ -186,7 +186,6 @@ def test_a_client_that_leaves_in_the_middle_is_no_trouble(daemon: RunningDaemon)
     until(lambda: is_well(daemon))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=200), max_size=5))
 def test_no_bytes_harm_it(daemon: RunningDaemon, pieces: list[bytes]) -> None:
     for answer in answers(daemon.socket, b"\n".join(pieces)):

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdash.control.services.units import (
@@ -97,7 +97,6 @@ def test_a_value_that_systemd_would_leave_out_is_refused(code: int) -> None:
 @given(words=st.lists(TEXTS, min_size=1, max_size=8), value=TEXTS)
 @example(words=["a\uffffb", "\ufdd0"], value="\ufdcf\ufdf0\ufffd\U0010fffd")
 @example(words=["a"], value="\uffff")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_systemd_hands_over_words_and_variables_as_they_were_meant(
     manager: UserManager, tmp_path: Path, words: list[str], value: str
 ) -> None:
@@ -117,7 +116,6 @@ def test_systemd_hands_over_words_and_variables_as_they_were_meant(
 
 @pytest.mark.systemd
 @given(name=NAMES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_systemd_starts_a_program_wherever_it_lies_and_appends_to_the_file_meant(
     manager: UserManager, tmp_path: Path, name: str
 ) -> None:

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.export.charts_svg import (
@@ -190,7 +190,6 @@ def test_intervals_of_the_usual_width_are_drawn_in_full(values: list[float], sha
     assert 'class="arrow' not in draw_rows(Rows("x", "y", rows))
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.floats(-1e9, 1e9) | st.none(), max_size=5),
     st.text(max_size=50),

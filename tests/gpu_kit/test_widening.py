@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu.models import BUNDLED, MODELS
@@ -62,7 +62,7 @@ def wanted(model: GgufFacts, draw: Any) -> Dimensions:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12)
 @given(name=st.sampled_from(["target", "mtp", "f32"]), data=st.data())
 def test_every_value_is_where_it_was_and_all_others_are_zero(
     kit_models: Path, plain: Path, tmp_path: Path, name: str, data: st.DataObject
@@ -109,7 +109,6 @@ def test_every_value_is_where_it_was_and_all_others_are_zero(
     assert not old
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(GROWING), size=st.integers(20_000_000, 40 * GB))
 def test_a_model_gets_the_size_that_was_asked_for_and_takes_no_room(
     kit_models: Path, tmp_path: Path, name: str, size: int

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.codec import UnreadableError
@@ -42,7 +42,6 @@ def through_a_block(found: list[Reading[Any]]) -> list[Reading[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", list(Source))
-@settings(max_examples=40)
 @given(data=st.data())
 def test_decode_gives_back_what_encode_was_given(source: Source, data: st.DataObject) -> None:
     reading = data.draw(reading_of(source))
@@ -50,7 +49,6 @@ def test_decode_gives_back_what_encode_was_given(source: Source, data: st.DataOb
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
 @given(st.lists(readings, max_size=10))
 def test_a_block_gives_back_what_was_packed(found: list[Reading[Any]]) -> None:
     assert through_a_block(found) == found

@@ -121,7 +121,6 @@ def fail(live: Live, seconds: Iterable[float]) -> None:
 steps = st.lists(st.tuples(st.integers(0, 20 * 64).map(lambda ticks: ticks / 64), values), min_size=1, max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
 @given(steps, st.sampled_from([60.0, 3600.0]))
 def test_played_from_its_beginning_a_record_shows_at_every_moment_what_live_showed(
     drawn: list[tuple[float, tuple[Source, object]]], window_s: float
@@ -353,7 +352,7 @@ def totals(picture: Picture) -> dict[str, object]:
     }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(100, 9000), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3), st.floats(0.1, 0.9))
 def test_while_a_moment_is_loaded_and_after_its_totals_are_those_of_then_or_unknown(
     seconds: int, shares: list[float], second: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.proxy_events import DECODE, PREFILL
@@ -123,7 +123,6 @@ def servers(draw: st.DrawFn) -> Server:
     return Server(tuple(answers), tuple(draw(st.lists(st.floats(1, LENGTH_S), max_size=2))), longest)
 
 
-@settings(max_examples=60, deadline=None)
 @given(servers(), st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.5]), st.booleans())
 def test_no_figure_is_more_than_the_server_can_do(server: Server, chance: object, skew: float, known: bool) -> None:
     uniform = chance.uniform  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.experiment_data import record
@@ -63,7 +63,6 @@ def test_a_picture_leaves_the_state_as_it_was(
     assert digest(state) == before
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=25), st.permutations([10.0, 60.0, 300.0, 3600.0]))
 def test_looking_changes_nothing_and_no_window_changes_another(
     steps: list[tuple[float, tuple[Source, object]]], windows: list[float]

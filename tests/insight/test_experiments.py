@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.experiment_data import CHANGE, T, record, requests, sides
@@ -290,7 +290,6 @@ OPPOSITE = {
 }
 
 
-@settings(max_examples=30, deadline=None)
 @given(samples, samples)
 def test_the_interval_holds_the_change_and_exchanging_the_sides_turns_the_verdict(
     before: list[ServedRequest], after: list[ServedRequest]
@@ -310,7 +309,6 @@ def test_the_interval_holds_the_change_and_exchanging_the_sides_turns_the_verdic
             assert comparison.change == pytest.approx(-other.change)
 
 
-@settings(max_examples=30, deadline=None)
 @given(samples, samples)
 def test_the_same_requests_once_more_do_not_turn_a_verdict(
     before: list[ServedRequest], after: list[ServedRequest]

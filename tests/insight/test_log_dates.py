@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.experiment_data import T, record
@@ -134,7 +134,6 @@ def test_what_an_apply_tried_and_took_back_does_not_hide_the_server_before_it(wa
     assert watched.look() == [pytest.approx(39 + 590, abs=2), pytest.approx(39 + 100, abs=2), 14, 5]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(0, 900), st.booleans()), min_size=1, max_size=4), st.data())
 def test_a_log_that_is_read_afterwards_never_counts_what_watching_it_did_not(
     lives: list[tuple[int, int, bool]], data: st.DataObject

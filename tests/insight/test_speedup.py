@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.experiment_data import record
@@ -302,7 +302,6 @@ samples = st.lists(
 
 
 @given(samples, st.booleans(), st.sampled_from([60.0, 300.0, 3600.0]))
-@settings(max_examples=60)
 def test_whatever_ran_the_picture_is_consistent(
     found: list[ServedRequest], has_baseline: bool, window_s: float
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import (
@@ -198,7 +198,6 @@ def test_charts_have_gaps_where_nothing_was_measured() -> None:
     assert set(columns[:-1]) == {None}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 20.0), values), max_size=40), st.sampled_from([60.0, 3600.0]))
 def test_whatever_comes_the_picture_can_be_made_and_printed(
     steps: list[tuple[float, tuple[Source, object]]], window_s: float

@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.llama.gguf import GgufError, read_facts
@@ -195,7 +195,6 @@ CHANGES = st.lists(
 
 
 @given(which=st.integers(0, 4), changes=CHANGES, kept=st.floats(0, 1), near=st.booleans())
-@settings(max_examples=120, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_header_is_read_or_refused_and_nothing_else(
     which: int,
     changes: list[tuple[float, bytes]],
@@ -251,7 +250,6 @@ VALUES = st.one_of(
     values=st.dictionaries(st.sampled_from(KEYS), VALUES),
     layers=st.integers(0, 70),
 )
-@settings(max_examples=60, deadline=2000)
 def test_numbers_that_no_model_has_are_judged_without_a_fault(
     architecture: str,
     values: dict[str, tuple[int, bytes]],

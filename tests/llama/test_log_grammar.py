@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.log_facts import RequestAcceptance, TaskReleased
@@ -131,7 +131,6 @@ def test_the_function_name_in_the_slot_prefix_does_not_matter(name: str) -> None
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_numbers_and_padding_do_not_change_what_a_line_is(data: st.DataObject) -> None:
     line_class, form = data.draw(
         st.sampled_from([found for found in FORMS if found[1].make is not None and found[1].template])
@@ -222,7 +221,6 @@ NO_PREFIX = "\n\r\x1b\"'\\#:"
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters=NO_PREFIX), min_size=1, max_size=40))
-@settings(max_examples=150, deadline=None)
 def test_whatever_the_prefix_its_lines_are_read_once_it_is_learnt(prefix: str) -> None:
     line = "slot print_timing: id  0 | task 7 | draft acceptance = 0.54671 (  158 accepted /   289 generated)"
     batch = parsed(f"{prefix} | 63.17.951.405 I {line}\n" * 3)

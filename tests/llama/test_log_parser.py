@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.log_facts import (
@@ -408,7 +408,6 @@ LOG_TEXT = st.lists(st.one_of(st.sampled_from(REAL_LINES), PASSAGES, OTHER_NUMBE
 
 
 @given(LOG_TEXT, st.lists(st.integers(0, 4000), max_size=8))
-@settings(max_examples=150, deadline=None)
 def test_how_the_bytes_are_cut_makes_no_difference(log: bytes, cuts: list[int]) -> None:
     whole, pieces = LogParser(), LogParser()
     edges = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
@@ -423,7 +422,6 @@ def remembered() -> dict[bytes, ShapeMeaning]:
 
 
 @given(LOG_TEXT)
-@settings(max_examples=150, deadline=None)
 def test_remembering_shapes_makes_no_difference(log: bytes) -> None:
     quick, slow = LogParser(), LogParser(remember_shapes=False)
     quick._shapes.update(remembered())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Props
@@ -63,7 +63,6 @@ def test_anything_but_an_object_is_an_error(body: bytes | str) -> None:
         parse_props(body)
 
 
-@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))
 def test_every_object_is_read(answer: dict[str, Any]) -> None:
     assert isinstance(parse_props(json.dumps(answer)), Props)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Slot, Slots
@@ -106,7 +106,6 @@ def test_nothing_but_the_documented_error_is_raised_for_bytes(body: bytes) -> No
         parse_slots(body)
 
 
-@settings(max_examples=30)
 @given(
     st.lists(
         st.dictionaries(

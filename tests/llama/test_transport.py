@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Failure, FailureKind
@@ -106,7 +106,6 @@ class TestFraming:
         failure = await got(server, deadline_s=1.5)
         assert failure == Failure(FailureKind.TIMEOUT, "the answer was not complete within 1.5 s")
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         st.binary(max_size=60),
         st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.answer.blocks import Usage
@@ -212,7 +212,6 @@ def test_a_tiny_prompt_does_not_calibrate() -> None:
     assert session.scale == 2.0
 
 
-@settings(max_examples=50)
 @given(turns=st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), max_size=30))
 def test_the_scale_stays_within_its_bounds(turns: list[tuple[int, int]]) -> None:
     session = make_session()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.proxy_ways import TOOLS, turn
@@ -78,7 +78,6 @@ def test_a_cut_at_every_offset_tells_the_same(proxy: ProxyProcess, upstream: Fau
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(TEXT, min_size=1, max_size=6), value=st.text(st.characters(codec="utf-8"), max_size=30),
        size=st.integers(1, 40))  # fmt: skip
 def test_any_text_arrives_as_it_was_sent(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.proxy_ways import TOOLS, told, turn
@@ -67,7 +67,6 @@ def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
 
 
 PLACES = st.sampled_from(paths(FULL))
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def hold_to_the_contract(proxy: ProxyProcess, upstream: FaultUpstream, data: bytes) -> None:
@@ -83,25 +82,21 @@ def hold_to_the_contract(proxy: ProxyProcess, upstream: FaultUpstream, data: byt
         assert counted.json["type"] == "error"
 
 
-@QUICK
 @given(at=PLACES, new=VALUES)
 def test_one_wrong_value_anywhere(proxy: ProxyProcess, upstream: FaultUpstream, at: tuple[Any, ...], new: Any) -> None:
     hold_to_the_contract(proxy, upstream, json.dumps(replaced(FULL, at, new)).encode())
 
 
-@QUICK
 @given(value=VALUES)
 def test_any_json(proxy: ProxyProcess, upstream: FaultUpstream, value: Any) -> None:
     hold_to_the_contract(proxy, upstream, json.dumps(value).encode())
 
 
-@QUICK
 @given(data=st.binary(max_size=60))
 def test_any_bytes(proxy: ProxyProcess, upstream: FaultUpstream, data: bytes) -> None:
     hold_to_the_contract(proxy, upstream, data)
 
 
-@QUICK
 @given(value=VALUES)
 def test_any_json_passed_through(proxy: ProxyProcess, upstream: FaultUpstream, value: Any) -> None:
     del upstream

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.proxy_corpus import Transcript, change, escape, transcripts
@@ -68,7 +68,6 @@ def test_the_corpus_is_large_and_names_what_is_hard() -> None:
 CUT = [transcript for transcript in (*HEALTHY, *BROKEN) if len(transcript.text) < 400]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(transcript=st.sampled_from(CUT), size=st.integers(1, 60))
 def test_how_the_upstream_is_cut_makes_no_difference(
     unhurried: object, upstream: FaultUpstream, transcript: Transcript, size: int

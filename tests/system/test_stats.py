@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.system import stats
@@ -31,7 +31,6 @@ def points(before: float, after: float) -> float:
     return after - before
 
 
-@settings(max_examples=60, deadline=None)
 @given(values)
 def test_a_median_is_the_median_and_its_resamples_are_medians_of_the_same_values(sample: list[float]) -> None:
     found = median_of(sample)
@@ -43,7 +42,6 @@ def test_a_median_is_the_median_and_its_resamples_are_medians_of_the_same_values
         assert set(found.resamples) <= set(sample)
 
 
-@settings(max_examples=60, deadline=None)
 @given(pairs)
 def test_a_ratio_is_that_of_the_sums(sample: list[tuple[int, int]]) -> None:
     found = ratio_of(sample)
@@ -53,7 +51,6 @@ def test_a_ratio_is_that_of_the_sums(sample: list[tuple[int, int]]) -> None:
     assert max(found.resamples) <= max(shares) + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
 @given(values, values)
 def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
     row: list[float], other: list[float]
@@ -64,7 +61,6 @@ def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
     assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
 @given(pairs, pairs)
 def test_so_it_is_with_ratios(row: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     there = difference(ratio_of(row), ratio_of(other), points)

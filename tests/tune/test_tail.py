@@ -40,7 +40,7 @@ def test_no_prompt_that_is_left_out_is_slower_than_one_that_is_marked(seconds: l
     )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.floats(0.2, 5.0))
 def test_a_point_that_is_faster_throughout_gains_just_that(seed: int, factor: float) -> None:
     world = Latencies(seed, own=0.0, prompt=0.0, boot=0.0)

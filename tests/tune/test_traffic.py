@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.bench.load.workloads import bundled
@@ -46,7 +46,6 @@ def test_too_few_requests_tell_no_shape(samples: list[ServedRequest]) -> None:
         shape_of(samples, "the test")
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 60_000), st.integers(1, 5000)), min_size=20, max_size=60), st.integers(2, 5))
 def test_matched_prompts_keep_within_the_lengths_seen_and_the_room_there_is(
     lengths: list[tuple[int, int]], each: int

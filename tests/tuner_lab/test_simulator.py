@@ -79,7 +79,7 @@ def test_true_speeds_are_those_of_long_streams(point: Point) -> None:
     assert np.abs(ratio).max() < 0.3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.sampled_from(DEVELOPMENT), place=st.integers(0, 111), number=st.integers(0, 30))
 def test_what_a_boot_counts_is_conserved(seed: int, place: int, number: int) -> None:
     environment = Environment.draw(seed)

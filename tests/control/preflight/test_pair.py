@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend.launch import free_port
@@ -211,7 +211,6 @@ def test_an_advice_that_is_followed_leaves_no_error_and_brings_none(
     assert followed or name not in DISAGREEMENTS
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.sampled_from(sorted(DISAGREEMENTS)), min_size=2, max_size=3))
 def test_advice_leads_out_of_several_errors_at_once(
     names: set[str], fitting: Pair, context: PreflightContext, ports: dict[str, str]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.control.preflight import PreflightContext, check
@@ -128,7 +128,6 @@ _KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_M
 _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "http://127.0.0.1:8/v1", "https://h", "//")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_TEXTS), max_size=5))
 def test_whatever_the_proxy_refuses_to_start_with_is_an_error(
     values: dict[str, str], context: PreflightContext

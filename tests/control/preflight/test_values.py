@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.control.preflight import PreflightContext, check
@@ -102,7 +102,6 @@ _TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(_KEYS, _TEXTS, max_size=8), role=st.sampled_from(list(Role)))
 def test_no_values_make_it_raise(values: dict[str, str], role: Role, context: PreflightContext) -> None:
     for row in check(role, values, replace(context, changed=frozenset(values))):

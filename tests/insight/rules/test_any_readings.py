@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import LOADING, OK, WALL, Watch
@@ -65,7 +65,6 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60)
 def test_whatever_is_read_no_rule_fails_and_the_same_readings_make_the_same_alerts(
     steps: list[tuple[float, dict[str, object]]],
 ) -> None:
