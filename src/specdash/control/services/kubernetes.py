@@ -562,8 +562,7 @@ class KubernetesManager:
         if pod is not None:
             return pod.status(name)
         if deployment.replicas == 0:
-            state = ServiceState.STOPPING if pods else ServiceState.STOPPED
-            return ServiceStatus(name, state)
+            return ServiceStatus(name, ServiceState.STOPPING if pods else ServiceState.STOPPED)
         refused = deployment.condition("ReplicaFailure", "True")
         if refused is not None:
             return ServiceStatus(name, ServiceState.FAILED, detail=refused)
@@ -596,17 +595,18 @@ class KubernetesManager:
         return words, {**before, **self._config_map(deployment).values(), **after}
 
     def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
-        """The last lines of the pod; of the process before, where it has just ended; where there is none, why."""
+        """The last lines of the pod; of the process before, where it says nothing yet; where there is none, why."""
         del name
         deployment = self._deployment()
         pod = self._current(deployment, self._pods(deployment))
         if pod is None or lines <= 0:
             return ()
-        before = ("--previous",) if pod.crashed else ()
-        of = (pod.name, "--container", pod.container)
-        answer = self._kubectl.run("logs", *of, *before, f"--tail={lines}")
-        written = [line.rstrip() for line in answer.out.splitlines()] if answer.done else []
-        return tuple(line for line in written if line)[-lines:] or tuple(filter(None, [pod.trouble()]))
+        for before in ("--previous",) if pod.crashed else ("--previous=false", "--previous"):
+            answer = self._kubectl.run("logs", pod.name, "--container", pod.container, before, f"--tail={lines}")
+            written = [line.rstrip() for line in answer.out.splitlines() if line.strip()] if answer.done else []
+            if written:
+                return tuple(written[-lines:])
+        return tuple(filter(None, [pod.trouble()]))
 
     def follow(self, lines: int) -> list[str]:
         """The command that prints the last lines and goes on with what comes."""
