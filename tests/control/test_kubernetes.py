@@ -41,6 +41,14 @@ def rig(made: KubernetesRig) -> KubernetesRig:
     return made
 
 
+@pytest.fixture
+def idle(made: KubernetesRig, monkeypatch: pytest.MonkeyPatch) -> KubernetesRig:
+    """The same with a pod that does nothing: it only has to be there."""
+    monkeypatch.setattr(made, "image", ("sleep", "600"))
+    made.make()
+    return made
+
+
 def manager_of(rig: KubernetesRig) -> KubernetesManager:
     manager = rig.service().manager
     assert isinstance(manager, KubernetesManager)
@@ -91,32 +99,32 @@ def test_a_version_that_somebody_removed_is_made_again(rig: KubernetesRig) -> No
     assert (name, values["LLAMA_ARG_CTX_SIZE"]) == (f"{NAME}-specdash-{forward.instead_of[:10]}", "2048")
 
 
-def test_settings_that_somebody_changed_meanwhile_are_not_overwritten(rig: KubernetesRig) -> None:
-    manager = manager_of(rig)
-    forward = change(rig, manager)
-    with rig.cluster as cluster:
+def test_settings_that_somebody_changed_meanwhile_are_not_overwritten(idle: KubernetesRig) -> None:
+    manager = manager_of(idle)
+    forward = change(idle, manager)
+    with idle.cluster as cluster:
         cluster.of("configmap")[MAP]["data"]["LLAMA_ARG_THREADS"] = "3"
     with pytest.raises(ConflictError, match="was changed since it was read"):
         manager.bring_up()
     with pytest.raises(ConflictError, match="was changed by somebody else meanwhile"):
         manager.replace("it", forward)
-    assert rig.config_map()[0] == MAP
-    with rig.cluster as cluster:
+    assert idle.config_map()[0] == MAP
+    with idle.cluster as cluster:
         assert list(cluster.of("configmap")) == [MAP]
     # A new look takes it over, and an edit of the working copy alone is none.
-    assert "LLAMA_ARG_THREADS=3" in rig.service().env_file.read_text("utf-8")
-    assert "CTX_SIZE=2048" in rig.service().env_file.read_text("utf-8")
+    assert "LLAMA_ARG_THREADS=3" in idle.service().env_file.read_text("utf-8")
+    assert "CTX_SIZE=2048" in idle.service().env_file.read_text("utf-8")
 
 
-def test_a_config_map_of_the_same_name_that_says_something_else_is_left_as_it_is(rig: KubernetesRig) -> None:
-    manager = manager_of(rig)
-    forward = change(rig, manager)
+def test_a_config_map_of_the_same_name_that_says_something_else_is_left_as_it_is(idle: KubernetesRig) -> None:
+    manager = manager_of(idle)
+    forward = change(idle, manager)
     name = f"{NAME}-specdash-{forward.digest[:10]}"
-    with rig.cluster as cluster:
+    with idle.cluster as cluster:
         cluster.add({"kind": "ConfigMap", "metadata": {"name": name}, "data": {"MINE": "1"}})
     with pytest.raises(ConflictError, match="another ConfigMap"):
         manager.replace("it", forward)
-    assert rig.config_map()[0] == MAP
+    assert idle.config_map()[0] == MAP
 
 
 def test_it_stops_starts_and_restarts(rig: KubernetesRig) -> None:
@@ -124,7 +132,7 @@ def test_it_stops_starts_and_restarts(rig: KubernetesRig) -> None:
     first = manager.status("it")
     assert (first.state, first.pid, first.restarts) == (ServiceState.RUNNING, None, 0)
     assert first.instance is not None
-    assert "main: loading model" in manager.log_tail("it", 5)
+    until(lambda: "main: loading model" in manager.log_tail("it", 5))
     manager.restart("it")
     until(lambda: manager.status("it").state is ServiceState.RUNNING)
     assert manager.status("it").instance != first.instance
@@ -188,13 +196,13 @@ def test_a_pod_that_cannot_be_made_has_failed(rig: KubernetesRig) -> None:
     ],
 )
 def test_a_deployment_whose_settings_are_not_ours_to_change_says_what_to_do(
-    rig: KubernetesRig, metadata: dict[str, Any], spec: dict[str, Any], why: str
+    idle: KubernetesRig, metadata: dict[str, Any], spec: dict[str, Any], why: str
 ) -> None:
-    with rig.cluster as cluster:
+    with idle.cluster as cluster:
         deployment = cluster.of("deployment")[NAME]
         deployment["metadata"] |= metadata
         deployment["spec"] |= spec
-    assert why in "; ".join(rig.deployment().problems)
+    assert why in "; ".join(idle.deployment().problems)
 
 
 @pytest.mark.parametrize(
@@ -209,41 +217,41 @@ def test_a_deployment_whose_settings_are_not_ours_to_change_says_what_to_do(
     ],
 )
 def test_a_cluster_that_does_not_answer_is_told_in_its_words(
-    rig: KubernetesRig, service: str, refuses: dict[str, str], why: str
+    idle: KubernetesRig, service: str, refuses: dict[str, str], why: str
 ) -> None:
-    with rig.cluster as cluster:
+    with idle.cluster as cluster:
         cluster.objects["refuses"] = refuses
-    deployment = rig.deployment(service)
+    deployment = idle.deployment(service)
     assert deployment.backend is None
     assert why in "; ".join(deployment.about(Role.BACKEND))
 
 
-def test_kubectl_that_is_not_installed_is_said(rig: KubernetesRig) -> None:
-    rig.env["PATH"], path = str(rig.home), rig.env["PATH"]
+def test_kubectl_that_is_not_installed_is_said(idle: KubernetesRig) -> None:
+    idle.env["PATH"], path = str(idle.home), idle.env["PATH"]
     try:
-        assert "kubectl is not installed" in "; ".join(rig.deployment().problems)
+        assert "kubectl is not installed" in "; ".join(idle.deployment().problems)
     finally:
-        rig.env["PATH"] = path
+        idle.env["PATH"] = path
 
 
-def test_a_container_without_a_config_map_is_refused(rig: KubernetesRig) -> None:
-    with rig.cluster as cluster:
+def test_a_container_without_a_config_map_is_refused(idle: KubernetesRig) -> None:
+    with idle.cluster as cluster:
         del cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["containers"][0]["envFrom"]
-    assert "has no ConfigMap as its settings" in "; ".join(rig.deployment().problems)
+    assert "has no ConfigMap as its settings" in "; ".join(idle.deployment().problems)
 
 
-def test_a_mounted_env_file_is_changed_as_a_whole(rig: KubernetesRig) -> None:
+def test_a_mounted_env_file_is_changed_as_a_whole(idle: KubernetesRig) -> None:
     text = "# how it runs\nPROXY_PORT=4000\n"
     container = {
         "args": ["proxy", "run", "--env-file", "/etc/specdash/proxy.env"],
         "volumeMounts": [{"name": "settings", "mountPath": "/etc/specdash"}],
     }
-    with rig.cluster as cluster:
+    with idle.cluster as cluster:
         pod = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]
         pod["containers"] = [{"name": NAME, **container}]
         pod["volumes"] = [{"name": "settings", "configMap": {"name": MAP}}]
         cluster.of("configmap")[MAP]["data"] = {"proxy.env": text, "other": "kept"}
-    proxy = rig.deployment(proxy_service=f"kubectl:llama/{NAME}", backend_service="kubectl:llama/nobody").proxy
+    proxy = idle.deployment(proxy_service=f"kubectl:llama/{NAME}", backend_service="kubectl:llama/nobody").proxy
     assert proxy is not None
     assert proxy.env_file.read_text("utf-8") == text
     assert set(proxy.ports or ()) == {4000}
@@ -253,20 +261,20 @@ def test_a_mounted_env_file_is_changed_as_a_whole(rig: KubernetesRig) -> None:
     proxy.env_file.write_text(text.replace("4000", "4001"), "utf-8")
     changed = ContainerChange(read_env(proxy.env_file).digest, old, {}, {"PROXY_PORT": "4000"})
     proxy.manager.replace("it", changed)
-    with rig.cluster as cluster:
+    with idle.cluster as cluster:
         name = cluster.of("deployment")[NAME]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
         assert cluster.of("configmap")[name]["data"] == {"proxy.env": text.replace("4000", "4001"), "other": "kept"}
 
 
-def test_an_env_file_of_the_user_must_say_what_the_config_map_says(rig: KubernetesRig) -> None:
-    file = rig.home / "llama-server.env"
-    values = rig.config_map()[1]
+def test_an_env_file_of_the_user_must_say_what_the_config_map_says(idle: KubernetesRig) -> None:
+    file = idle.home / "llama-server.env"
+    values = idle.config_map()[1]
     file.write_text("# ours\n" + "".join(f"{key}={value}\n" for key, value in values.items()), "utf-8")
-    found = rig.deployment(backend_env_file=str(file)).backend
+    found = idle.deployment(backend_env_file=str(file)).backend
     assert found is not None
     assert found.env_file == file
     file.write_text("LLAMA_ARG_CTX_SIZE=1\n", "utf-8")
-    assert "bring them together" in "; ".join(rig.deployment(backend_env_file=str(file)).problems)
+    assert "bring them together" in "; ".join(idle.deployment(backend_env_file=str(file)).problems)
 
 
 def test_a_variable_that_wins_over_the_config_map_refuses_its_change(rig: KubernetesRig) -> None:
@@ -284,6 +292,7 @@ def test_services_shows_the_deployment_and_its_log(rig: KubernetesRig) -> None:
     shown = rig.command("services", "status", "--json")
     assert f"llama/{NAME}@lab" in shown.stdout
     assert '"kubectl"' in shown.stdout
+    until(lambda: "main: loading model" in rig.service().manager.log_tail("it", 5))
     assert "main: loading model" in rig.command("services", "logs", "backend").stdout
     refused = rig.command("services", "install", SPECDASH_MANAGER="kubectl")
     assert "kubectl apply" in refused.stderr
@@ -322,22 +331,22 @@ def ways(value: Any, way: str = "") -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["deployment", "replicaset", "pod", "configmap"])
-def test_the_scripted_objects_have_the_shape_of_the_real_ones(rig: KubernetesRig, kind: str) -> None:
+def test_the_scripted_objects_have_the_shape_of_the_real_ones(idle: KubernetesRig, kind: str) -> None:
     real = json.loads((RECORDED / f"{kind}.json").read_text("utf-8"))
     words = (MAP,) if kind == "configmap" else ("--selector=app.kubernetes.io/name=llama-server",)
-    scripted = json.loads(rig.kubectl("get", kind, *words, "--output=json"))
+    scripted = json.loads(idle.kubectl("get", kind, *words, "--output=json"))
     if kind == "deployment":
-        scripted = rig.read("deployment", NAME)
+        scripted = idle.read("deployment", NAME)
     assert ways(scripted) - {".items[].metadata.deployment"} <= ways(real)
 
 
-def test_the_scripted_refusals_are_the_real_ones(rig: KubernetesRig) -> None:
+def test_the_scripted_refusals_are_the_real_ones(idle: KubernetesRig) -> None:
     known = [json.loads(line) for line in (RECORDED / "refusals.jsonl").read_text("utf-8").splitlines()]
     real = {" ".join(item["words"]): (item["code"], item["err"]) for item in known}
     missing = next(answer for words, answer in real.items() if "get deployment nobody" in words)
-    assert (missing, rig.kubectl("get", "deployment", "nobody", "--ignore-not-found")) == ((0, ""), "")
+    assert (missing, idle.kubectl("get", "deployment", "nobody", "--ignore-not-found")) == ((0, ""), "")
     code, refusal = next(answer for words, answer in real.items() if "metadata/generation" in words)
     patch = json.dumps([{"op": "test", "path": "/metadata/generation", "value": 99}])
     with pytest.raises(AssertionError, match=refusal.strip()):
-        rig.kubectl("patch", "deployment", NAME, f"--patch={patch}")
+        idle.kubectl("patch", "deployment", NAME, f"--patch={patch}")
     assert code == 1

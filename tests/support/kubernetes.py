@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from specdash.control.apply.journal import journal_file, read_records
 from specdash.control.services.deployment import find_deployment
 from specdash.core.config import resolve
 from specdash.core.paths import applies_file
-from support import pod_server, scripted_kubectl
+from support import pod_server
 from support.scripted_kubectl import Cluster
 from support.waiting import until
 
@@ -39,13 +40,14 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass
 class KubernetesRig:
-    """A namespace `llama` with one Deployment, which runs."""
+    """A namespace `llama` with one Deployment, which runs. `image` is what the pods of the scripted cluster run."""
 
     home: Path
     port: int
+    image: tuple[str, ...] = (sys.executable, "-SE", pod_server.__file__)
     env: dict[str, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def cluster(self) -> Cluster:
         """What an operator would do with kubectl beside specdash; enter it."""
         return Cluster(self.home / "cluster")
@@ -89,10 +91,9 @@ class KubernetesRig:
     def make(self, container: dict[str, Any] | None = None, **more: str) -> None:
         """Make it as `kubectl apply -k` would; nothing of an apply is left."""
         journal_file(self.env).remove()
-        scripted_kubectl.end(self.home / "cluster")
         with self.cluster as cluster:
-            cluster.objects.clear()
-            (cluster.folder / "image").write_text(json.dumps([sys.executable, "-SE", pod_server.__file__]), "utf-8")
+            cluster.end()
+            cluster.image = self.image
             for made in self.objects(container, **more):
                 cluster.add(made)
         self.running()
@@ -171,7 +172,7 @@ class KubernetesRig:
 
     def calls(self) -> list[list[str]]:
         """The words of every call of kubectl."""
-        return [json.loads(line) for line in (self.home / "cluster" / "calls").read_text("utf-8").splitlines()]
+        return self.cluster.calls
 
     def config_map(self) -> tuple[str, dict[str, str]]:
         """The ConfigMap that the Deployment names, and what it says."""
@@ -258,8 +259,5 @@ def kubernetes_rig(folder: Path) -> Iterator[KubernetesRig]:
     """A rig without its Deployment yet; its pods are killed afterwards."""
     rig = KubernetesRig(folder, free_port("127.0.0.1"))
     rig.prepare({})
-    scripted_kubectl.install(folder / "bin", folder / "cluster")
-    try:
+    with rig.cluster.served(folder / "bin"):
         yield rig
-    finally:
-        scripted_kubectl.end(folder / "cluster")

@@ -1,7 +1,8 @@
-"""A `kubectl` whose cluster is a folder: its answers have the shapes of the real one's, its pods are real processes.
+"""A `kubectl` whose cluster is an object of the test: its answers have the real one's shapes, its pods are processes.
 
 The controllers do their work whenever it is asked something. The real kubectl's answers, and an API server's, are in
-tests/data/kubernetes; `test_kubernetes.py` holds this one to them. Run as a program: `kubectl WORDS`.
+tests/data/kubernetes; `test_kubernetes.py` holds this one to them. The program `kubectl` hands its words to the
+test's own process, since an interpreter for each of the hundreds of calls would cost more than all the rest.
 """
 
 from __future__ import annotations
@@ -9,38 +10,36 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
-import fcntl
 import hashlib
 import json
 import os
 import selectors
-import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-PROGRAM = """#!{python} -SE
-import sys
-sys.path.insert(0, {folder!r})
-from scripted_kubectl import main
-main({cluster!r}, sys.argv[1:])
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROGRAM = """#!/bin/bash
+for word; do
+  [[ $word != port-forward ]] || exec {python} -SE {module} "$@"
+done
+[[ " $* " != *" create "* ]] || input=$(</dev/stdin)
+exec 3<>/dev/tcp/127.0.0.1/{port}
+printf '%s\\0' $# "$@" "$input" >&3
+read -r code <&3
+((code)) && cat <&3 >&2 || cat <&3
+exit "$code"
 """
-_TESTS = Path(__file__).parent
 _QUICK_EXITS = 2
 """How often a container is started again at once."""
 _SECONDS = 10
-
-
-def install(folder: Path, cluster: Path) -> Path:
-    """Put the program into `folder`, which belongs first on a PATH."""
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "kubectl"
-    program.write_text(PROGRAM.format(python=sys.executable, folder=str(_TESTS), cluster=str(cluster)), "utf-8")
-    program.chmod(0o755)
-    return program
 
 
 class Refused(Exception):  # noqa: N818 - the word of the API
@@ -48,25 +47,38 @@ class Refused(Exception):  # noqa: N818 - the word of the API
 
 
 class Cluster:
-    """The objects of one namespace, in `objects.json`, and the processes of its pods. Locked while it is entered."""
+    """The objects of one namespace by kind and name, and the processes of its pods. Locked while it is entered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.image: tuple[str, ...] = ()
         self.objects: dict[str, dict[str, Any]] = {}
+        self.calls: list[list[str]] = []
+        self._pods: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        file = self.folder / "objects.json"
-        self.objects = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        self._lock.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
-        draft = self.folder / "objects.tmp"
-        draft.write_text(json.dumps(self.objects), "utf-8")
-        draft.replace(self.folder / "objects.json")
-        self._lock.close()
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def served(self, folder: Path) -> Iterator[None]:
+        """Put the program into `folder`, which belongs first on a PATH, and answer it; its pods end with it."""
+        with _Server(self) as server:
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+            folder.mkdir(parents=True)
+            program = folder / "kubectl"
+            port = server.server_address[1]
+            program.write_text(PROGRAM.format(python=sys.executable, module=__file__, port=port), "utf-8")
+            program.chmod(0o755)
+            try:
+                yield
+            finally:
+                server.shutdown()
+                self.end()
 
     def of(self, kind: str) -> dict[str, Any]:
         """The objects of a kind, by name."""
@@ -81,6 +93,7 @@ class Cluster:
 
     def add(self, made: dict[str, Any]) -> dict[str, Any]:
         """A new object, with what an API server gives it."""
+        made = json.loads(json.dumps(made))
         metadata = made["metadata"]
         metadata.setdefault("namespace", "llama")
         metadata.setdefault("creationTimestamp", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
@@ -91,8 +104,19 @@ class Cluster:
         self.of(made["kind"])[metadata["name"]] = made
         return made
 
-    def answer(self, verb: str, words: list[str], given: dict[str, str]) -> str:
-        """What kubectl prints. Raises `Refused`. The object `refuses` has words of the API by verb, and by verb and
+    def call(self, words: list[str], stdin: str) -> str:
+        """What `kubectl WORDS` prints. Raises `Refused`."""
+        given = dict(word.partition("=")[::2] for word in words if word.startswith("--") and "=" in word)
+        verb, *rest = [word for word in words if not (word.startswith("--") and "=" in word)]
+        with self:
+            self.calls.append(words)
+            self.reconcile()
+            printed = self._answer(verb, rest, {**given, "stdin": stdin})
+            self.reconcile()
+        return printed
+
+    def _answer(self, verb: str, words: list[str], given: dict[str, str]) -> str:
+        """The object `refuses` has words of the API by verb, and by verb and
         kind; `meanwhile` is what somebody else does to the Deployment just before a patch."""
         refuses = self.of("refuses")
         refusal = refuses.get(verb) or refuses.get(f"{verb} {words[0]}")
@@ -140,15 +164,16 @@ class Cluster:
         """Ask it to end."""
         if not pod["metadata"].get("deletionTimestamp"):
             pod["metadata"]["deletionTimestamp"] = "now"
-            _kill(self._place(pod), signal.SIGTERM)
+            self._process(pod).terminate()
 
-    def _place(self, pod: dict[str, Any]) -> Path:
-        return self.folder / "pods" / str(pod["metadata"]["name"])
+    def _process(self, pod: dict[str, Any]) -> subprocess.Popen[bytes]:
+        return self._pods[pod["metadata"]["name"]]
 
     def _run_pod(self, pod: dict[str, Any]) -> None:
-        place, metadata = self._place(pod), pod["metadata"]
+        metadata, process = pod["metadata"], self._pods.get(pod["metadata"]["name"])
+        runs = process is not None and process.poll() is None
         if metadata.get("deletionTimestamp"):
-            if not _runs(place):
+            if not runs:
                 del self.of("pod")[metadata["name"]]
             return
         container = pod["spec"]["containers"][0]
@@ -158,14 +183,11 @@ class Cluster:
             return
         statuses = pod["status"].setdefault("containerStatuses", [{"name": container["name"], "restartCount": 0}])
         status = statuses[0]
-        was_running = "running" in status.get("state", {})
-        if was_running and _runs(place):
+        if runs:
             return
-        ended = (
-            (place / "exit").read_text("utf-8").strip() if (place / "exit").exists() else "137" if was_running else None
-        )
-        if ended is not None:
-            last = {"terminated": {"exitCode": int(ended), "reason": "Error"}}
+        if process is not None:
+            ended = process.returncode if process.returncode >= 0 else 128 - process.returncode
+            last = {"terminated": {"exitCode": ended, "reason": "Error"}}
             if status["restartCount"] >= _QUICK_EXITS:
                 reason = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
                 status.update(state={"waiting": reason}, lastState=last)
@@ -175,7 +197,7 @@ class Cluster:
         if isinstance(variables, str):
             status["state"] = {"waiting": {"reason": "CreateContainerConfigError", "message": variables}}
             return
-        self._begin(place, container, variables)
+        self._begin(metadata["name"], container, variables)
         status["state"] = {"running": {"startedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}}
 
     def _variables(self, container: dict[str, Any]) -> dict[str, str] | str:
@@ -191,74 +213,58 @@ class Cluster:
             )
         return found | {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
-    def _begin(self, place: Path, container: dict[str, Any], variables: dict[str, str]) -> None:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "exit").unlink(missing_ok=True)
-        if (place / "log").exists():
-            (place / "log").replace(place / "log.previous")
-        words = [*container.get("command", json.loads((self.folder / "image").read_text())), *container.get("args", ())]
-        script = f'( "$@"; echo $? >{place}/exit.new; mv {place}/exit.new {place}/exit ) >{place}/log 2>&1 & echo $!'
-        begun = subprocess.run(
-            ["/bin/sh", "-c", script, "sh", *words],
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            check=True,
-            start_new_session=True,
-        )
-        pid = int(begun.stdout)
-        (place / "group").write_text(str(os.getpgid(pid)))
-        (place / "pid").write_text(str(pid))
+    def log(self, pod: str, ending: str = "") -> Path:
+        """What the container of a pod writes; the one before, where the ending is `.previous`."""
+        return self.folder / f"{pod}.log{ending}"
 
+    def _begin(self, pod: str, container: dict[str, Any], variables: dict[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.log(pod)
+        if log.exists():
+            log.replace(self.log(pod, ".previous"))
+        words = [*container.get("command", self.image), *container.get("args", ())]
+        with log.open("wb") as out:
+            self._pods[pod] = subprocess.Popen(
+                words,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
-def _runs(place: Path) -> bool:
-    """Whether a process of its group is left, and is no zombie."""
-    if not (place / "pid").exists():
-        return False
-    group = (place / "group").read_text()
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, its_group = file.read_text("utf-8", "replace").rpartition(")")[2].split()[:3]
-            if its_group == group and state not in "ZX":
-                return True
-    return False
-
-
-def _kill(place: Path, number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(int((place / "group").read_text()), number)
-
-
-def end(cluster: Path) -> None:
-    """Kill whatever runs in the pods, and wait for it."""
-    for place in (cluster / "pods").glob("*"):
-        _kill(place, signal.SIGKILL)
-        while _runs(place):
-            time.sleep(0.005)
+    def end(self) -> None:
+        """Kill whatever runs in the pods, and forget everything."""
+        for process in self._pods.values():
+            process.kill()
+            process.wait()
+        self._pods.clear()
+        self.objects.clear()
 
 
 # The command.
 
 
-def main(folder: str, words: list[str]) -> None:
-    """Do what the words say, and exit."""
-    given = dict(word.partition("=")[::2] for word in words if word.startswith("--") and "=" in word)
-    plain = [word for word in words if not (word.startswith("--") and "=" in word)]
-    with (Path(folder) / "calls").open("a") as calls:
-        calls.write(json.dumps(words) + "\n")
-    verb, *rest = plain
-    if verb == "port-forward":
-        _forward(int(rest[1].split(":")[0]), int(rest[1].split(":")[1]))
-    try:
-        with Cluster(Path(folder)) as cluster:
-            cluster.reconcile()
-            printed = cluster.answer(verb, rest, given)
-            cluster.reconcile()
-    except Refused as refused:
-        sys.stderr.write(f"{refused}\n")
-        sys.exit(1)
-    sys.stdout.write(printed)
-    sys.exit(0)
+class _Server(socketserver.ThreadingTCPServer):
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(("127.0.0.1", 0), _Call)
+        self.cluster = cluster
+
+
+class _Call(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        """Read the number of words, the words, and the input of one call; say its exit code and what it prints."""
+        data = b""
+        while not data or data.count(b"\0") < int(data.partition(b"\0")[0]) + 2:
+            data += self.request.recv(65536)
+        _, *words, stdin, _ = data.decode().split("\0")
+        try:
+            code, said = 0, self.server.cluster.call(words, stdin)
+        except Refused as refused:
+            code, said = 1, f"{refused}\n"
+        self.wfile.write(f"{code}\n{said}".encode())
 
 
 def _get(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
@@ -273,8 +279,8 @@ def _get(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
     return json.dumps({"kind": "List", "apiVersion": "v1", "items": fitting})
 
 
-def _create(cluster: Cluster, _: list[str], __: dict[str, str]) -> str:
-    made = json.load(sys.stdin)
+def _create(cluster: Cluster, _: list[str], given: dict[str, str]) -> str:
+    made = json.loads(given["stdin"])
     kind, name = made["kind"].lower(), made["metadata"]["name"]
     if name in cluster.of(kind):
         raise Refused(f'Error from server (AlreadyExists): error when creating "STDIN": {kind}s "{name}" exists')
@@ -326,9 +332,8 @@ def _delete(cluster: Cluster, words: list[str], _: dict[str, str]) -> str:
 
 
 def _logs(cluster: Cluster, words: list[str], given: dict[str, str]) -> str:
-    place = cluster.folder / "pods" / words[0]
-    ended = cluster.of("pod")[words[0]]["status"]["containerStatuses"][0]["state"].get("waiting")
-    file = place / ("log.previous" if "--previous" in words and not ended else "log")
+    waiting = "waiting" in cluster.of("pod")[words[0]]["status"]["containerStatuses"][0]["state"]
+    file = cluster.log(words[0], ".previous" if "--previous" in words and not waiting else "")
     lines = file.read_text("utf-8", "replace").splitlines() if file.exists() else []
     return "".join(f"{line}\n" for line in lines[-int(given["--tail"]) :])
 
@@ -382,3 +387,7 @@ def _pipe(client: socket.socket, pod: socket.socket) -> None:
                     key.data.sendall(data)
                 except OSError:
                     return
+
+
+if __name__ == "__main__":
+    _forward(*(int(port) for port in sys.argv[-1].split(":")))
