@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,9 @@ from specdash.control.apply.journal import journal_file
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
 from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -28,7 +32,22 @@ RECOVERIES = [
 ]
 
 
-under_the_daemon = pytest.mark.parametrize("running", MANAGER_PARAMETERS[:1], indirect=True)
+DAEMON, SYSTEMD = MANAGER_PARAMETERS
+under_the_daemon = pytest.mark.parametrize("running", [DAEMON], indirect=True)
+
+
+def sweep(points: Sequence[str], *of_systemd: str) -> pytest.MarkDecorator:
+    """Every point under the daemon, and under systemd those around what a manager is asked: of all others the journal
+    knows alone."""
+    return pytest.mark.parametrize(
+        ("running", "point"),
+        [
+            pytest.param(*manager.values, point, marks=manager.marks)
+            for manager, chosen in ((DAEMON, points), (SYSTEMD, of_systemd))
+            for point in chosen
+        ],
+        indirect=["running"],
+    )
 
 
 def killed(rig: Rig, fault: str, *words: str) -> None:
@@ -54,7 +73,7 @@ def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_noth
 
 
 @pytest.mark.parametrize("finish", [False, True], ids=["rolled back", "finished"])
-@pytest.mark.parametrize("point", ["backup:journal", *FINISHING])
+@sweep(["backup:journal", *FINISHING], "write:renamed", "restart:asked", "settle:before")
 def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *BOTH)
@@ -71,7 +90,7 @@ def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: st
 
 
 @pytest.mark.parametrize("finish", [False, True], ids=["to roll back", "to finish"])
-@pytest.mark.parametrize("point", ROLLBACK_POINTS)
+@sweep(ROLLBACK_POINTS, "rollback:written", "rollback:restarted")
 def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *misbehaving(rig.home, "exits"))
@@ -83,7 +102,7 @@ def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str
     assert any("failed to load the model of the test" in line for line in last.log_lines)
 
 
-@pytest.mark.parametrize("point", [*RECOVER_POINTS, *ROLLBACK_POINTS])
+@sweep([*RECOVER_POINTS, *ROLLBACK_POINTS], "rollback:restarted")
 def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, point: str) -> None:
     recovered_twice(rig, "restart:asked", point)
 
@@ -91,7 +110,7 @@ def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, point: str) -> Non
 @under_the_daemon
 @pytest.mark.parametrize(("cut", "point"), RECOVERIES)
 def test_so_it_can_however_far_the_apply_had_come(rig: Rig, cut: str, point: str) -> None:
-    """Which the journal knows, and no manager: above is the cut that leaves most to one."""
+    """Above is the cut that leaves most to a manager."""
     recovered_twice(rig, cut, point)
 
 
@@ -116,6 +135,7 @@ def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig:
     assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
 
 
+@under_the_daemon
 def test_finishing_what_cannot_be_finished_rolls_back_and_says_so(rig: Rig) -> None:
     old = rig.file().read_bytes()
     # Without the runner's own probe, which might end the engine before it is asked for its health.
