@@ -155,7 +155,10 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(count: int) -> None
 
 @pytest.mark.parametrize(
     ("freedom", "alpha", "quantile"),
-    [(1, 0.05, 12.706), (2, 0.05, 4.303), (3, 0.05, 3.182), (10, 0.05, 2.228), (1, 0.025, 25.452), (5, 0.01, 4.032)],
+    [
+        *[(1, 0.05, 12.706), (2, 0.05, 4.303), (3, 0.05, 3.182), (10, 0.05, 2.228), (1, 0.025, 25.452)],
+        *[(5, 0.01, 4.032), (1.25, 0.05, 8.028), (1.5, 0.01, 17.82), (5000, 0.05, 1.9604)],
+    ],
 )
 def test_students_quantiles_are_those_of_the_tables(freedom: float, alpha: float, quantile: float) -> None:
     assert stats.student(freedom, alpha) == pytest.approx(quantile, rel=1e-3)

@@ -8,7 +8,7 @@ same interval, and exchanging the two sides negates it.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import atan, ceil, cos, erf, fsum, pi, prod, sqrt, tan
+from math import ceil, cos, erf, exp, fsum, lgamma, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
@@ -214,17 +214,20 @@ def student(freedom: float, alpha: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _student(freedom: float, alpha: float) -> float:
-    """With x = sqrt(freedom) tan(a), the density in a is cos(a) to the power of freedom - 1; that is integrated."""
+    """With x = sqrt(freedom) tan(a), the density in a is cos(a) to the power of freedom - 1. It falls, so that Newton's
+    steps come to the quantile from below."""
 
     def weight(angle: float) -> float:
-        return float(max(0.0, cos(angle)) ** (freedom - 1))
+        return float(cos(angle) ** (freedom - 1))
 
-    whole = _integral(weight, 0.0, pi / 2)
-    low, high = 0.0, atan(1e9)
+    wanted = (1 - alpha) * sqrt(pi) / 2 * exp(lgamma(freedom / 2) - lgamma((freedom + 1) / 2))
+    angle = 0.0
     for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _integral(weight, 0.0, middle) < (1 - alpha) * whole else (low, middle)
-    return sqrt(freedom) * tan((low + high) / 2)
+        step = (wanted - _integral(weight, 0.0, angle)) / max(weight(angle), 1e-300)
+        angle = min(angle + step, (angle + pi / 2) / 2)
+        if step < 1e-12:
+            break
+    return sqrt(freedom) * tan(angle)
 
 
 def _integral(function: Callable[[float], float], low: float, high: float) -> float:
