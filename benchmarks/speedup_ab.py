@@ -44,9 +44,9 @@ from specdash.backend.baseline import (  # noqa: E402
     add_baseline,
     measure_steps,
 )
+from specdash.backend.child import Child  # noqa: E402
 from specdash.backend.demo import env_text, widened_target  # noqa: E402
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
-from specdash.backend.session import Child  # noqa: E402
 from specdash.backend.workload import PHASES  # noqa: E402
 from specdash.bench.baseline import measure, rate_of  # noqa: E402
 from specdash.collect.hub import Hub  # noqa: E402

@@ -33,9 +33,9 @@ from specdash.backend.baseline import (  # noqa: E402
     StepTimes,
     step_of,
 )
+from specdash.backend.child import Child  # noqa: E402
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model  # noqa: E402
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
-from specdash.backend.session import Child  # noqa: E402
 from specdash.control.apply.steps import healthy  # noqa: E402
 from specdash.llama.gguf import read_one_file  # noqa: E402
 from specdash.llama.widening import Dimensions, resize  # noqa: E402

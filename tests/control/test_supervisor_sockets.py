@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 import pytest
 
-from specdash.backend.session import Child
+from specdash.backend.child import Child
 from specdash.control.services import supervisor as supervisor_runner
 from specdash.control.services import supervisor as supervisor_sockets
 from specdash.control.services.services import ServiceState

@@ -15,8 +15,8 @@ from specdash.core.errors import RefusedError, SpecdashError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from specdash.backend.child import Child
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.session import Child
     from specdash.backend.settings import BackendSettings
     from specdash.bench.compare.beds import Guard
     from specdash.control.apply.apply import ApplyOptions, ApplyPlan
@@ -117,8 +117,8 @@ def own_engine(
 
     When it ends by itself meanwhile, an error that comes of it says so, with the last of its log.
     """
+    from specdash.backend.child import Child
     from specdash.backend.launch import check_port
-    from specdash.backend.session import Child
 
     check_port(plan.settings)
     key = plan.settings.secrets.get("api-key")
@@ -139,7 +139,7 @@ def own_engine(
 
 
 def _ended(child: Child, name: str, plan: LaunchPlan) -> str:
-    from specdash.backend.session import describe_exit
+    from specdash.backend.child import describe_exit
 
     code = child.finish()
     return f"{name} ended with {describe_exit(code)}: {last_words(plan.log, code)}"

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
-from specdash.backend.session import SECOND_SIGNAL_WAIT_S, Child, describe_exit
+from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.control.services.services import ServiceState, ServiceStatus
 from specdash.core.errors import ExitCode, PortInUseError, ServiceError, SpecdashError, UsageError
 from specdash.system import files

@@ -177,7 +177,7 @@ class TunerConsole:
         try:
             if self._is_ours:
                 # Only then, and never before the first paint: it brings all of the backend, and pydantic.
-                from specdash.backend.session import Child
+                from specdash.backend.child import Child
 
                 process = Child.start(command, self._env, output=descriptor).process
             else:

@@ -1,0 +1,178 @@
+"""A child process that cannot outlive us: started in a session of its own, killed by the kernel when its parent dies.
+
+On Linux the command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and
+then become the command; so no code of ours runs between fork and exec of a process with threads. The kernel's
+promise is tied to the thread that started the child: call `Child.start` from a thread that lives as long as the
+child should. Elsewhere the promise is only that of an orderly exit.
+
+The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, TYPE_CHECKING
+
+from specdash.core.errors import SpecdashError
+from specdash.system.processes import caught_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SECOND_SIGNAL_WAIT_S = 1.0
+"""After the second SIGTERM: llama-server ends at once on it."""
+_KILL_WAIT_S = 5.0
+_POLL_S = 0.02
+
+_BECOME = """
+import os, signal, sys
+parent, sockets, name, *command = sys.argv[1:]
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        os._exit(125)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+sockets = sorted(map(int, sockets.split()))
+for target, descriptor in enumerate(sockets, 3):
+    os.dup2(descriptor, target)
+for descriptor in sockets:
+    if descriptor >= 3 + len(sockets):
+        os.close(descriptor)
+if sockets:
+    names = ":".join([name] * len(sockets))
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)), LISTEN_FDNAMES=names)
+try:
+    os.execvp(command[0], command)
+except OSError as error:
+    os.write(2, f"error: {command[0]} cannot be run: {error.strerror}\\n".encode())
+    os._exit(127)
+"""
+"""Sorted, no descriptor is overwritten before it was copied: the n-th lowest is never below 3 + n."""
+_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+class Child:
+    """One running child process. Not reaped before its group was cleaned up, so no signal can hit a stranger."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.pid = process.pid
+        try:
+            self.pidfd: int | None = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            self.pidfd = None
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cwd: str | None = None,
+        output: int | IO[bytes] | None = subprocess.PIPE,
+        sockets: Sequence[int] = (),
+        sockets_name: str = "",
+    ) -> Child:
+        """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`.
+
+        The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
+        """
+        command = list(argv)
+        if sys.platform == "linux" or sockets:
+            passed = " ".join(str(descriptor) for descriptor in sockets)
+            name = sockets_name.replace(":", "_")
+            command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, name, *command]
+        try:
+            process = subprocess.Popen(
+                command,
+                env={key: value for key, value in env.items() if key not in _LISTEN_VARIABLES},
+                pass_fds=tuple(sockets),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise SpecdashError(f"{argv[0]} cannot be started: {error.strerror or error}") from None
+        return cls(process)
+
+    def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
+        """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""
+        deadline = time.monotonic() + timeout
+        watched = [fd for fd in (self.pidfd, wake) if fd is not None]
+        while not self._ended():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            wait = left if self.pidfd is not None else min(left, _POLL_S)
+            if wake in select.select(watched, [], [], wait)[0]:
+                return self._ended()
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send `number` to the process, if it is still there."""
+        if not self._ended():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
+    def handles(self, number: int) -> bool:
+        """Whether the process has a handler of its own for signal `number`; True where that cannot be known."""
+        if sys.platform != "linux":
+            return not self._ended()
+        return bool((caught_signals(self.pid) or 0) >> (number - 1) & 1)
+
+    def kill_group(self) -> None:
+        """SIGKILL to the process and to everything it started that stayed in its group."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def finish(self) -> int:
+        """Kill what is left of the group, reap the process and return its exit code (negative: the signal)."""
+        if self.process.returncode is None:
+            self.kill_group()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_KILL_WAIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        code = self.process.returncode
+        return -signal.SIGKILL if code is None else code
+
+    def stop(self, grace: float) -> int:
+        """SIGTERM, `grace` seconds, a second SIGTERM, a moment, SIGKILL; then `finish`."""
+        for wait in (grace, SECOND_SIGNAL_WAIT_S):
+            if self.exited():
+                break
+            self.signal(signal.SIGTERM)
+            self.exited(wait)
+        return self.finish()
+
+    def _ended(self) -> bool:
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: `exit code 1`, `signal SIGABRT`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
