@@ -128,12 +128,10 @@ def test_the_new_engine_runs_by_the_changed_file_and_the_record_says_so(scripted
     assert len(scripted.backend.records()) == 1
     assert scripted.backend.stop() == ExitCode.OK
     assert scripted.backend.records() == []
+    assert_the_log_goes_on_with_a_line_between_the_engines(scripted, scripted.digest)
 
 
-def test_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping) -> None:
-    digest = scripted.swap(LLAMA_DRAFT_MAX="12").env_digest
-    assert digest is not None
-    scripted.backend.stop()
+def assert_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping, digest: str) -> None:
     lines = scripted.backend.log.read_text().splitlines()
     assert [line for line in lines if "whether it speculates" not in line] == [
         "it serves with n-max 8",
@@ -189,12 +187,13 @@ def test_a_port_of_somebody_else_is_refused(swappable: Swapping) -> None:
     swappable.write(LLAMA_PORT=str(swappable.backend.port))
 
 
-def test_another_port_is_taken_once_it_is_free(scripted: Swapping) -> None:
+def test_another_port_is_taken_once_it_is_free(swappable: Swapping) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-    scripted.write(LLAMA_PORT=str(port))
-    scripted.ask()
-    until(lambda: scripted.record.url == f"http://127.0.0.1:{port}")
+    swappable.write(LLAMA_PORT=str(port))
+    swappable.ask()
+    until(lambda: swappable.record.url == f"http://127.0.0.1:{port}")
+    swappable.swap(LLAMA_PORT=str(swappable.backend.port))
 
 
 def test_any_port_means_the_one_it_has(swappable: Swapping) -> None:

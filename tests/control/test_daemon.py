@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SLEEPS = (sys.executable, "-c", "import time; time.sleep(300)")
+SLEEPS = ("sleep", "300")
 SLOW_TO_STOP = (
     sys.executable,
     "-c",
@@ -45,10 +45,17 @@ SERVES = (
 )
 
 
-@pytest.fixture
-def daemon() -> Iterator[RunningDaemon]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RunningDaemon]:
     with running_daemon() as item:
         yield item
+
+
+@pytest.fixture
+def daemon(shared: RunningDaemon) -> RunningDaemon:
+    """One that runs and knows no service, whatever the test before did to it."""
+    shared.clear()
+    return shared
 
 
 def pid_of(daemon: RunningDaemon, name: str) -> int:
@@ -81,7 +88,7 @@ def test_what_it_does_not_know_is_missing_and_named(daemon: RunningDaemon) -> No
 
 
 def test_its_socket_and_its_files_are_private(daemon: RunningDaemon) -> None:
-    daemon.add("a", (sys.executable, "-c", "open('made', 'w'); import time; time.sleep(300)"))
+    daemon.add("a", ("sh", "-c", "touch made; exec sleep 300"))
     daemon.client.start("a")
     made = daemon.home / "made"
     until(made.exists)
@@ -156,30 +163,29 @@ def test_shutdown_returns_when_everything_is_gone_and_the_place_is_free(daemon: 
     until(lambda: daemon.client.status("a").state is ServiceState.RUNNING)
 
 
-def test_there_is_one_however_many_want_it() -> None:
-    with running_daemon() as daemon:
-        pids: list[int] = []
+def test_there_is_one_however_many_want_it(daemon: RunningDaemon) -> None:
+    pids: list[int] = []
 
-        def ensure() -> None:
-            pids.append(SupervisorClient.ensure_running(daemon.environment).daemon()[0])
+    def ensure() -> None:
+        pids.append(SupervisorClient.ensure_running(daemon.environment).daemon()[0])
 
-        threads = [threading.Thread(target=ensure) for _ in range(6)]
-        daemon.client.shutdown()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert pids == [daemon.pid] * 6
-        second = subprocess.run(
-            [sys.executable, "-m", "specdash.control.services.supervisor_daemon"],
-            env=daemon.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (second.returncode, second.stderr) == (0, "specdash: the built-in supervisor is running already\n")
-        assert daemon.client.available()
+    threads = [threading.Thread(target=ensure) for _ in range(6)]
+    daemon.client.shutdown()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert pids == [daemon.pid] * 6
+    second = subprocess.run(
+        [sys.executable, "-m", "specdash.control.services.supervisor_daemon"],
+        env=daemon.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (second.returncode, second.stderr) == (0, "specdash: the built-in supervisor is running already\n")
+    assert daemon.client.available()
 
 
 def test_a_slow_stop_holds_up_no_other_command(daemon: RunningDaemon) -> None:
@@ -227,10 +233,10 @@ def test_a_changed_description_counts_from_the_next_start_and_a_removed_service_
     daemon.add("a", SLEEPS)
     daemon.client.start("a")
     pid = pid_of(daemon, "a")
-    daemon.add("a", (*SLEEPS, "changed"))
+    daemon.add("a", ("sleep", "301"))
     assert pid_of(daemon, "a") == pid
     daemon.client.restart("a")
-    assert psutil.Process(pid_of(daemon, "a")).cmdline()[-1] == "changed"
+    assert psutil.Process(pid_of(daemon, "a")).cmdline()[-1] == "301"
     pid = pid_of(daemon, "a")
     daemon.remove("a")
     assert gone(pid)
@@ -275,9 +281,11 @@ def test_wanted_services_that_cannot_be_read_are_none(daemon: RunningDaemon) -> 
 
 def test_a_disk_that_cannot_keep_what_is_wanted_stops_no_service_from_starting(daemon: RunningDaemon) -> None:
     daemon.add("a", SLEEPS)
+    wanted_file(daemon.environment).unlink(missing_ok=True)
     wanted_file(daemon.environment).mkdir()
     daemon.client.start("a")
     assert daemon.client.status("a").state is ServiceState.RUNNING
+    wanted_file(daemon.environment).rmdir()
     assert "the next supervisor will not know what shall run" in daemon.said
 
 

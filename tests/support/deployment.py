@@ -389,7 +389,7 @@ def _under_systemd(
 
 
 _SCRIPT = """#!{python} -ISu
-import http.server, json, os, signal, sys, time
+import sys, time
 arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
 if "--version" in sys.argv:
     print("version: 4242 (misbehaving)")
@@ -397,6 +397,7 @@ if "--version" in sys.argv:
 if "--help" in sys.argv:
     print(open({help!r}, encoding="utf-8").read())
     sys.exit()
+import http.server, json, os, signal
 way = arguments.get("--alias", "")
 started = time.monotonic()
 def say(level, text):

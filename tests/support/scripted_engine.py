@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 VERSION = "4242 (scripted)"
 
 _SCRIPT = """#!{python} -ISu
-import http.server, signal, sys, time
+import sys, time
 arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
 if "--version" in sys.argv:
     print("version: {version}")
@@ -22,6 +22,7 @@ if "--version" in sys.argv:
 if "--help" in sys.argv:
     print(open({help!r}, encoding="utf-8").read())
     sys.exit()
+import http.server, signal
 behaviour = arguments.get("--alias", "")
 if behaviour == "dies":
     sys.exit("error: it was told to die")

@@ -73,6 +73,14 @@ class RunningDaemon:
         write_services(path, [entry for entry in read_services(path) if entry.name != name])
         self.client.rescan()
 
+    def clear(self) -> None:
+        """No service is left, nor what one has said; it runs."""
+        self.start_again()
+        write_services(services_file(self.environment), [])
+        self.client.rescan()
+        for log in (self.socket.parent.parent / "logs").glob("service-*.log*"):
+            log.unlink()
+
     def kill(self) -> None:
         """SIGKILL to the daemon; returns when it and its children are gone."""
         process = psutil.Process(self.pid)
