@@ -1,4 +1,4 @@
-"""The server's log file to facts on the bus: a tail, a parser, and at most five batches a second."""
+"""The server's log file to facts on the bus: a tail, a parser, and at most two batches a second."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ class LineParser(Protocol):
         """Facts of the unfinished line."""
 
 
-PERIOD_S = 0.2
-"""Seconds between looks at a file that is written to, and so between batches."""
+PERIOD_S = 0.5
+"""Seconds between looks at the file, and so between batches: each costs as much as some hundred lines."""
 
-QUIET_PERIOD_S = 0.5
-QUIET_AFTER_S = 5.0
-"""Without new lines that say something for so long, looks are `QUIET_PERIOD_S` apart: at verbosity 4, an idle server
-writes of every question that it is asked."""
+TURN_S = 0.2
+"""A backlog is parsed for so long at a time."""
 
-SLICE_BYTES = 64 * 1024
+SLICE_BYTES = 256 * 1024
 """Parsed at a time, so that other threads get their turn."""
 
 BACKFILL_S = 3.0
@@ -64,28 +62,24 @@ class LogCollector:
         self._parser: LineParser | None = None
         self._failure: Failure | None = None
         self._told = False
-        self._eventful_at = clock()
         self._caught_up = False
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
         started = self._clock()
-        deadline = started + (PERIOD_S if self._told else BACKFILL_S)
+        deadline = started + (TURN_S if self._told else BACKFILL_S)
         batches: list[LogBatch] = []
         chunk = self._tail.read(SLICE_BYTES)
         while True:
             if chunk.data or chunk.replaced:
                 self._parse(chunk.data, replaced=chunk.replaced, into=batches)
-                if batches[-1].facts or batches[-1].warnings or chunk.replaced:
-                    self._eventful_at = started
             if not chunk.more or self._clock() >= deadline:
                 break
             chunk = self._tail.read(SLICE_BYTES)
         self._tell(batches, chunk.failure, more=chunk.more)
         spent = self._clock() - started
         # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
-        period = PERIOD_S if started - self._eventful_at < QUIET_AFTER_S else QUIET_PERIOD_S
-        return min(spent, PERIOD_S) if chunk.more else max(0.01, period - spent)
+        return min(spent, TURN_S) if chunk.more else max(0.01, PERIOD_S - spent)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from itertools import compress
 from math import inf
-from operator import not_
+from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Final, get_args
 
 from specdash.core.log_facts import (
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 RUN_S: Final = 1.0
 """A run of steps covers at most this long, so that whoever dates it by its end is at most that far off."""
 _MAX_SLOTS = 1024
+_TELLING = attrgetter("telling")
+_DETAIL = attrgetter("is_detail")
 _TimingLine = PromptTiming | DecodeTiming | TotalTiming | RequestAcceptance | AcceptancePerPosition
 _UNDER_HEADER = get_args(_TimingLine)
 
@@ -117,8 +119,9 @@ class StepAdder:
                 run.accepted += accepted
                 run.generated += generated
             run.last_s = at
-            run.restored += restored
-            run.replay = restored
+            if restored or run.replay:
+                run.restored += restored
+                run.replay = restored
         self._end_runs(found)
         return found
 
@@ -243,11 +246,14 @@ def clean_line(line: bytes, characters: int) -> str:
 
 
 def clean_lines(lines: list[bytes]) -> tuple[str, ...]:
-    """`clean_line` for each of the tail's lines: at once where nothing is to be cleaned."""
+    """`clean_line` for each of the tail's lines, decoded at once."""
     texts = b"\n".join(lines).decode(errors="replace").split("\n")
-    if len(texts) == len(lines) and "".join(texts).isprintable() and max(map(len, texts)) <= TAIL_CHARACTERS:
-        return tuple(texts)
-    return tuple(clean_line(line, TAIL_CHARACTERS) for line in lines)
+    if len(texts) != len(lines):
+        return tuple(clean_line(line, TAIL_CHARACTERS) for line in lines)
+    return tuple(
+        text if len(text) <= TAIL_CHARACTERS and text.isprintable() else clean_line(line, TAIL_CHARACTERS)
+        for text, line in zip(texts, lines, strict=True)
+    )
 
 
 class LogParser:
@@ -359,8 +365,7 @@ class LogParser:
             lines, frames = lines[len(found) :], frames[len(found) :]
 
     def _take_in(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
-        if any(reading.captures or reading.loose for reading in set(found)):
-            self._take_facts(lines, found)
+        self._take_facts(lines, found)
         self._previous = found[-1]
         self._lines += len(lines)
         begin = 0
@@ -370,17 +375,18 @@ class LogParser:
         self._cuts.clear()
         self._tally(lines[begin:] if begin else lines, found[begin:] if begin else found)
         if self._tail.maxlen:
-            self._keep_lines(lines, found)
+            self._keep_lines(lines, found, self._tail.maxlen)
 
     def _take_facts(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
         clocks, take = self._clocks, self._facts.append
-        for index, fact in enumerate(self._facts_of(lines, found)):
+        telling = [*compress(range(len(found)), map(_TELLING, found))]
+        for index, fact in zip(telling, self._facts_of(lines, found, telling), strict=True):
             if fact is None:
                 reading = found[index]
                 if reading.captures:
                     found[index] = MALFORMED
                     self._sample(lines[index])
-                elif reading.loose:
+                else:
                     self._continue(index, lines[index], found)
                 continue
             if isinstance(fact, tuple):
@@ -399,29 +405,31 @@ class LogParser:
                 clocks[origin] = at
             take(fact)
 
-    def _facts_of(self, lines: list[bytes], found: list[ShapeMeaning]) -> list[Made | None]:
-        """The fact of each line; None for one that has none."""
+    def _facts_of(self, lines: list[bytes], found: list[ShapeMeaning], telling: list[int]) -> Iterable[Made | None]:
+        """The fact of each of the lines that are `telling`; None for one that has none."""
         places: defaultdict[ShapeMeaning, list[int]] = defaultdict(list)
-        for index, reading in enumerate(found):
-            if reading.captures:
-                places[reading].append(index)
+        for index in telling:
+            places[found[index]].append(index)
         made: list[Made | None] = [None] * len(lines)
         for reading, indices in places.items():
-            alike = [lines[index] for index in indices]
-            for index, fact in zip(indices, _facts_of_alike(reading, alike), strict=True):
-                made[index] = fact
-        return made
+            if reading.captures:
+                alike = [lines[index] for index in indices]
+                for index, fact in zip(indices, _facts_of_alike(reading, alike), strict=True):
+                    made[index] = fact
+        return map(made.__getitem__, telling)
 
-    def _keep_lines(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
-        details = [reading.is_detail for reading in found]
+    def _keep_lines(self, lines: list[bytes], found: list[ShapeMeaning], kept: int) -> None:
+        details = [*map(_DETAIL, found)]
         if CONTINUATION in found:
             for index, reading in enumerate(found):
                 if reading is CONTINUATION:
                     details[index] = details[index - 1] if index else self._within_detail
         self._within_detail = details[-1]
-        numbered = list(zip(range(self._lines - len(lines), self._lines), lines, details, strict=True))
-        self._tail.extend(numbered)
-        self._told.extend(compress(numbered, map(not_, details)))
+        first = self._lines - len(lines)
+        last = range(max(0, len(lines) - kept), len(lines))
+        told = [*compress(range(len(lines)), map(not_, details))][-kept:]
+        for kept_lines, places in ((self._tail, last), (self._told, told)):
+            kept_lines.extend((first + place, lines[place], details[place]) for place in places)
 
     def _readings(self, lines: list[bytes], frames: list[bytes]) -> tuple[list[ShapeMeaning], ForeignPrefix | None]:
         """What the lines are, up to the first one that teaches a prefix: it and those behind it are read with that."""

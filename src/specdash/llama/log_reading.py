@@ -328,7 +328,7 @@ class ShapeMeaning:
 
     __slots__ = (
         "appended", "begins", "captures", "clock", "fields", "form", "in_slot", "is_detail",
-        "line_class", "loose", "make", "match", "numbers", "prefix", "quoted", "routed", "starts", "unknown",
+        "line_class", "loose", "make", "match", "numbers", "prefix", "quoted", "routed", "starts", "telling", "unknown",
         "variants",
     )  # fmt: skip
 
@@ -353,6 +353,8 @@ class ShapeMeaning:
             else _no_match
         )
         self.loose = self.unknown or line_class.id == "blank"
+        self.telling = self.captures or self.loose
+        """Whether the line itself is to be looked at."""
         self.fields: tuple[int, ...] | None = None
         self.numbers = 0
         """How many a line has."""
