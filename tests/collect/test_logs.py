@@ -122,15 +122,15 @@ def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Path, published
     log.touch()
     collector = LogCollector(str(log), published.append, new_parser=SlowParser, clock=lambda: now[0])
     collector.step()
-    append(log, b"x\n" * 2_000_000)
+    append(log, b"x\n" * 6_000_000)
     published.clear()
     lines, turns = 0, 0
-    while lines < 2_000_000:
+    while lines < 6_000_000:
         started = now[0]
         pause = collector.step()
         assert now[0] - started < 0.3
         lines = sum(batch.lines for batch in published.batches())
-        if lines < 2_000_000:
+        if lines < 6_000_000:
             # At least as long a rest as the work, up to the period.
             assert pause == pytest.approx(min(0.2, now[0] - started))
         turns += 1
