@@ -84,7 +84,7 @@ def test_the_proxies_of_a_journal_are_resumed_and_those_that_are_gone_are_no_tro
     assert resume_all([gone, found[0].held], env_of(proxy)) == []
     assert state(proxy)["held"] is False
     proxy.process.kill()
-    proxy.process.wait(5)
+    proxy.process.join(5)
     assert resume_all([found[0].held], env_of(proxy)) == []
     killed.resume()
 

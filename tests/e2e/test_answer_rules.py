@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from itertools import count
@@ -267,11 +268,11 @@ def test_a_proxy_that_is_killed_and_comes_back(bench: Bench, tmp_path: Path) -> 
         until(lambda: seen.picture().proxy.live is not None)
         assert seen.rules_raised() == set()
         bench.proxy.process.kill()
-        bench.proxy.process.wait(10)
+        bench.proxy.process.join(10)
         alert = seen.until_alert("proxy_down")
         assert alert.summary.startswith(f"the proxy at {bench.proxy.url} is gone: connection refused")
         again = subprocess.Popen(
-            bench.proxy.process.args,
+            [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(bench.proxy.env_file)],
             env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -7,8 +7,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ import psutil
 import pytest
 
 from specdash.backend.launch import free_port
+from support import forked
 from support.engines import write_env
 from support.waiting import until
 
@@ -62,15 +61,9 @@ class ProxyProcess:
             **{key: str(value) for key, value in (values or {}).items()},
         }
         write_env(self.env_file, self.values)
-        command = [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(self.env_file)]
-        with self.stderr_file.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                env={**os.environ, "HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")},
-            )
+        home = {"HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")}
+        words = ["proxy", "run", "--env-file", str(self.env_file)]
+        self.process = forked.start(words, {**os.environ, **home}, self.stderr_file)
 
     @property
     def stderr(self) -> str:
@@ -80,7 +73,7 @@ class ProxyProcess:
     def wait_ready(self) -> None:
         """Wait until /health answers, whatever it says of the upstream; fails with the log when it does not."""
         deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline and self.process.is_alive():
             with contextlib.suppress(OSError):
                 self.request("GET", "/health")
                 return
@@ -167,18 +160,17 @@ class ProxyProcess:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(STOP_S)
+        os.kill(self.process.pid or 0, number)
+        self.process.join(STOP_S)
+        assert self.process.exitcode is not None, f"it runs on: {self.stderr}"
+        return self.process.exitcode
 
     def close(self) -> None:
         """End it if it still runs."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(5)
+        for end in (self.process.terminate, self.process.kill):
+            if self.process.is_alive():
+                end()
+                self.process.join(5)
 
 
 @contextlib.contextmanager
