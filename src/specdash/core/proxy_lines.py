@@ -61,23 +61,25 @@ class Template:
     """A compiled template."""
 
     def __init__(self, text: str) -> None:
-        self._pieces: list[tuple[str, str, int]] = []
         self._types: dict[str, str] = {}
         needed: set[str] = set()
-        pattern, group, inside, skips = "", 0, False, False
+        pattern, inside, skips = "", False, False
+        pieces: list[tuple[str, str]] = []
+        self._parts = [(inside, pieces)]
         for match in _PIECE.finditer(text):
             if match["mark"]:
                 inside = match["mark"] == "["
-                group += inside
+                pieces = []
+                self._parts.append((inside, pieces))
                 pattern += "(?:" if inside else ")?"
             elif match["literal"]:
-                self._pieces.append((match["literal"], "", group if inside else 0))
+                pieces.append((match["literal"], ""))
                 pattern += re.escape(match["literal"]).replace("–", "(?:–|--?)")
             elif match["type"] == "text":
                 skips = True
                 pattern += ".*"
             else:
-                self._pieces.append((match["fact"], match["type"], group if inside else 0))
+                pieces.append((match["fact"], match["type"]))
                 self._types[match["fact"]] = match["type"]
                 pattern += f"(?P<{match['fact']}>{_TYPES[match['type']][0]})"
                 if not inside:
@@ -91,21 +93,19 @@ class Template:
 
     def write(self, facts: Mapping[str, Any]) -> tuple[str, set[str]]:
         """The line, and the names of the facts that it tells."""
-        left_out = {
-            group
-            for name, kind, group in self._pieces
-            if group and kind and (not self._known(name, facts) or facts[name] == "")
-        }
         named: set[str] = set()
         texts: list[str] = []
-        for name, kind, group in self._pieces:
-            if group in left_out:
+        for is_optional, pieces in self._parts:
+            if is_optional and any(
+                kind and (not self._known(name, facts) or facts[name] == "") for name, kind in pieces
+            ):
                 continue
-            if kind:
-                named.add(name)
-                texts.append(_TYPES[kind][1](facts[name]))
-            else:
-                texts.append(name)
+            for name, kind in pieces:
+                if kind:
+                    named.add(name)
+                    texts.append(_TYPES[kind][1](facts[name]))
+                else:
+                    texts.append(name)
         return "".join(texts), named
 
     def read(self, line: str) -> tuple[dict[str, Any], list[tuple[str, str]]] | None:

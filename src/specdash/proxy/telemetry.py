@@ -10,6 +10,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -28,7 +29,7 @@ from specdash.core.proxy_events import (
     to_json,
     warning_level,
 )
-from specdash.core.proxy_lines import ContextLine, context_text, line_text, note_text
+from specdash.core.proxy_lines import CONTEXT_LEVELS, ContextLine, context_text, line_text, note_text
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.system.data import dataclass
@@ -471,9 +472,8 @@ class Telemetry:
         session.model = event.model
         self._sessions.enter(session)
         self._active[id(active)] = active
-        if _LOG.isEnabledFor(logging.INFO):
-            facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
-            _recorder_log(line_text("request", facts, session=session.id, request_id=event.request_id))
+        facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
+        _log(logging.INFO, line_text, "request", facts, session=session.id, request_id=event.request_id)
         return active
 
     def note(self, active: ActiveRequest | None, session: ProxySession, note: GuardrailNote) -> None:
@@ -487,7 +487,8 @@ class Telemetry:
         self.file.write(
             to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
         )
-        _recorder_log(note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id))
+        level, text = note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id)
+        _log(level, lambda: (level, text))
 
     def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
         """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
@@ -571,27 +572,39 @@ def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _recorder_log(line: tuple[int, str]) -> None:
-    """A line of the human log: its wording is in `core.proxy_lines`."""
-    if _LOG.isEnabledFor(line[0]):
+class _LateText:
+    """The text of a line, worded when it is written, which is later than it is told."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: Callable[[], tuple[int, str]]) -> None:
+        self._made = made
+
+    def __str__(self) -> str:
+        return self._made()[1]
+
+
+def _log(level: int, made: Callable[..., tuple[int, str]], *values: Any, **named: Any) -> None:
+    """A line of the human log: its wording is in `core.proxy_lines`, whose function is called with these values."""
+    if _LOG.isEnabledFor(level):
         # Without the search for the calling function, which no line names.
-        _LOG.handle(_LOG.makeRecord(_LOG.name, line[0], "", 0, "%s", (line[1],), None))
+        text = _LateText(partial(made, *values, **named))
+        _LOG.handle(_LOG.makeRecord(_LOG.name, level, "", 0, "%s", (text,), None))
 
 
 def _log_response(event: RequestEvent, text_chars: int | None) -> None:
-    if _LOG.isEnabledFor(logging.INFO):
-        facts = {
-            "finish": event.stop_reason or event.outcome,
-            "output_tokens": event.completion_tokens,
-            "text_len": text_chars,
-            "tool_calls": len(event.tool_calls or ()),
-            "status": event.status,
-            "error": event.error_type,
-            "retries": event.retries or None,
-            "ttft_s": event.ttft_s,
-            "tok_s": event.decode_rate,
-        }
-        _recorder_log(line_text("response", facts, session=event.session, request_id=event.request_id))
+    facts = {
+        "finish": event.stop_reason or event.outcome,
+        "output_tokens": event.completion_tokens,
+        "text_len": text_chars,
+        "tool_calls": len(event.tool_calls or ()),
+        "status": event.status,
+        "error": event.error_type,
+        "retries": event.retries or None,
+        "ttft_s": event.ttft_s,
+        "tok_s": event.decode_rate,
+    }
+    _log(logging.INFO, line_text, "response", facts, session=event.session, request_id=event.request_id)
 
 
 def _log_context(session: ProxySession) -> None:
@@ -600,7 +613,8 @@ def _log_context(session: ProxySession) -> None:
     if tokens is None or not window:
         return
     level, left = warning_level(tokens / window), session.turns_remaining(window)
-    _recorder_log(context_text(ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)))
+    line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
+    _log(CONTEXT_LEVELS[level], context_text, line)
 
 
 def _seconds(ms: float | None) -> float | None:

@@ -61,7 +61,10 @@ class Meter:
     @property
     def prompt_total(self) -> int | None:
         """Tokens of the whole prompt."""
-        return _first(_count(self._usage, "prompt_tokens"), _count(self._progress, "total"), self._evaluated())
+        found = _count(self._usage, "prompt_tokens")
+        if found is None:
+            found = _count(self._progress, "total")
+        return self._evaluated() if found is None else found
 
     @property
     def prompt_done(self) -> int | None:
@@ -118,15 +121,14 @@ class Meter:
 
 
 def _count(values: dict[str, Any], name: str) -> int | None:
-    value = _number(values, name)
-    return None if value is None or value < 0 else int(value)
+    value = values.get(name)
+    kind = value.__class__
+    return int(value) if (kind is int or kind is float) and value >= 0 else None
 
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value
+    return value if value.__class__ is int or value.__class__ is float else None
 
 
 def _first(*values: _Number | None) -> _Number | None:

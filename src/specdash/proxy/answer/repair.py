@@ -4,8 +4,6 @@ is when they fail. A healthy answer passes, whatever guardrails are on.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 _FIRST_PIECE = 1 << 10
 """Bytes handled at once until there is content: what else was read with it must not delay the first token."""
 _LARGE_PIECE = 1 << 15
-_LAST_CHUNK_S = 0.05
 _LARGEST_ANSWER = 64 << 20
 _STATUS_OF_TYPE = {
     "exceed_context_size_error": 400,
@@ -127,7 +124,7 @@ async def _take_stream(
             answer.end()
             return
         if decoder.done:
-            await _read_to_the_end(reply)
+            await reply.read_to_the_end()
             break
     else:
         decoder.close()
@@ -148,13 +145,6 @@ def stream_error(kind: str, message: str) -> ApiError:
     """The error that an upstream reported inside its stream."""
     body = orjson.dumps({"error": {"type": kind, "message": message}})
     return api_error(_STATUS_OF_TYPE.get(kind, 500), body)
-
-
-async def _read_to_the_end(reply: UpstreamReply) -> None:
-    """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_CHUNK_S):
-            await reply.read()
 
 
 def _take_whole(answer: AnswerAssembler, data: bytes) -> None:

@@ -301,7 +301,7 @@ def prune(
     overhead = overhead_tokens(request)
     head = head_end(messages)
     limits = _limits(overhead + sum(sizes[:head]), window / scale, settings)
-    if limits is None:
+    if limits is None or sum(sizes[head:]) < limits[0]:
         return request, None
     growth = _Growth(messages, sizes, head, *limits)
     growth.run()

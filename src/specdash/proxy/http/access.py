@@ -50,6 +50,7 @@ def check_local(scope: Scope) -> None:
         raise ApiError(403, "the admin endpoints answer only on this machine")
 
 
+@lru_cache(maxsize=256)
 def is_local(host: str) -> bool:
     """True for a loopback address, also as IPv6 maps it, and for a Unix socket's empty one."""
     if not host:

@@ -5,6 +5,7 @@ All of them hold before anybody has looked at a key. Sources: RFC 9110 and 9112.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
@@ -115,7 +116,8 @@ class Connection(HttpToolsProtocol):
         self._came_on = True
         self._body_size = 0
         self._stop_timer()
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._head_limit:
+        size = len(self.url) + 4 * len(self.headers) + sum(map(len, chain.from_iterable(self.headers)))
+        if size > self._head_limit:
             self._fail(self._head_too_large())
         version = self.parser.get_http_version()
         if version not in {"1.0", "1.1"}:

@@ -146,6 +146,7 @@ RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
 _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
+_LAST_CHUNK_S = 0.05
 _PIECE = 1 << 18
 _LARGEST_ERROR = 1 << 20
 
@@ -217,6 +218,15 @@ class UpstreamReply:
         self.abort()
         return b"".join(pieces)[:limit]
 
+    async def read_to_the_end(self) -> None:
+        """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
+        if self._response.content.at_eof():
+            self._finish()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_CHUNK_S):
+                await self.read()
+
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
@@ -259,6 +269,7 @@ class Upstream:
         self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
+        self._options_of: tuple[ProxySettings | None, dict[str, Any]] = (None, {})
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
@@ -395,14 +406,18 @@ class Upstream:
         return await session.post(self._url(path), data=RequestBody(body), **self._options())
 
     def _options(self) -> dict[str, Any]:
-        settings = self.settings
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        if settings.upstream_api_key:
-            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
-        limits = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
-        )
-        return {"headers": headers, "timeout": limits, "allow_redirects": False}
+        """What aiohttp is told with every request, made once for all under the same settings."""
+        settings, found = self.settings, self._options_of
+        if found[0] is not settings:
+            headers = {"content-type": "application/json", "accept-encoding": "identity"}
+            if settings.upstream_api_key:
+                headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+            limits = aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+            )
+            options = {"headers": headers, "timeout": limits, "allow_redirects": False}
+            self._options_of = found = (settings, options)
+        return found[1]
 
     def _url(self, path: str) -> URL:
         found = self._urls.get(path)
