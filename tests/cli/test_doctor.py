@@ -16,7 +16,7 @@ from support.faulty_nvml import FaultyNvml
 from support.outside import documented
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DATA = Path(__file__).parents[1] / "data" / "http"
 DISABLED = says(501, '{"error":{"message":"disabled","code":501}}')
@@ -247,15 +247,15 @@ def test_gpu_driver_and_engines_are_named_without_a_server(
 @pytest.mark.parametrize(
     ("running", "held", "words"),
     [
-        ([(os.getpid(), 3 << 30), (os.getppid(), 1 << 30)], 3 << 30, "visible, holds 3.0 GiB of GPU memory"),
-        ([(os.getppid(), 1 << 30)], 0, "visible, holds no GPU memory: it runs on the CPU"),
-        ([(os.getpid(), None)], None, "visible"),
+        ([(os.getpid, 3 << 30), (os.getppid, 1 << 30)], 3 << 30, "visible, holds 3.0 GiB of GPU memory"),
+        ([(os.getppid, 1 << 30)], 0, "visible, holds no GPU memory: it runs on the CPU"),
+        ([(os.getpid, None)], None, "visible"),
         # Numbers of outside the container.
-        ([(2**22 + 5, 1 << 30)], None, "visible"),
+        ([(lambda: 2**22 + 5, 1 << 30)], None, "visible"),
     ],
 )
 def test_what_the_server_holds_on_the_gpu_is_told(
-    running: list[tuple[int, int | None]],
+    running: list[tuple[Callable[[], int], int | None]],
     held: int | None,
     words: str,
     server: FaultServer,
@@ -263,7 +263,7 @@ def test_what_the_server_holds_on_the_gpu_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nvml = FaultyNvml()
-    rows = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in running]
+    rows = [SimpleNamespace(pid=pid(), usedGpuMemory=size) for pid, size in running]
     nvml.values["nvmlDeviceGetComputeRunningProcesses"] = rows
     with_nvml(monkeypatch, nvml)
     assert report(capsys, "--url", server.url)[1]["process"] == {"unavailable": None, "gpu_memory_bytes": held}
