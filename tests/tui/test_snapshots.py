@@ -3,9 +3,10 @@ them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pytest_textual_snapshot import SVGImageExtension
 
 from specdash.tui.hint import HintLine
 from specdash.tui.widgets.alerts import AlertDetail
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from syrupy.assertion import SnapshotAssertion
     from textual.pilot import Pilot
 
-EACH_SIZE, SMALL_SIZES = (
-    pytest.mark.parametrize("size", sizes, ids=lambda size: f"{size[0]}x{size[1]}") for sizes in (SIZES, SIZES[:2])
-)
+    from specdash.tui.app import Dashboard
+
+    Looks = Callable[..., Awaitable[None]]
+
+SMALL, MIDDLE, _ = SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -32,149 +36,118 @@ def still(utc: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AlertDetail, "specs", SPECS)
 
 
-@pytest.fixture(autouse=True)
-def unpainted() -> None:
-    """Pictures are what proves the paint."""
+@pytest.fixture
+def looks(snapshot: SnapshotAssertion, tmp_path: Path) -> Looks:
+    """A dashboard, once its keys were pressed, looks as it did, at one size after the other."""
+    pictures = snapshot.use_extension(SVGImageExtension)
+
+    async def compared(
+        app: Dashboard,
+        *keys: str,
+        sizes: list[tuple[int, int]] = SIZES,
+        after: Callable[[Pilot[Any]], Awaitable[None]] | None = None,
+    ) -> None:
+        async with app.run_test(size=sizes[0], notifications=True) as pilot:
+            await press(pilot, *keys)
+            if after is not None:
+                await after(pilot)
+            for width, height in sizes:
+                await pilot.resize_terminal(width, height)
+                picture = app.export_screenshot(title=app.title, simplify=True)
+                if pictures(name=f"{width}x{height}") != picture:
+                    now = tmp_path / f"{width}x{height}.svg"
+                    now.write_text(picture, "utf-8")
+                    pytest.fail(f"it looks like {now} now")
+
+    return compared
 
 
-def pressed(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
-    """What presses these keys, one after the other."""
-    return lambda pilot: press(pilot, *keys)
+@pytest.mark.parametrize("scene", ["alerts", "busy", "down", "hurting", "loading", "storm", "unauthorized", "young"])
+async def test_overview(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene))
 
 
-@EACH_SIZE
-@pytest.mark.parametrize("scene", ["busy", "down", "loading", "storm", "unauthorized", "young"])
-def test_overview(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size)
+async def test_overview_without_the_speculation_that_was_asked_for(looks: Looks) -> None:
+    await looks(dashboard("failed"), sizes=[SMALL, MIDDLE])
 
 
-def test_long_draft(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("long_draft"), terminal_size=(80, 24))
-
-
-@EACH_SIZE
-def test_the_first_dashboard_of_a_user(
-    size: tuple[int, int], tmp_path: Path, snap_compare: Callable[..., bool]
-) -> None:
-    async def greeted(pilot: Pilot[None]) -> None:
+async def test_the_first_dashboard_of_a_user(tmp_path: Path, looks: Looks) -> None:
+    async def greeted(pilot: Pilot[Any]) -> None:
         await until(pilot, lambda: bool(pilot.app.query(HintLine)))
-        await pilot.pause()
 
-    assert snap_compare(dashboard("young", greeted=tmp_path / "greeted"), terminal_size=size, run_before=greeted)
-
-
-def test_help(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("busy"), terminal_size=(120, 36), run_before=pressed("question_mark"))
+    await looks(dashboard("young", greeted=tmp_path / "greeted"), after=greeted)
 
 
-@EACH_SIZE
 @pytest.mark.parametrize("scene", ["busy", "no_proxy", "proxy_held", "proxy_uap"])
-def test_proxy_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size, run_before=pressed("p"))
+async def test_proxy_screen(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene), "p")
 
 
-def test_request(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(
-        dashboard("busy"), terminal_size=(80, 24), run_before=pressed("p", "down", "down", "down", "enter")
-    )
+@pytest.mark.parametrize("scene", ["alerts", "alerts_none", "alerts_past", "unauthorized"])
+async def test_incidents_screen(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene), "i")
 
 
-def test_overview_without_a_proxy(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("no_proxy"), terminal_size=(120, 36))
+@pytest.mark.parametrize("scene", ["busy", "estimated"])
+async def test_is_it_paying(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene), "z")
 
 
-@EACH_SIZE
-def test_tune_screen(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    async def tuned(pilot: Pilot[None]) -> None:
-        await press(pilot, "e", "A")
+@pytest.mark.parametrize(
+    "scene", ["draft_simple", "checkpoints", "clamped", "failed", "off", "routed", "unknown_views"]
+)
+async def test_speculation_screen(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene), "m")
+
+
+@pytest.mark.parametrize("scene", ["ready", "running", "failing", "improved", "nothing", "resumed"])
+async def test_tuner_screen(scene: str, looks: Looks) -> None:
+    await looks(dashboard("busy", console=FakeConsole(), tuner=FakeTuner(scene)), "T")
+
+
+async def test_tune_screen(looks: Looks) -> None:
+    async def tuned(pilot: Pilot[Any]) -> None:
         await edit(pilot, "LLAMA_DRAFT_MAX", "500")
         await edit(pilot, "LLAMA_DRAFT_P_MIN", "0.8")
 
-    assert snap_compare(dashboard("busy", console=FakeConsole()), terminal_size=size, run_before=tuned)
+    await looks(dashboard("busy", console=FakeConsole()), "e", "A", after=tuned)
 
 
-@EACH_SIZE
-def test_a_setting_with_values_to_choose_from(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    picked = dashboard("busy", console=FakeConsole())
-    assert snap_compare(picked, terminal_size=size, run_before=pressed("e", "enter", "up", "space"))
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(("up", "space"), id="one_of_several"),
+        pytest.param(("escape", "j", "enter", "0", "enter"), id="to_be_mended"),
+    ],
+)
+async def test_a_value(keys: tuple[str, ...], looks: Looks) -> None:
+    await looks(dashboard("busy", console=FakeConsole()), "e", "enter", *keys)
 
 
-@EACH_SIZE
-def test_a_value_to_be_mended(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    typed = dashboard("busy", console=FakeConsole())
-    assert snap_compare(typed, terminal_size=size, run_before=pressed("e", "j", "enter", "0", "enter"))
-
-
-@SMALL_SIZES
-def test_an_apply_that_was_rolled_back(size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    async def applied(pilot: Pilot[None]) -> None:
-        await press(pilot, "e", "A")
+async def test_an_apply_that_was_rolled_back(looks: Looks) -> None:
+    async def applied(pilot: Pilot[Any]) -> None:
         await edit(pilot, "LLAMA_DRAFT_MAX", "12")
         await press(pilot, "a", "enter")
         await ended(pilot)
 
-    assert snap_compare(dashboard("busy", console=FakeConsole(fails=True)), terminal_size=size, run_before=applied)
+    app = dashboard("busy", console=FakeConsole(fails=True))
+    await looks(app, "e", "A", sizes=[SMALL, MIDDLE], after=applied)
 
 
-def test_presets(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("busy", console=FakeConsole()), terminal_size=(80, 24), run_before=pressed("e", "o"))
-
-
-@EACH_SIZE
-@pytest.mark.parametrize("scene", ["alerts", "alerts_none", "alerts_past", "unauthorized"])
-def test_incidents_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size, run_before=pressed("i"))
-
-
-def test_an_alert_in_full(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("alerts"), terminal_size=(80, 24), run_before=pressed("i", "z"))
-
-
-@EACH_SIZE
-@pytest.mark.parametrize("scene", ["alerts", "hurting"])
-def test_banner_and_speedup_on_the_overview(
-    scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]
-) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size)
-
-
-def test_banner_of_a_notice(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("notice"), terminal_size=(80, 24))
-
-
-@EACH_SIZE
-@pytest.mark.parametrize("scene", ["busy", "estimated"])
-def test_is_it_paying(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size, run_before=pressed("z"))
-
-
-@EACH_SIZE
 @pytest.mark.parametrize(
-    "scene", ["draft_simple", "checkpoints", "clamped", "failed", "off", "routed", "unknown_views"]
+    ("scene", "keys", "size"),
+    [
+        pytest.param("alerts", "i z", SMALL, id="an_alert_in_full"),
+        pytest.param("busy", "T down down down enter", SMALL, id="a_boot_that_failed"),
+        pytest.param("busy", "e o", SMALL, id="presets"),
+        pytest.param("busy", "p down down down enter", SMALL, id="request"),
+        pytest.param("busy", "question_mark", MIDDLE, id="help"),
+        pytest.param("long_draft", "", SMALL, id="long_draft"),
+        pytest.param("ngrams", "m z", MIDDLE, id="a_long_draft_in_full"),
+        pytest.param("no_proxy", "", MIDDLE, id="overview_without_a_proxy"),
+        pytest.param("notice", "", SMALL, id="banner_of_a_notice"),
+    ],
 )
-def test_speculation_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard(scene), terminal_size=size, run_before=pressed("m"))
-
-
-def test_a_long_draft_in_full(snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(dashboard("ngrams"), terminal_size=(120, 36), run_before=pressed("m", "z"))
-
-
-@SMALL_SIZES
-def test_overview_without_the_speculation_that_was_asked_for(
-    size: tuple[int, int], snap_compare: Callable[..., bool]
-) -> None:
-    assert snap_compare(dashboard("failed"), terminal_size=size)
-
-
-@EACH_SIZE
-@pytest.mark.parametrize("scene", ["ready", "running", "failing", "improved", "nothing", "resumed"])
-def test_tuner_screen(scene: str, size: tuple[int, int], snap_compare: Callable[..., bool]) -> None:
-    tuned = dashboard("busy", console=FakeConsole(), tuner=FakeTuner(scene))
-    assert snap_compare(tuned, terminal_size=size, run_before=pressed("T"))
-
-
-def test_a_boot_that_failed(snap_compare: Callable[..., bool]) -> None:
-    tuned = dashboard("busy", console=FakeConsole(), tuner=FakeTuner("failing"))
-    keys = pressed("T", "down", "down", "down", "enter")
-    assert snap_compare(tuned, terminal_size=(80, 24), run_before=keys)
+async def test_a_view(scene: str, keys: str, size: tuple[int, int], looks: Looks) -> None:
+    app = dashboard(scene, console=FakeConsole(), tuner=FakeTuner("failing"))
+    await looks(app, *keys.split(), sizes=[size])
