@@ -80,10 +80,10 @@ def _columns(data: Any) -> list[Any]:
             number, rows = tables.setdefault(tuple(value), (len(tables), []))
             row: list[Any] = []
             rows.append(row)
-            row.extend(entry if type(entry) in _SCALARS else shape(entry) for entry in value.values())
+            row += [entry if type(entry) in _SCALARS else shape(entry) for entry in value.values()]
             return {"t": number}
         if isinstance(value, list | tuple):
-            shapes = list(map(shape, value))
+            shapes = [entry if type(entry) in _SCALARS else shape(entry) for entry in value]
             numbers = [entry["t"] for entry in shapes if type(entry) is dict and type(entry["t"]) is int]
             return {"t": numbers} if numbers and len(numbers) == len(shapes) else shapes
         return value

@@ -8,6 +8,7 @@ not print what was cached: there it is what the slot held at the end, less the a
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import PREFILL, speed
@@ -99,9 +100,9 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
 def _requests(state: TargetState, now: float, wall: float) -> list[ServedRequest]:
     """Requests whose prompt's cost is known, newest first: the proxy's events, with slot and task where the log has the
     same request, and what the log alone knows of."""
-    logged = [
+    known = (
         request.aged(max(0.0, now - at)) for at, request in state.log.recent if request.processed_tokens is not None
-    ]
+    )
     told: list[ServedRequest] = []
     for event in reversed(state.proxy.finished):
         if len(told) >= KEPT:
@@ -109,7 +110,8 @@ def _requests(state: TargetState, now: float, wall: float) -> list[ServedRequest
         if event.prompt_tokens is not None and event.cached_tokens is not None and event.at:
             told.append(of_event(event).aged(max(0.0, wall - ended_at(event))))
     if not told:
-        return logged[:KEPT]
+        return list(islice(known, KEPT))
+    logged = [*known]
     by_size: dict[int | None, list[ServedRequest]] = {}
     for prefix_request in logged:
         by_size.setdefault(prefix_request.processed_tokens, []).append(prefix_request)
