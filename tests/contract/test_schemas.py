@@ -19,12 +19,12 @@ from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.records import AlertSeverity
 from specdash.core.target import Target
 from specdash.export.check_report import as_json, verdict
-from specdash.export.schemas import SCHEMAS, schema_of
+from specdash.export.schemas import SCHEMAS
 from specdash.export.snapshot import to_json
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from specdash.insight.state import TargetState
 from support.drawn_readings import values
-from support.outside import off_schema, say
+from support.outside import off_schema, published, say
 from tui.fake_state import busy_picture
 
 if TYPE_CHECKING:
@@ -65,17 +65,22 @@ def told_of(picture: Picture) -> dict[str, Any]:
     return {"snapshot": to_json(picture), "check": as_json(judged, shipped())}
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+LARGE = [name for name in SCHEMAS if name.startswith("snapshot")]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in SCHEMAS]
+)
 def test_a_published_schema_is_one_and_is_printed_by_its_name(name: str) -> None:
-    Draft202012Validator.check_schema(schema_of(name))
+    Draft202012Validator.check_schema(published(name))
     code, out, err = say("schema", name)
-    assert (code, err, json.loads(out)) == (0, "", schema_of(name))
+    assert (code, err, json.loads(out)) == (0, "", published(name))
     assert any(line.split()[0] == name for line in say("schema")[1].splitlines())
 
 
 @pytest.mark.parametrize("name", [file.stem for file in SHAPES.iterdir() if file.stem in SCHEMAS])
 def test_a_schema_promises_what_scripts_rely_on(name: str) -> None:
-    form, schema = json.loads((SHAPES / f"{name}.json").read_text("utf-8")), schema_of(name)
+    form, schema = json.loads((SHAPES / f"{name}.json").read_text("utf-8")), published(name)
     # Of some there is the shape that several outputs have in common.
     form = form["items"] if "items" in form and schema["type"] == "object" else form
     assert unpromised(form, schema, schema) == []
@@ -195,7 +200,7 @@ def test_what_its_schema_allows_is_read(name: str, data: st.DataObject) -> None:
 def keys_of(name: str) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     """Every key of a file that has a single value, with its schema."""
     found: list[tuple[tuple[str, ...], dict[str, Any]]] = []
-    tables: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), schema_of(name))]
+    tables: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), published(name))]
     while tables:
         path, table = tables.pop()
         for key, known in table["properties"].items():

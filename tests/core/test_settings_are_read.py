@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
 from specdash.core import config, parameter_catalogue, proxy_parameters
 from specdash.core.changes import Role
-from support.sources import nodes
+from support.sources import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from specdash.core.parameters import Parameter
 
 DECLARED = ("core/proxy_parameters.py", "core/parameter_catalogue.py", "core/config.py")
-HOLDERS = frozenset({"settings", "_settings"})
-"""How settings are called, everywhere."""
-
-
-def readers() -> Iterable[tuple[str, tuple[ast.AST, ...]]]:
-    """The nodes of every module of the program but those that declare settings, by its path."""
-    return ((name, tree) for name, tree in nodes().items() if name not in DECLARED)
-
-
-def holders_in(tree: Iterable[ast.AST]) -> frozenset[str]:
-    """Names of settings in a module, other names that it gives them included."""
-    assigned = (item for item in tree if isinstance(item, ast.Assign) and last_name(item.value) in HOLDERS)
-    return HOLDERS | {target.id for assign in assigned for target in assign.targets if isinstance(target, ast.Name)}
-
-
-def last_name(node: ast.AST) -> str:
-    """`settings` of `proxy.settings`."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def read_of_proxy_settings() -> Iterator[str]:
-    """Attributes that are read of settings of the proxy, in the proxy itself."""
-    for name, tree in readers():
-        if not name.startswith("proxy/"):
-            continue
-        holders = holders_in(tree) | ({"self"} if name == "proxy/settings.py" else set())
-        for item in tree:
-            if isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Load) and last_name(item.value) in holders:
-                yield item.attr
-
-
-def read_of_specdashs_settings() -> Iterator[str]:
-    """Keys that are looked up in resolved settings, `settings[f"{role}_service"]` for each role."""
-    for _, tree in readers():
-        for item in tree:
-            if isinstance(item, ast.Subscript) and last_name(item.value) in HOLDERS:
-                if isinstance(item.slice, ast.Constant):
-                    yield str(item.slice.value)
-                elif isinstance(item.slice, ast.JoinedStr):
-                    parts = item.slice.values
-                    for role in Role:
-                        yield "".join(str(part.value) if isinstance(part, ast.Constant) else role for part in parts)
+ALIAS = re.compile(r"(\w+) = (?:[\w.]+\.)?_?settings$", re.MULTILINE)
+"""Another name that a module gives to settings, which are called so everywhere."""
 
 
 @cache
-def texts() -> frozenset[str]:
-    """Every string constant outside the declarations."""
-    return frozenset(
-        item.value
-        for _, tree in readers()
-        for item in tree
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    )
+def texts() -> dict[str, str]:
+    """Every module of the program but those that declare settings, by its path."""
+    files = {str(file.relative_to(ROOT)): file for file in ROOT.rglob("*.py")}
+    return {name: file.read_text("utf-8") for name, file in files.items() if name not in DECLARED}
+
+
+@cache
+def read_of_proxy_settings() -> set[str]:
+    """Attributes that are read of settings of the proxy, in the proxy itself."""
+    found: set[str] = set()
+    for name, text in texts().items():
+        if name.startswith("proxy/"):
+            own = ["self"] if name == "proxy/settings.py" else []
+            holders = "|".join(["_?settings", *ALIAS.findall(text), *own])
+            found.update(re.findall(rf"\b(?:{holders})\.(\w+)\b(?! = )", text))
+    return found
+
+
+def read_of_specdashs_settings() -> set[str]:
+    """Keys that are looked up in resolved settings, `settings[f"{role}_service"]` for each role."""
+    keys = re.findall(r'\b_?settings\[f?"([^"]+)"\]', "\n".join(texts().values()))
+    return {re.sub(r"\{\w+\}", role, key) for key in keys for role in Role}
+
+
+def is_named(parameter: Parameter) -> bool:
+    """Whether its key or its name is a text somewhere outside the declarations."""
+    return any(f'"{name}"' in text for name in (parameter.key, parameter.name) for text in texts().values())
 
 
 def is_rendered(parameter: Parameter) -> bool:
@@ -77,8 +54,7 @@ def is_rendered(parameter: Parameter) -> bool:
 
 
 def unread_of_proxy(parameters: tuple[Parameter, ...]) -> list[str]:
-    read = set(read_of_proxy_settings())
-    return [parameter.key for parameter in parameters if parameter.name not in read]
+    return [parameter.key for parameter in parameters if parameter.name not in read_of_proxy_settings()]
 
 
 def test_every_setting_of_the_proxy_is_read() -> None:
@@ -87,18 +63,14 @@ def test_every_setting_of_the_proxy_is_read() -> None:
 
 def test_every_key_of_the_backend_reaches_the_engine_or_is_read_by_its_name() -> None:
     parameters = parameter_catalogue.PARAMETERS
-    assert [
-        parameter.key
-        for parameter in parameters
-        if not is_rendered(parameter) and not {parameter.key, parameter.name} & texts()
-    ] == []
+    assert [entry.key for entry in parameters if not is_rendered(entry) and not is_named(entry)] == []
 
 
 def test_every_setting_of_specdash_is_read() -> None:
-    assert {setting.name for setting in config.SETTINGS} - set(read_of_specdashs_settings()) == set()
+    assert {setting.name for setting in config.SETTINGS} - read_of_specdashs_settings() == set()
 
 
 def test_one_that_nothing_reads_is_found() -> None:
     unread = proxy_parameters._row("PROXY_SHOUT", proxy_parameters._S, "shout", False)
     assert unread_of_proxy((*proxy_parameters.PARAMETERS, unread)) == ["PROXY_SHOUT"]
-    assert not {unread.key, unread.name} & texts()
+    assert not is_named(unread)

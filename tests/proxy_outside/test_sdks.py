@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from support.fault_upstream import FaultUpstream
 
 Plain = list[tuple[str, Any]]
-
-
-# The SDKs take two seconds to import, in every process that collects: only who runs these tests does.
+pytestmark = pytest.mark.slow
+# The SDKs take four seconds to import, in every process that collects: only who runs these tests does.
 
 
 def client(proxy: ProxyProcess) -> anthropic.Anthropic:
