@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
+from support.outside import ran
 
-
-def specdash(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "specdash", *argv],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-
-
-def inside(capsys: pytest.CaptureFixture[str], *argv: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, for what ends while the command line is read."""
-    try:
-        code = main(argv)
-    except SystemExit as leaving:
-        code = int(leaving.code or 0)
-    return subprocess.CompletedProcess(argv, code, *capsys.readouterr())
+if TYPE_CHECKING:
+    import subprocess
 
 
 def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
@@ -67,15 +47,13 @@ def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
         (("parse-log",), "FILE"),
     ],
 )
-def test_a_command_line_that_cannot_be_meant_is_named(
-    argv: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert named.lower() in complaint(inside(capsys, *argv), ExitCode.USAGE).lower()
+def test_a_command_line_that_cannot_be_meant_is_named(argv: tuple[str, ...], named: str) -> None:
+    assert named.lower() in complaint(ran(*argv), ExitCode.USAGE).lower()
 
 
 @pytest.mark.parametrize("command", ["watch", "demo"])
 def test_a_dashboard_without_a_terminal_says_so(command: str) -> None:
-    assert "terminal" in complaint(specdash(command), ExitCode.USAGE)
+    assert "terminal" in complaint(ran(command), ExitCode.USAGE)
 
 
 NOBODY = "http://nobody"
@@ -139,26 +117,25 @@ NOT_THERE: dict[str, tuple[str, ExitCode]] = {
 
 
 @pytest.mark.parametrize("words", [*REFUSED, *NOT_THERE])
-def test_an_option_that_cannot_be_meant_and_what_is_not_there_are_named_in_one_line(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_cannot_be_meant_and_what_is_not_there_are_named_in_one_line(words: str) -> None:
     named, code = NOT_THERE.get(words) or (REFUSED[words], ExitCode.USAGE)
-    assert main(words.replace(NOBODY, f"http://127.0.0.1:{free_port()}").split()) == code
-    lines = capsys.readouterr().err.strip().splitlines()
+    done = ran(*words.replace(NOBODY, f"http://127.0.0.1:{free_port()}").split())
+    assert done.returncode == code
+    lines = done.stderr.strip().splitlines()
     assert named in lines[-1]
     assert len(lines) == 1 or words.startswith("verify")
 
 
-def test_an_unreadable_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = complaint(inside(capsys, "parse-log", str(tmp_path / "none.log")), ExitCode.BAD_INPUT)
+def test_an_unreadable_log_is_named(tmp_path: Path) -> None:
+    line = complaint(ran("parse-log", str(tmp_path / "none.log")), ExitCode.BAD_INPUT)
     assert "none.log" in line
-    complaint(inside(capsys, "parse-log", str(tmp_path)), ExitCode.BAD_INPUT)
+    complaint(ran("parse-log", str(tmp_path)), ExitCode.BAD_INPUT)
 
 
 def test_a_broken_config_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "specdash").mkdir()
     (tmp_path / "specdash" / "config.toml").write_text("refresh = 9\n")
-    line = complaint(specdash("config", "show", env={"XDG_CONFIG_HOME": str(tmp_path)}), ExitCode.BAD_INPUT)
+    line = complaint(ran("config", "show", XDG_CONFIG_HOME=str(tmp_path)), ExitCode.BAD_INPUT)
     assert "refresh = 9" in line
     assert "config.toml" in line
 
@@ -171,14 +148,14 @@ def backend_env(tmp_path: Path, **values: str) -> str:
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     env_file = backend_env(tmp_path, LLAMA_MODEL=str(tmp_path / "none.gguf"))
-    assert "none.gguf" in complaint(specdash("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
+    assert "none.gguf" in complaint(ran("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
 
 
 def test_a_model_that_is_no_gguf_is_named(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"PK\x03\x04" + b"x" * 5000)
     env_file = backend_env(tmp_path, LLAMA_MODEL=str(model))
-    line = complaint(specdash("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
+    line = complaint(ran("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
     assert "model.gguf" in line
     assert "GGUF" in line
 
@@ -189,7 +166,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         env_file = backend_env(tmp_path, LLAMA_MODEL=str(bundled_model(TARGET_MODEL)), LLAMA_PORT=port)
-        assert port in complaint(specdash("backend", "run", "--env-file", env_file), ExitCode.PORT_IN_USE)
+        assert port in complaint(ran("backend", "run", "--env-file", env_file), ExitCode.PORT_IN_USE)
 
 
 def test_an_engine_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -198,41 +175,39 @@ def test_an_engine_that_is_not_installed_is_named(tmp_path: Path) -> None:
     env_file = backend_env(tmp_path, LLAMA_MODEL=str(bundled_model(TARGET_MODEL)), LLAMA_ENGINE="llama-server")
     empty = tmp_path / "bin"
     empty.mkdir()
-    done = specdash("backend", "run", "--env-file", env_file, env={"PATH": str(empty), "LLAMA_BIN": ""})
+    done = ran("backend", "run", "--env-file", env_file, PATH=str(empty), LLAMA_BIN="")
     assert "llama-server" in complaint(done, ExitCode.NO_ENGINE)
 
 
 def test_no_server_anywhere_says_how_to_name_one() -> None:
-    done = specdash("snapshot", "--url", "http://127.0.0.1:9")
+    done = ran("snapshot", "--url", "http://127.0.0.1:9")
     assert done.returncode == ExitCode.UNREACHABLE
     assert "DOWN" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-def test_an_api_key_that_is_not_there_is_named_without_a_secret(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_api_key_that_is_not_there_is_named_without_a_secret(tmp_path: Path) -> None:
     argv = ("snapshot", "--url", "http://127.0.0.1:9", "--api-key-env", "NOT_SET_ANYWHERE")
-    assert "NOT_SET_ANYWHERE" in complaint(inside(capsys, *argv), ExitCode.BAD_INPUT)
+    assert "NOT_SET_ANYWHERE" in complaint(ran(*argv), ExitCode.BAD_INPUT)
     missing = str(tmp_path / "key")
     argv = ("snapshot", "--url", "http://127.0.0.1:9", "--api-key-file", missing)
-    assert missing in complaint(inside(capsys, *argv), ExitCode.BAD_INPUT)
+    assert missing in complaint(ran(*argv), ExitCode.BAD_INPUT)
 
 
 @pytest.mark.parametrize("words", [(), ("bench",), ("bench", "live"), ("proxy", "hold")])
-def test_help_is_a_command_too(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    asked, told = inside(capsys, "help", *words), inside(capsys, *words, "--help")
+def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
+    asked, told = ran("help", *words), ran(*words, "--help")
     assert (asked.returncode, asked.stderr) == (ExitCode.OK, "")
     assert asked.stdout == told.stdout
 
 
-def test_help_on_what_is_no_command_suggests_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'bench'" in complaint(inside(capsys, "help", "bnech"), ExitCode.USAGE)
-    assert "did you mean 'help'" in complaint(inside(capsys, "hlep"), ExitCode.USAGE)
+def test_help_on_what_is_no_command_suggests_one() -> None:
+    assert "did you mean 'bench'" in complaint(ran("help", "bnech"), ExitCode.USAGE)
+    assert "did you mean 'help'" in complaint(ran("hlep"), ExitCode.USAGE)
 
 
-def test_what_an_action_does_not_know_points_to_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
-    done = inside(capsys, "bench", "live", "--each", "3")
+def test_what_an_action_does_not_know_points_to_its_own_help() -> None:
+    done = ran("bench", "live", "--each", "3")
     assert "see `specdash bench live --help`" in complaint(done, ExitCode.USAGE)
 
 

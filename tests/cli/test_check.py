@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,9 +14,10 @@ from specdash.core.errors import ExitCode
 from specdash.insight.rules.catalogue import shipped
 from support.fault_server import FaultServer, free_port, says
 from support.faults import BreakableServer
-from support.outside import documented
+from support.outside import documented, ran
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -27,15 +25,7 @@ PERFORMANCE = re.compile(r"( [a-z]+=-?[0-9.e+]+(%|s)?)+")
 
 
 def check(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "specdash", "check", *argv],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **env},
-        check=False,
-    )
+    return ran("check", *argv, **env)
 
 
 def first_line(done: subprocess.CompletedProcess[str], code: int, word: str) -> str:
@@ -81,10 +71,7 @@ def test_a_snapshot_of_a_server_that_refuses_the_key_is_printed_and_fails() -> N
     denied = says(401, '{"error":{"message":"Invalid API Key","code":401}}')
     routes = {"/health": says(200, '{"status":"ok"}'), **dict.fromkeys(("/metrics", "/slots", "/props"), denied)}
     with FaultServer(routes) as server:
-        done = subprocess.run(
-            [sys.executable, "-m", "specdash", "snapshot", "--json", "--url", server.url],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = ran("snapshot", "--json", "--url", server.url)
     assert done.returncode == ExitCode.BAD_INPUT, done.stderr
     assert json.loads(done.stdout)["backend"]["state"] == "unauthorized"
 

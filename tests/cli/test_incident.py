@@ -27,14 +27,14 @@ from specdash.insight.rules.catalogue import shipped
 from support.bundles import manifest, members
 from support.engines import engine_env, running_backend
 from support.fault_server import free_port
+from support.outside import ran
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def specdash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specdash", "incident", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+    return ran("incident", *words, **env)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Runs of specdash without the price of their imports: forked from a process that has them, one for each test process."""
+"""Runs of specdash without the price of their imports: forked from a process that has them."""
 
 from __future__ import annotations
 

@@ -12,10 +12,12 @@ import importlib
 import io
 import json
 import os
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from specdash.cli.commands import COMMANDS
@@ -75,6 +77,14 @@ def say(*words: str | Path) -> tuple[int, str, str]:
 def published(name: str) -> Any:
     """A schema as its file has it, which tests/tools/test_pages.py holds current: making it takes a second."""
     return json.loads((_SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+
+
+def ran(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """The same with these variables, in the form of a process that has ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        return subprocess.CompletedProcess(words, *say(*words))
 
 
 @cache
