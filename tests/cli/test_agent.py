@@ -15,6 +15,7 @@ import pytest
 
 from specdash.cli.servers.agent import DESERTED_S, AgentOrders
 from support.fault_server import FaultServer, says
+from support.outside import ran
 from support.over_ssh import AGENT, local_ssh
 
 if TYPE_CHECKING:
@@ -114,30 +115,24 @@ def test_it_ends_when_whoever_gave_orders_gives_no_more() -> None:
 
 
 def test_what_cannot_be_meant_ends_it_before_a_word() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "specdash", "agent", "--log-after", "noon"],
-        capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = ran("agent", "--log-after", "noon")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--log-after noon" in done.stderr
 
 
-def specdash(*words: str, ssh: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    how = f"command={ssh[0]} program='{AGENT}'"
-    return subprocess.run(
-        [sys.executable, "-m", "specdash", *words],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "SPECDASH_SSH": how},
-    )  # fmt: skip
+def over(ssh: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    """A command that finds its machine by this ssh."""
+    return ran(*words, SPECDASH_SSH=f"command={ssh[0]} program='{AGENT}'")
 
 
 @pytest.mark.slow
 def test_snapshot_and_check_are_those_of_the_machine_behind_ssh(server: FaultServer, tmp_path: Path) -> None:
     url = f"ssh://far/{server.url.removeprefix('http://')}"
-    done = specdash("snapshot", "--json", "--url", url, ssh=local_ssh(tmp_path))
+    done = over(local_ssh(tmp_path), "snapshot", "--json", "--url", url)
     picture = json.loads(done.stdout)
     assert picture["backend"]["url"] == url
     assert picture["host"] is not None, done.stderr
-    done = specdash("check", "--url", "ssh://far/127.0.0.1:9", ssh=("/no/such/ssh",))
+    done = over(("/no/such/ssh",), "check", "--url", "ssh://far/127.0.0.1:9")
     assert done.returncode == 3
     assert "/no/such/ssh" in done.stdout
 
@@ -145,6 +140,6 @@ def test_snapshot_and_check_are_those_of_the_machine_behind_ssh(server: FaultSer
 @pytest.mark.parametrize("command", ["doctor", "smoke", "slots"])
 def test_what_asks_or_changes_the_server_is_sent_to_its_machine(command: str, tmp_path: Path) -> None:
     words = ("slots", "list") if command == "slots" else (command,)
-    done = specdash(*words, "--url", "ssh://far", ssh=local_ssh(tmp_path))
+    done = over(local_ssh(tmp_path), *words, "--url", "ssh://far")
     assert done.returncode == 2
     assert "can only be watched from here" in done.stderr

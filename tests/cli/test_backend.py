@@ -286,12 +286,6 @@ def test_a_server_that_fails_is_reported_with_its_last_errors(env_file: Path, en
     assert log.read_text() == "0.00.001 I fine\n0.00.002 E bad thing\n"
 
 
-def test_running_a_backend_imports_neither_textual_nor_plotext() -> None:
-    code = "import sys, specdash.cli.backend, specdash.backend.session; print([m for m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert not {"textual", "plotext", "rich", "xllamacpp"} & set(eval(done.stdout))  # noqa: S307 - our own output
-
-
 def test_the_package_is_found_without_importing_it() -> None:
     from specdash.backend.engines import package_version
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.test_import_hygiene import modules_after
 from specdash.cli.picture import snapshot, status
 from specdash.core import paths
 from specdash.core.readings import Health, HealthStatus, Reading, Source
@@ -163,8 +162,3 @@ def test_whoever_watches_leaves_a_note_a_second_and_takes_it_back() -> None:
     assert len(pictures) == 2
     notes.close()
     assert list(paths.status_notes_dir().iterdir()) == []
-
-
-def test_what_makes_a_program_slow_is_not_imported() -> None:
-    seen = modules_after("status", "--url", "http://127.0.0.1:9")
-    assert not {"textual", "rich", "numpy", "pydantic", "asyncio", "httpcore", "specdash.insight.picture"} & seen
