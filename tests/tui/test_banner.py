@@ -82,7 +82,7 @@ def test_the_banner_is_as_wide_as_the_screen_whatever_the_cause(width: int, asci
     assert 1 <= len(lines) <= 2
     for line in lines:
         assert cell_len(text(line)) == width
-        assert to_strip(line, width, next(iter(PALETTES.values())), ascii_only=ascii_only).cell_length == width
+        assert to_strip(line, width, next(iter(PALETTES.values())).style, ascii_only=ascii_only).cell_length == width
 
 
 def test_severities_are_told_apart_without_colour() -> None:

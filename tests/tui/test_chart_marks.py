@@ -137,8 +137,8 @@ def test_marks_are_ascii_in_a_terminal_without_unicode() -> None:
     chart = Chart(Metric.DECODE, "decode")
     palette = next(iter(PALETTES.values()))
     for line in chart.lines(view(mark(250), mark(100, kind=ApplyKind.ROLLBACK), ascii_only=True), 70, 8):
-        assert to_strip(line, 70, palette, ascii_only=True).text.isascii()
-        assert "?" not in to_strip(line, 70, palette, ascii_only=True).text
+        assert to_strip(line, 70, palette.style, ascii_only=True).text.isascii()
+        assert "?" not in to_strip(line, 70, palette.style, ascii_only=True).text
 
 
 def test_a_chart_is_drawn_again_when_a_mark_comes_and_not_while_it_stands() -> None:

@@ -15,7 +15,7 @@ from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
 from specdash.tui.screens.modal import HelpScreen
 from specdash.tui.spans import PALETTES, THEME_NAMES
-from specdash.tui.widgets.panel import TitledPanel
+from specdash.tui.widgets.panel import LinesWidget, TitledPanel
 from support.clock import Clock
 from tui.drawn import block, screen
 from tui.driven import WALL, dashboard
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rich.color import ColorSystem
     from rich.console import RenderableType
     from textual.geometry import Region
     from textual.pilot import Pilot
@@ -494,7 +495,13 @@ async def test_a_tick_that_tells_the_time_alone_renders_the_header_alone() -> No
                 rendered.append(str(widget.id))
                 return type(widget).render_lines(widget, crop)
 
+            def spy_row(y: int, system: ColorSystem, widget: LinesWidget = widget) -> list[tuple[str, str]]:
+                rendered.append(str(widget.id))
+                return type(widget).sgr_spans(widget, y, system)
+
             widget.render_lines = spy
+            if isinstance(widget, LinesWidget):
+                widget.sgr_spans = spy_row
         now[0] += 1.0
         app.overview.show_situation(app._situation())
         await pilot.pause()

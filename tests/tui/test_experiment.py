@@ -126,7 +126,7 @@ def test_it_never_leaves_its_room(width: int, height: int, ascii_only: bool) -> 
     assert len(lines) <= height
     for line in lines:
         assert cell_len(text(line)) <= max(width, 2)
-        assert not ascii_only or to_strip(line, width, palette, ascii_only=True).text.isascii()
+        assert not ascii_only or to_strip(line, width, palette.style, ascii_only=True).text.isascii()
 
 
 def test_verdicts_are_words_in_a_colour_and_what_is_not_enough_is_dim() -> None:

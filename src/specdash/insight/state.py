@@ -177,8 +177,8 @@ class TargetState:
         """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed
         without one, when the process was stopped or goes on, and when a source fails that is not the server; less often
         while no rule sees anything (`JUDGED_AT_WORK_S`, `JUDGED_AT_REST_S`), and not more often than `judged_every_s`
-        while nothing of that happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing, of hundreds it is.
-        `wall_offset` is Unix time minus the readings' monotonic time."""
+        while nothing of that happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing,
+        of hundreds it is. `wall_offset` is Unix time minus the readings' monotonic time."""
         self.target = target
         self.alerts = Alerts(rules, kept_s)
         self._wall_offset = wall_offset

@@ -20,7 +20,7 @@ from specdash.tui.layout import PanelId
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, PALETTES, THEME_NAMES, UNICODE, default_theme, textual_theme, theme_after
-from specdash.tui.terminal_picture import ChangedUpdate, TerminalPicture, WholeUpdate
+from specdash.tui.terminal_picture import OWN_UPDATES, TerminalPicture
 from specdash.tui.travel import TimeTravel
 from specdash.tui.view import View, chart_span
 from specdash.tui.widgets.header import HeaderSituation
@@ -251,7 +251,7 @@ class Dashboard(App[None]):
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """What dialogs and pages write, Textual's own compositor writes."""
-        if renderable is not None and not isinstance(renderable, (ChangedUpdate, WholeUpdate)):
+        if renderable is not None and not isinstance(renderable, OWN_UPDATES):
             self.terminal_picture.forget()
         super()._display(screen, renderable)
 

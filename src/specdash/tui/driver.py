@@ -10,13 +10,14 @@ import time
 from codecs import getincrementaldecoder
 from typing import TYPE_CHECKING, Any
 
-from textual._compositor import ChopsUpdate, Compositor, LayoutUpdate
+from textual._compositor import Compositor, CompositorUpdate, LayoutUpdate
 from textual._xterm_parser import XTermParser
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
 
-from specdash.tui.terminal_picture import ChangedUpdate, TerminalPicture, WholeUpdate
+from specdash.tui.terminal_picture import ChangedUpdate, RowsUpdate, TerminalPicture, WholeUpdate
+from specdash.tui.widgets.panel import LinesWidget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,14 +104,35 @@ class TouchedCompositor(Compositor):
         update = super().render_full_update(simplify)
         return update if simplify else WholeUpdate(update, self._picture)
 
-    def render_partial_update(self) -> ChopsUpdate | None:
+    def render_partial_update(self) -> CompositorUpdate | None:  # type: ignore[override]
         """What changed since the last update, None when nothing has."""
-        self._touched = list(self._dirty_regions)
+        touched = list(self._dirty_regions)
+        rows = self._rows(touched)
+        if rows:
+            self._dirty_regions.clear()
+            return RowsUpdate(rows, self._picture)
+        self._touched = touched
         try:
             update = super().render_partial_update()
         finally:
             self._touched = []
         return ChangedUpdate(update, self._picture) if update is not None else None
+
+    def _rows(self, changed: Iterable[Region]) -> list[tuple[int, int, LinesWidget, int]]:
+        """Where all that changed is whole rows of lines, those: row and first column of the screen, the widget and its
+        row; else none."""
+        rows: list[tuple[int, int, LinesWidget, int]] = []
+        for touched in changed:
+            for widget, (region, clip) in self.visible_widgets.items():
+                seen = region.intersection(clip)
+                if not seen.overlaps(touched):
+                    continue
+                is_whole = touched.column_span == region.column_span and seen.contains_region(touched)
+                if not is_whole or not isinstance(widget, LinesWidget):
+                    return []
+                rows += [(y, region.x, widget, y - region.y) for y in touched.line_range]
+                break
+        return rows
 
     def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
         if not self._touched:

@@ -22,7 +22,7 @@ from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, age, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from specdash.insight.picture import MeasuredFigure
 
@@ -408,16 +408,15 @@ def wrap(text: str, width: int, most: int) -> list[str]:
     return lines
 
 
-def to_strip(line: Line, width: int, palette: Palette, *, ascii_only: bool = False) -> Strip:
-    """A line as what Textual paints, cut or padded to `width` cells."""
-    style = palette.style
+def to_strip(line: Line, width: int, style: Callable[[str], Style], *, ascii_only: bool = False) -> Strip:
+    """A line as what Textual paints, cut or padded to `width` cells; `style` is that of a role."""
     if ascii_only:
-        segments = [Segment(_ascii(text), style(role)) for text, role in line]
+        segments = [Segment(to_ascii(text), style(role)) for text, role in line]
     else:
         segments = [Segment(text, style(role)) for text, role in line]
     return Strip(segments).adjust_cell_length(width, style("text"))
 
 
-def _ascii(text: str) -> str:
+def to_ascii(text: str) -> str:
     """The text for a terminal without Unicode; what has no likeness becomes a question mark."""
     return text if text.isascii() else text.translate(_TO_ASCII).encode("ascii", "replace").decode("ascii")

@@ -5,11 +5,11 @@ not change."""
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
-from textual._compositor import ChopsUpdate, LayoutUpdate
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class TerminalPicture:
         """Something else wrote to the terminal."""
         self._rows.clear()
 
-    def frame(self, pieces: Iterable[tuple[int, int, Iterable[tuple[str, str]]]]) -> str:
-        """What to write so that the terminal shows these pieces: row, first column, and (text, SGR parameters)."""
+    def frame(self, pieces: Iterable[Piece]) -> str:
+        """What to write so that the terminal shows these pieces."""
         pen = _Pen()
         for y, x, spans in pieces:
             texts, looks = _cells(spans)
@@ -183,6 +183,30 @@ def _runs(cells: Iterable[int], looks: Sequence[Look | None]) -> Iterable[tuple[
         yield first, last
 
 
+Piece = tuple[int, int, "Iterable[tuple[str, str]]"]
+"""Row, first column, and what stands there: texts and the parameters of their SGR sequences."""
+
+
+class RowsWidget(Protocol):
+    """A widget that knows its rows as spans."""
+
+    def sgr_spans(self, y: int, system: ColorSystem) -> Iterable[tuple[str, str]]:
+        """One of its rows, for a terminal of so many colours."""
+
+
+class RowsUpdate(CompositorUpdate):
+    """Writes rows of widgets, as far as they differ from what the terminal shows."""
+
+    def __init__(self, rows: Sequence[tuple[int, int, RowsWidget, int]], picture: TerminalPicture) -> None:
+        """Each row with its place on the screen, row and first column, and the widget and its row."""
+        self._rows, self._picture = rows, picture
+
+    def render_segments(self, console: Console) -> str:
+        """What to write to the terminal."""
+        system = _color_system(console)
+        return self._picture.frame((y, x, widget.sgr_spans(row, system)) for y, x, widget, row in self._rows)
+
+
 class WholeUpdate(LayoutUpdate):
     """Writes every cell, whatever the terminal shows."""
 
@@ -211,7 +235,7 @@ class ChangedUpdate(ChopsUpdate):
         """What to write to the terminal."""
         return self._picture.frame(self._pieces(console))
 
-    def _pieces(self, console: Console) -> Iterable[tuple[int, int, Iterable[tuple[str, str]]]]:
+    def _pieces(self, console: Console) -> Iterable[Piece]:
         for y, left, right in self.spans:
             for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
                 if strip is not None and x < right and end > left:
@@ -221,6 +245,14 @@ class ChangedUpdate(ChopsUpdate):
 
 
 def _spans(strip: Strip, console: Console) -> Iterable[tuple[str, str]]:
-    system = console._color_system or ColorSystem.TRUECOLOR  # noqa: SLF001 as in Textual's `Strip.render`
+    system = _color_system(console)
     for text, style, _ in strip:
         yield text, "" if style is None else Strip.render_ansi(style, system)
+
+
+def _color_system(console: Console) -> ColorSystem:
+    return console._color_system or ColorSystem.TRUECOLOR  # noqa: SLF001 as in Textual's `Strip.render`
+
+
+OWN_UPDATES = (RowsUpdate, ChangedUpdate, WholeUpdate)
+"""After these, the picture is what the terminal shows."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
 from textual.layout import Layout, WidgetPlacement
+from textual.strip import Strip
 from textual.widget import Widget
 
 from specdash.system.data import dataclass
@@ -22,6 +26,7 @@ from specdash.tui.spans import (
     bar,
     fit,
     line_width,
+    to_ascii,
     to_strip,
     wrap,
 )
@@ -29,11 +34,11 @@ from specdash.tui.spans import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rich.color import ColorSystem
     from textual import events
     from textual.app import ComposeResult
     from textual.geometry import Size
     from textual.layout import ArrangeResult
-    from textual.strip import Strip
 
     from specdash.tui.layout import Rect
     from specdash.tui.spans import Line, Span
@@ -53,6 +58,7 @@ class LinesWidget(Widget):
         self.glyphs: Glyphs = UNICODE
         self._lines: list[Line] = []
         self._strips: dict[int, Strip] = {}
+        self._styles: dict[str, Style] = {}
 
     @property
     def lines(self) -> list[Line]:
@@ -75,6 +81,7 @@ class LinesWidget(Widget):
         """Draw everything again in these colours."""
         self.palette = palette
         self._strips.clear()
+        self._styles.clear()
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -100,12 +107,36 @@ class LinesWidget(Widget):
         """One painted row."""
         strip = self._strips.get(y)
         if strip is None:
-            line = self._lines[y] if y < len(self._lines) else BLANK
-            strip = to_strip(line, self.size.width, self.palette, ascii_only=self.glyphs.ascii_only)
-            for line_filter in self.get_line_filters():
-                strip = strip.apply_filter(line_filter, self.background_colors[1])
-            self._strips[y] = strip
+            strip = self._strips[y] = to_strip(
+                self._line_at(y), self.size.width, self._style, ascii_only=self.glyphs.ascii_only
+            )
         return strip
+
+    def _line_at(self, y: int) -> Line:
+        return self._lines[y] if y < len(self._lines) else BLANK
+
+    def sgr_spans(self, y: int, system: ColorSystem) -> list[tuple[str, str]]:
+        """One painted row as texts and the parameters of their SGR sequences."""
+        spans, left = [], self.size.width
+        for text, role in self._line_at(y):
+            shown = text if text.isascii() or not self.glyphs.ascii_only else to_ascii(text)
+            left -= len(shown) if shown.isascii() else cell_len(shown)
+            spans.append((shown, Strip.render_ansi(self._style(role), system)))
+        if left < 0:
+            return [(text, Strip.render_ansi(style or Style.null(), system)) for text, style, _ in self.render_line(y)]
+        if left:
+            spans.append((" " * left, Strip.render_ansi(self._style("text"), system)))
+        return spans
+
+    def _style(self, role: str) -> Style:
+        """The role's style, as the app's filters (no colours, dim ones brighter) leave it."""
+        style = self._styles.get(role)
+        if style is None:
+            segments = [Segment("", self.palette.style(role))]
+            for line_filter in self.get_line_filters():
+                segments = line_filter.apply(segments, self.background_colors[1])
+            style = self._styles[role] = segments[0].style or Style.null()
+        return style
 
 
 class Movable(Protocol):
