@@ -201,7 +201,7 @@ def test_a_backlog_that_takes_long_is_dated_when_it_is_read_to_its_end(watched: 
     ticks = iter(range(10_000))
     # Time enough for one part of the file at a time.
     slow = LogCollector(
-        str(watched.path), watched.take, clock=lambda: 5000.0 + 2.0 * next(ticks), wall=lambda: watched.wall
+        str(watched.path), watched.take, clock=lambda: 5000.0 + 4.0 * next(ticks), wall=lambda: watched.wall
     )
     slow.step()
     assert (watched.state.picture(5000.0, watched.wall).log.lines or 0) > 0
