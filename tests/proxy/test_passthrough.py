@@ -37,13 +37,6 @@ async def streams(call: Call) -> None:
     await call.end()
 
 
-async def endless(call: Call) -> None:
-    await call.begin()
-    while not call.writer.is_closing():
-        await call.chunk(PIECES[1][:-2])
-        await asyncio.sleep(0.002)
-
-
 async def silent(call: Call) -> None:
     await call.gone()
     call.hang_up()
@@ -190,29 +183,6 @@ class TestTelemetry:
             session = proxy.proxy.sessions.latest()
             assert session is not None
             assert (session.last_prompt_tokens, session.last_output_tokens) == (11, 4)
-
-
-class TestLeaving:
-    @pytest.mark.parametrize("behave", [endless, silent])
-    async def test_a_client_that_leaves_ends_the_generation(self, behave: Behaviour) -> None:
-        async with proxied(behave) as (proxy, server):
-            _, writer = await proxy.send_post(PATH, BODY)
-            await until_async(lambda: len(chats(server)) == 1)
-            await asyncio.sleep(0.02)
-            writer.close()
-            await until_async(lambda: chats(server)[0].writer.is_closing(), 1.0)
-            await until_async(lambda: proxy.proxy.telemetry.active == [])
-            assert proxy.proxy.upstream.in_flight == 0
-
-    async def test_a_client_that_leaves_while_held_is_forgotten(self) -> None:
-        async with proxied(streams) as (proxy, server):
-            proxy.proxy.gate.hold("", 60)
-            _, writer = await proxy.send_post(PATH, BODY)
-            await until_async(lambda: proxy.proxy.gate.waiting == 1)
-            writer.close()
-            await until_async(lambda: proxy.proxy.gate.waiting == 0, 1.0)
-            proxy.proxy.gate.resume()
-            assert chats(server) == []
 
 
 class TestHeld:

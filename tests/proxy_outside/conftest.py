@@ -13,8 +13,6 @@ from support.proxy_ways import Way
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNHURRIED = {"PROXY_PING_INTERVAL": 600, "PROXY_COMMIT_DELAY": 600}
-"""No ping and no early message_start, however slow this machine is: for tests that compare bytes."""
 QUICK = {"PROXY_PING_INTERVAL": 0.1, "PROXY_COMMIT_DELAY": 0.3, "PROXY_READ_TIMEOUT": 20}
 
 
@@ -52,21 +50,6 @@ def forced(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) ->
     """A proxy that replays every stream."""
     values = {**QUICK, "PROXY_FORCE_NON_STREAM": "on"}
     with running_proxy(scripted.url, tmp_path_factory.mktemp("forced"), values) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def unhurried(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    """A proxy with default guardrails whose answers depend on the upstream's bytes alone, never on the clock."""
-    with running_proxy(scripted.url, tmp_path_factory.mktemp("unhurried"), UNHURRIED) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def unhurried_strict(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    """The same, checking tool turns before it streams them."""
-    values = {**UNHURRIED, "PROXY_MALFORMED_TOOL_STREAM_STRICT": "on"}
-    with running_proxy(scripted.url, tmp_path_factory.mktemp("unhurried-strict"), values) as proxy:
         yield proxy
 
 

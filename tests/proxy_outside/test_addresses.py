@@ -10,6 +10,7 @@ from specdash.backend.launch import free_port
 from support.proxy_process import running_proxy
 from support.proxy_ways import chat, turn
 from support.upstream_script import Drop, Script, says
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,6 @@ def test_no_answer_tells_where_the_upstream_is(fault: str, upstream: FaultUpstre
     with running_proxy(f"http://127.0.0.1:{port}", tmp_path, values) as proxy:
         for answer in ask_everything(proxy):
             assert f"{port}".encode() not in answer
-        log = [line for line in proxy.stderr.splitlines() if "WARNING" in line and f":{port}" in line]
-        assert log, proxy.stderr
+        # The log is written a moment later.
+        until(lambda: [line for line in proxy.stderr.splitlines() if "WARNING" in line and f":{port}" in line])
         assert "Traceback" not in proxy.stderr

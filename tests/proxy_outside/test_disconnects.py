@@ -10,7 +10,7 @@ import pytest
 
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, RawClient, chat, told, turn
-from support.upstream_script import Endless, Hang, Script, answers, calls, says, stops, thinks, with_
+from support.upstream_script import Endless, Hang, Script, answers, calls, says, stops, thinks
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -68,20 +68,6 @@ def test_leaving_aborts_the_upstream(
         client.leave(reset=reset)
         assert item.wait_left(ABORT_S) - left < ABORT_S
     proxy.wait_idle()
-
-
-@pytest.mark.parametrize("path", ["stream", "passed through, stream"])
-def test_leaving_after_the_first_text_aborts_the_upstream(
-    request: pytest.FixtureRequest, upstream: FaultUpstream, path: str
-) -> None:
-    way = PATHS[path]
-    proxy: ProxyProcess = request.getfixturevalue(way.proxy)
-    upstream.otherwise = Script((*says("Hello "), Endless()))
-    with RawClient(proxy.port, way.path, way.body) as client:
-        client.read_until(b"Hello")
-        left = time.monotonic()
-        client.leave()
-        assert upstream.chats[0].wait_left(ABORT_S) - left < ABORT_S
 
 
 def test_leaving_a_stream_that_only_gets_pings_aborts_the_upstream(
@@ -192,12 +178,4 @@ def test_a_client_that_stops_reading_does_not_fill_the_memory(plain: ProxyProces
         client.read_until(b"xxx")
         time.sleep(1.5)
         assert plain.rss() - before < 40e6
-    upstream.chats[0].wait_left()
-
-
-def test_an_endless_answer_can_be_left_when_it_repeats(plain: ProxyProcess, upstream: FaultUpstream) -> None:
-    """The cut itself aborts the upstream, without the client's help."""
-    upstream.otherwise = with_(Script((Endless("again and again ", 0.0002),)))
-    seen = told(plain.messages(turn()))
-    assert seen.message is not None
     upstream.chats[0].wait_left()

@@ -234,33 +234,6 @@ def test_a_demanded_call_that_does_not_come_is_asked_for_again(way: Way, upstrea
     assert seen.calls == CALLED
 
 
-def test_a_request_whose_upstream_restarts_under_a_hold_is_sent_again(
-    proxy: ProxyProcess, upstream: FaultUpstream
-) -> None:
-    upstream.scripts = [Script((Hang(),), progress=()), answers("after the restart")]
-    seen: list[Told] = []
-    client = threading.Thread(target=lambda: seen.append(told(proxy.messages(turn(stream=True)))))
-    client.start()
-    upstream.wait_chats(1)
-    proxy.hold()
-    upstream.break_connections()
-    proxy.wait_waiting(1)
-    proxy.resume()
-    client.join(20)
-    assert [item.text for item in seen] == ["after the restart"]
-
-
-def test_a_turn_has_a_deadline(upstream: FaultUpstream, tmp_path: Path) -> None:
-    upstream.otherwise = Script((*says("slow"), Hang()))
-    with running_proxy(upstream.url, tmp_path, {"PROXY_GENERATION_TIMEOUT": 0.4}) as proxy:
-        whole = told(proxy.messages(turn()))
-        assert whole.error is not None
-        assert (whole.status, whole.error["type"]) == (504, "timeout_error")
-        streamed = checked(proxy.messages(turn(stream=True)).body)
-        assert streamed.error is not None
-        assert streamed.error["type"] == "timeout_error"
-
-
 def test_a_dropped_retry_leaves_the_first_answer(way: Way, upstream: FaultUpstream) -> None:
     upstream.scripts = [answers("Let me read the file:"), Script((Drop(),))]
     seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
