@@ -40,12 +40,11 @@ def restored(data: bytes, added: frozenset[str] = ALL, cuts: tuple[int, ...] = (
 class TestBodies:
     def test_members_are_added_behind_the_clients_own_bytes(self) -> None:
         body = b' { "a": 1.50, "b":[] }\n'
-        assert with_fields(body, orjson.loads(body), fields_of(ALL)) == (
-            b' { "a": 1.50, "b":[],"timings_per_token":true,"return_progress":true}'
-        )
+        sent = b"".join(with_fields(body, orjson.loads(body), fields_of(ALL)))
+        assert sent == b' { "a": 1.50, "b":[] ,"timings_per_token":true,"return_progress":true}'
 
     def test_an_empty_object_gets_no_comma(self) -> None:
-        assert with_fields(b"{ }", {}, {"stream": True}) == b'{"stream":true}'
+        assert b"".join(with_fields(b"{ }", {}, {"stream": True})) == b'{ "stream":true}'
 
     def test_a_member_that_is_there_is_replaced(self) -> None:
         body = b'{"stream": false, "b": 1}'

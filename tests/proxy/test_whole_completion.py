@@ -114,7 +114,8 @@ def test_an_empty_stream_may_hide_text(chunks: list[dict[str, Any]], *, unsaid: 
 class TestBodies:
     def test_it_asks_for_a_stream_with_everything_the_whole_has(self) -> None:
         body = streaming_body(b'{"messages": []}', {"messages": []})
-        assert body == (
+        assert isinstance(body, tuple)
+        assert b"".join(body) == (
             b'{"messages": [],"stream":true,"timings_per_token":true,"return_progress":true,'
             b'"stream_options":{"include_usage":true}}'
         )
@@ -123,7 +124,7 @@ class TestBodies:
     def test_harmless_values_change_nothing(self, more: dict[str, Any]) -> None:
         body = streaming_body(orjson.dumps(more), more)
         assert body is not None
-        assert orjson.loads(body)["stream"] is True
+        assert orjson.loads(b"".join(body) if isinstance(body, tuple) else body)["stream"] is True
 
     @pytest.mark.parametrize(
         "more",

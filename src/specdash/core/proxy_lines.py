@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import (
@@ -85,7 +86,7 @@ class Template:
                 if not inside:
                     needed.add(match["fact"])
         self._needed = frozenset(needed)
-        self._regex = re.compile(pattern + ("" if skips else _TAIL_PATTERN))
+        self._pattern = pattern + ("" if skips else _TAIL_PATTERN)
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         """True when a line can be written of these facts."""
@@ -116,6 +117,11 @@ class Template:
         groups = found.groupdict()
         tail = _TAIL.findall(groups.pop("tail_", None) or "")
         return {name: _TYPES[self._types[name]][2](text) for name, text in groups.items() if text is not None}, tail
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        # Whoever only writes lines does without some seventy of them.
+        return re.compile(self._pattern)
 
     def _known(self, name: str, facts: Mapping[str, Any]) -> bool:
         value = facts.get(name)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 KEPT = 3
 RETRY_S = 5.0
 """Pause before the file is tried again after an error."""
-_log = logging.getLogger("specdash.proxy")
+_LOG = logging.getLogger("specdash.proxy")
 
 
 def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Path | None:
@@ -154,7 +154,7 @@ class RotatedFile:
         if not self._told:
             self._told = True
             reason = os.strerror(error.errno) if error.errno else error
-            _log.warning("%s %s cannot be written: %s; lines are lost until it can", self.name, self.path, reason)
+            _LOG.warning("%s %s cannot be written: %s; lines are lost until it can", self.name, self.path, reason)
         self.close()
 
 
@@ -409,7 +409,6 @@ class TokenTally:
         return sum(number for (_, how), number in self.requests.items() if how == outcome)
 
 
-_LOG = logging.getLogger("specdash.proxy")
 CLIENT_LEFT_STATUS = 499
 LONGEST_NAME = 100
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -473,7 +472,7 @@ class Telemetry:
         self._sessions.enter(session)
         self._active[id(active)] = active
         facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
-        _log(logging.INFO, line_text, "request", facts, session=session.id, request_id=event.request_id)
+        _tell(logging.INFO, line_text, "request", facts, session=session.id, request_id=event.request_id)
         return active
 
     def note(self, active: ActiveRequest | None, session: ProxySession, note: GuardrailNote) -> None:
@@ -488,7 +487,7 @@ class Telemetry:
             to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
         )
         level, text = note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id)
-        _log(level, lambda: (level, text))
+        _tell(level, lambda: (level, text))
 
     def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
         """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
@@ -584,7 +583,7 @@ class _LateText:
         return self._made()[1]
 
 
-def _log(level: int, made: Callable[..., tuple[int, str]], *values: Any, **named: Any) -> None:
+def _tell(level: int, made: Callable[..., tuple[int, str]], *values: Any, **named: Any) -> None:
     """A line of the human log: its wording is in `core.proxy_lines`, whose function is called with these values."""
     if _LOG.isEnabledFor(level):
         # Without the search for the calling function, which no line names.
@@ -604,7 +603,7 @@ def _log_response(event: RequestEvent, text_chars: int | None) -> None:
         "ttft_s": event.ttft_s,
         "tok_s": event.decode_rate,
     }
-    _log(logging.INFO, line_text, "response", facts, session=event.session, request_id=event.request_id)
+    _tell(logging.INFO, line_text, "response", facts, session=event.session, request_id=event.request_id)
 
 
 def _log_context(session: ProxySession) -> None:
@@ -614,7 +613,7 @@ def _log_context(session: ProxySession) -> None:
         return
     level, left = warning_level(tokens / window), session.turns_remaining(window)
     line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
-    _log(CONTEXT_LEVELS[level], context_text, line)
+    _tell(CONTEXT_LEVELS[level], context_text, line)
 
 
 def _seconds(ms: float | None) -> float | None:

@@ -21,7 +21,7 @@ from specdash.proxy.http.client import ClientLeftError, ClientWatch
 from specdash.proxy.http.responses import ApiError, client_host, header_map, read_body, send_bytes
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import check_pieces, dumped
+from specdash.proxy.translate.parse import check_pieces, dumped, large_text, loads_text
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, learn_models, upstream_model
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.http.responses import Receive, Scope, Send
     from specdash.proxy.telemetry import ActiveRequest
-    from specdash.proxy.upstream.upstream import UpstreamReply
+    from specdash.proxy.upstream.upstream import Body, UpstreamReply
 
 
 # What llama.cpp is asked to tell besides a client's answer, and how that is taken out of the answer again.
@@ -77,16 +77,23 @@ def is_prefilled(chat: Mapping[str, Any]) -> bool:
     return isinstance(last, dict) and last.get("role") == "assistant"
 
 
-def with_fields(body: bytes, chat: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
-    """The body `chat` was read from, with `fields` set; its own bytes stay unless it has one of them.
+def with_fields(body: bytes | bytearray, chat: Mapping[str, Any], fields: Mapping[str, Any]) -> Body:
+    """The body whose outline is `chat`, with `fields` set; its own bytes stay unless it has one of them.
 
     Raises `InvalidRequestError` when it is nested too deeply to be written.
     """
     if not fields:
         return body
     if fields.keys() & chat.keys():
-        return dumped({**chat, **fields})
-    return body.rstrip()[:-1].rstrip() + (b"," if chat else b"") + orjson.dumps(dict(fields))[1:]
+        return dumped({**orjson.loads(body), **fields})
+    return memoryview(body)[: body.rindex(b"}")], (b"," if chat else b"") + orjson.dumps(dict(fields))[1:]
+
+
+def outline(chat: dict[str, Any]) -> dict[str, Any]:
+    """A request without what its messages say: the body says it, and a long conversation is not kept twice."""
+    messages = chat.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return {**chat, "messages": [{"role": last.get("role")}] if isinstance(last, dict) else []} if messages else chat
 
 
 class Restorer:
@@ -240,7 +247,7 @@ _NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_
 _CHOICES = ("n", "n_cmpl")
 
 
-def streaming_body(body: bytes, chat: Mapping[str, Any]) -> bytes | None:
+def streaming_body(body: bytes | bytearray, chat: Mapping[str, Any]) -> Body | None:
     """The body that asks for the same answer as a stream; None when the whole could not be rebuilt from it."""
     stream, options = chat.get("stream"), chat.get("stream_options")
     if not (stream is None or stream is False) or not (options is None or isinstance(options, dict)):
@@ -332,11 +339,7 @@ _LLAMA_JSON = "application/json; charset=utf-8"
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request."""
-    body = bytes(await read_body(scope, receive, proxy.settings.max_body_mib << 20))
-    chat = _parsed(body)
-    check_pieces(chat, proxy.settings.max_blocks)
-    active = _begin(proxy, scope, chat)
-    exchange = _Exchange(proxy, active, send, body, chat)
+    exchange = await _received(proxy, scope, receive, send)
     try:
         async with ClientWatch(receive) as watch:
             await exchange.run()
@@ -353,10 +356,25 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
         raise
 
 
-class _Exchange:
-    """One request on its way through."""
+async def _received(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> _Exchange:
+    """Read a request; what its messages say is looked at here, and kept in its body alone."""
+    body: bytes | bytearray = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
+    text = large_text(body)
+    chat = _parsed(body if text is None else text)
+    check_pieces(chat, proxy.settings.max_blocks)
+    active = _begin(proxy, scope, chat)
+    chat = outline(chat)
+    if text is not None:
+        body = text.encode("ascii")
+    return _Exchange(proxy, active, send, body, chat)
 
-    def __init__(self, proxy: Proxy, active: ActiveRequest, send: Send, body: bytes, chat: dict[str, Any]) -> None:
+
+class _Exchange:
+    """One request on its way through; `chat` is its `outline`."""
+
+    def __init__(
+        self, proxy: Proxy, active: ActiveRequest, send: Send, body: bytes | bytearray, chat: dict[str, Any]
+    ) -> None:
         self._proxy = proxy
         self._active = active
         self._send = send
@@ -425,8 +443,9 @@ class _Exchange:
             return
         if requested == ANY:
             await learn_models(requested, window)
-            self._chat = {**self._chat, "model": upstream_model(requested, window)}
-            self._body = dumped(self._chat)
+            named = {"model": upstream_model(requested, window)}
+            self._body = dumped({**orjson.loads(self._body), **named})
+            self._chat |= named
         window.note_use(str(self._chat["model"]))
 
     async def _wait_for_gate(self) -> None:
@@ -458,12 +477,12 @@ class _Exchange:
             if body is None or not await self._rebuild(body):
                 await self._pass(self._body)
 
-    async def _pass(self, body: bytes, added: frozenset[str] | None = None) -> None:
+    async def _pass(self, body: Body, added: frozenset[str] | None = None) -> None:
         self._answer = AnswerAssembler(Nowhere())
         async with await self._proxy.upstream.open(body, PATH) as reply:
             await self._copy(reply, added)
 
-    async def _rebuild(self, body: bytes) -> bool:
+    async def _rebuild(self, body: Body) -> bool:
         """Answer with the whole that a stream makes; False when it has to be asked for after all."""
         self._answer = AnswerAssembler(Nowhere())
         active, whole = self._active, WholeCompletion(self._answer)
@@ -575,9 +594,9 @@ def _is_stream(reply: UpstreamReply) -> bool:
     return reply.status == 200 and reply.content_type.startswith(_EVENT_STREAM)
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def _parsed(body: bytearray | str) -> dict[str, Any]:
     try:
-        chat = orjson.loads(body)
+        chat = loads_text(body) if isinstance(body, str) else orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(chat, dict):

@@ -62,7 +62,6 @@ async def call_upstream(
     """
     gate = turn.proxy.gate
     patience = RetryPolicy(gate)
-    payload = orjson.dumps(body)
     while True:
         if gate.held:
             turn.active.held()
@@ -72,7 +71,7 @@ async def call_upstream(
         turn.attempt_begins(answer)
         turn.active.sent()
         try:
-            await _exchange(turn, payload, chain, answer, on_data)
+            await _exchange(turn, body, chain, answer, on_data)
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
@@ -82,12 +81,13 @@ async def call_upstream(
 
 async def _exchange(
     turn: Turn,
-    payload: bytes,
+    body: dict[str, Any],
     chain: Chain,
     answer: AnswerAssembler,
     on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
 ) -> None:
-    async with await turn.proxy.upstream.open(payload) as reply:
+    # Written for each call anew: kept for the next, which hardly ever comes, it would lie there as long as this one.
+    async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
         if reply.status != 200:
             raise await reply.error()
         if reply.content_type == "application/json":

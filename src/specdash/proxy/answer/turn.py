@@ -175,6 +175,25 @@ NEARLY_FULL = 0.8
 
 async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
+    turn = await _received(proxy, scope, receive)
+    try:
+        async with ClientWatch(receive) as watch:
+            await (_stream if turn.is_stream else _whole)(turn, send, watch)
+    except ClientLeftError:
+        turn.failed(RequestOutcome.CLIENT_LEFT, 499, None)
+    except asyncio.CancelledError:
+        turn.failed(RequestOutcome.ERROR, 529, "overloaded_error")
+        raise
+    except ApiError as error:
+        turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
+        raise
+    except Exception:
+        turn.failed(RequestOutcome.ERROR, 500, "api_error")
+        raise
+
+
+async def _received(proxy: Proxy, scope: Scope, receive: Receive) -> Turn:
+    """Read a request, and find out whose it is."""
     request = parse_messages(
         await read_body(scope, receive, proxy.settings.max_body_mib << 20), proxy.settings.max_blocks
     )
@@ -196,20 +215,7 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
     turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event, headers))
     if prepared is not None:
         turn.starts(prepared)
-    try:
-        async with ClientWatch(receive) as watch:
-            await (_stream if request.stream else _whole)(turn, send, watch)
-    except ClientLeftError:
-        turn.failed(RequestOutcome.CLIENT_LEFT, 499, None)
-    except asyncio.CancelledError:
-        turn.failed(RequestOutcome.ERROR, 529, "overloaded_error")
-        raise
-    except ApiError as error:
-        turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
-        raise
-    except Exception:
-        turn.failed(RequestOutcome.ERROR, 500, "api_error")
-        raise
+    return turn
 
 
 def _prepared(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
@@ -273,6 +279,7 @@ class Turn:
         self.session = session
         self.active = active
         self.is_ready = False
+        self.is_stream = bool(active.event.stream)
         self.is_strict = bool(active.event.strict)
         self.request_id = active.event.request_id
         self.usage = Usage()

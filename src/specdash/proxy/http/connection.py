@@ -24,6 +24,7 @@ _LEAST_RATE = 64
 _LINGER_S = 2.0
 """What a client that still sends has to read its answer before the connection is closed."""
 _MOST_PIPELINED = 64
+_LARGE_BODY = 4 << 20
 _ANY_HEAD = b"HTTP/1.1 "
 """What every answer begins with."""
 _FIRST_PROBE_S = 0.02
@@ -75,7 +76,9 @@ class Connection(HttpToolsProtocol):
             self._probes.cancel()
         super().connection_lost(exc)
         if self.is_idle:
-            # It knows its connection, too: what a request held would stay until the garbage collector's rarest look.
+            # They know their connection, too: what a request held would stay until the collector's rarest look.
+            if self._latest is not None:
+                self.cycle.transport = self.transport
             self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
@@ -150,6 +153,8 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._since = self.loop.time()
+        if self._body_size > _LARGE_BODY:
+            self._proxy.is_untidy = True
         if self._half_closed and self.is_idle:
             self.transport.close()
 

@@ -30,6 +30,7 @@ from specdash.proxy.settings import reread
 from specdash.proxy.telemetry import RotatedFile, events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
+from specdash.system.memory import give_back
 from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
@@ -223,6 +224,8 @@ closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
 _IDLE_LOOK_S = 0.1
+_CROWD, _FEW = 50, 4
+"""Requests at once: so many leave behind what is worth looking for, so few are not held up by the look (5 ms)."""
 _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
@@ -375,6 +378,16 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(self._introduce())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: once hardly anything runs, what a crowd or a large body took is given back."""
+        running = len(self.server_state.tasks)
+        if running >= _CROWD:
+            self._proxy.is_untidy = True
+        elif self._proxy.is_untidy and running <= _FEW:
+            self._proxy.is_untidy = False
+            give_back()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""

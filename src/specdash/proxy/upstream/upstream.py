@@ -151,22 +151,29 @@ _PIECE = 1 << 18
 _LARGEST_ERROR = 1 << 20
 
 
-class RequestBody(aiohttp.payload.Payload):
-    """JSON for the upstream, sent in pieces: aiohttp joins bytes with the head of the request, and copies a BytesIO
-    that somebody else reads too, which is a second body of 30 MB."""
+Body = bytes | bytearray | tuple[bytes | memoryview, ...]
+"""JSON for the upstream, whole or in parts that follow each other."""
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__(body, content_type="application/json")
-        self._size = len(body)
+
+class RequestBody(aiohttp.payload.Payload):
+    """A body, sent in pieces: aiohttp joins bytes with the head of the request, and copies a BytesIO that somebody else
+    reads too, which is a second body of 30 MB."""
+
+    def __init__(self, body: Body) -> None:
+        parts = body if isinstance(body, tuple) else (body,)
+        size = sum(map(len, parts))
+        super().__init__(parts if size > _PIECE else (b"".join(parts),), content_type="application/json")
+        self._size = size
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The text of it."""
-        return str(self._value, encoding, errors)
+        return str(b"".join(self._value), encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         """Send all of it."""
-        for start in range(0, len(self._value), _PIECE):
-            await writer.write(self._value[start : start + _PIECE])
+        for part in self._value:
+            for start in range(0, len(part), _PIECE):
+                await writer.write(bytes(part[start : start + _PIECE]))
 
 
 class UpstreamBrokenError(ApiError):
@@ -271,7 +278,7 @@ class Upstream:
         self._urls: dict[str, URL] = {}
         self._options_of: tuple[ProxySettings | None, dict[str, Any]] = (None, {})
 
-    async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
+    async def open(self, body: Body, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
 
         A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
@@ -390,7 +397,7 @@ class Upstream:
             return await self._post(body, path)
         return await self._session(fresh=False).request(method, self._url(path), **self._options())
 
-    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
+    async def _post(self, body: Body, path: str) -> aiohttp.ClientResponse:
         try:
             return await self._send(body, path, fresh=False)
         except (aiohttp.ClientError, OSError) as error:
@@ -401,7 +408,7 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
 
-    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
+    async def _send(self, body: Body, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
         session = self._session(fresh=fresh)
         return await session.post(self._url(path), data=RequestBody(body), **self._options())
 
