@@ -604,7 +604,7 @@ HELD_S = 1800.0
 """Where the window has fewer requests, the newest of this time stand for it."""
 HELD_REQUESTS = 24
 MOST = 96
-SETTLED_S = 3.0
+SETTLED_S = 5.0
 """Where dozens ended before the last multiple of so long, those after it wait for the next: a server that ends
 several a second would be reckoned anew at each look."""
 LEAST_TOKENS = 8
