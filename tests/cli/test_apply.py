@@ -20,7 +20,7 @@ from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplySte
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file
 from support.deployment import Rig, assert_each_end_has_its_code_and_json, misbehaving
-from support.outside import documented
+from support.outside import documented, say
 from support.over_ssh import AGENT, local_ssh
 from support.pseudo_terminal import read_until
 
@@ -36,81 +36,83 @@ def with_engine(test: Any) -> Any:
     return test
 
 
-def test_nothing_to_apply_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["apply", "--yes"]) == ExitCode.USAGE
-    assert "write KEY=VALUE, --unset KEY or --profile NAME" in capsys.readouterr().err
+def test_nothing_to_apply_is_bad_usage() -> None:
+    code, _, err = say("apply", "--yes")
+    assert code == ExitCode.USAGE
+    assert "write KEY=VALUE, --unset KEY or --profile NAME" in err
 
 
 @pytest.mark.parametrize("word", ["-LLAMA_DRAFT_MIN", "!LLAMA_DRAFT_MIN"])
-def test_a_key_to_remove_may_be_written_with_a_dash(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["apply", word, "--manager", "supervisor", "--dry-run"]) == ExitCode.SERVICE
-    assert "no backend service to change" in capsys.readouterr().err
+def test_a_key_to_remove_may_be_written_with_a_dash(word: str) -> None:
+    code, _, err = say("apply", word, "--manager", "supervisor", "--dry-run")
+    assert code == ExitCode.SERVICE
+    assert "no backend service to change" in err
 
 
-def test_an_unknown_option_is_no_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["apply", "-x", "LLAMA_DRAFT_MAX=4"]) == ExitCode.USAGE
-    assert "unrecognized arguments: -x" in capsys.readouterr().err
+def test_an_unknown_option_is_no_key() -> None:
+    code, _, err = say("apply", "-x", "LLAMA_DRAFT_MAX=4")
+    assert code == ExitCode.USAGE
+    assert "unrecognized arguments: -x" in err
 
 
-def test_settings_of_another_service_are_refused_from_standard_input_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_another_service_are_refused_from_standard_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "stdin", io.StringIO('{"backend": {"LLAMA_API_KEY": "canary"}, "proxy": {"PROXY_PORT": "1"}}')
     )
-    assert main(["apply", "--yes", "--service", "proxy", "--from-stdin"]) == ExitCode.USAGE
-    said = capsys.readouterr().err
+    code, _, said = say("apply", "--yes", "--service", "proxy", "--from-stdin")
+    assert code == ExitCode.USAGE
     assert "LLAMA_API_KEY: belongs to another service than the proxy" in said
     assert "canary" not in said
 
 
-def test_another_machine_is_named_by_the_command_line_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["apply", "--url", "http://127.0.0.1:8080", "LLAMA_DRAFT_MAX=4"]) == ExitCode.USAGE
-    assert "services are changed on their own machine" in capsys.readouterr().err
+def test_another_machine_is_named_by_the_command_line_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = say("apply", "--url", "http://127.0.0.1:8080", "LLAMA_DRAFT_MAX=4")
+    assert code == ExitCode.USAGE
+    assert "services are changed on their own machine" in err
     monkeypatch.setenv("SPECDASH_URL", "ssh://far")
-    assert main(["apply", "LLAMA_DRAFT_MAX=4", "--manager", "supervisor", "--dry-run"]) == ExitCode.SERVICE
-    assert "no backend service to change" in capsys.readouterr().err
+    code, _, err = say("apply", "LLAMA_DRAFT_MAX=4", "--manager", "supervisor", "--dry-run")
+    assert code == ExitCode.SERVICE
+    assert "no backend service to change" in err
 
 
 @pytest.mark.parametrize(("code", "words"), [(255, "no connection (exit 255)"), (2, "is of another version")])
 def test_a_machine_that_cannot_be_asked_is_told_and_nothing_is_changed(
-    code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nexit {code}\n")
     program.chmod(0o755)
     monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program={program}")
-    assert main(["apply", "--yes", "--url", "ssh://far", "LLAMA_DRAFT_MAX=4"]) == ExitCode.UNREACHABLE
-    assert words in capsys.readouterr().err
+    code, _, err = say("apply", "--yes", "--url", "ssh://far", "LLAMA_DRAFT_MAX=4")
+    assert code == ExitCode.UNREACHABLE
+    assert words in err
 
 
 def test_what_the_table_of_a_target_says_of_its_services_holds_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program='{AGENT}'")
     config = config_file()
     config.parent.mkdir(parents=True)
     config.write_text('[[target]]\nname = "far"\nurl = "ssh://far"\nmanager = "supervisor"\n')
-    assert main(["apply", "--dry-run", "--target", "far", "LLAMA_DRAFT_MAX=4"]) == ExitCode.SERVICE
-    assert "no service found in" in capsys.readouterr().err
-    assert main(["applies", "--target=far", "--json"]) == ExitCode.OK
-    assert capsys.readouterr().out == "[]\n"
+    code, _, err = say("apply", "--dry-run", "--target", "far", "LLAMA_DRAFT_MAX=4")
+    assert code == ExitCode.SERVICE
+    assert "no service found in" in err
+    code, out, _ = say("applies", "--target=far", "--json")
+    assert code == ExitCode.OK
+    assert out == "[]\n"
 
 
-def test_without_an_unfinished_apply_there_is_nothing_to_recover(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recover"]) == ExitCode.OK
-    assert main(["recover", "--json"]) == ExitCode.OK
-    assert capsys.readouterr().out == 'nothing to recover\n{"outcome": "nothing to recover"}\n'
+def test_without_an_unfinished_apply_there_is_nothing_to_recover() -> None:
+    assert say("recover") == (ExitCode.OK, "nothing to recover\n", "")
+    assert say("recover", "--json") == (ExitCode.OK, '{"outcome": "nothing to recover"}\n', "")
 
 
-def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["applies"]) == ExitCode.OK
-    assert main(["applies", "--json"]) == ExitCode.OK
-    assert capsys.readouterr().out == "nothing was applied yet\n[]\n"
-    assert main(["rollback", "--yes", "--manager", "supervisor"]) == ExitCode.BAD_INPUT
-    assert "no apply is in force that could be rolled back" in capsys.readouterr().err
+def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to() -> None:
+    assert say("applies") == (ExitCode.OK, "nothing was applied yet\n", "")
+    assert say("applies", "--json") == (ExitCode.OK, "[]\n", "")
+    code, _, err = say("rollback", "--yes", "--manager", "supervisor")
+    assert (code, "no apply is in force that could be rolled back" in err) == (ExitCode.BAD_INPUT, True)
 
 
 def test_the_list_tells_number_outcome_downtime_changes_and_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +131,9 @@ def test_the_list_tells_number_outcome_downtime_changes_and_reason(capsys: pytes
     )
     for apply_record in (good, bad):
         append_record(applies_file(os.environ), apply_record)
-    assert main(["applies", "-n", "1", "--json"]) == ExitCode.OK
-    assert [load["number"] for load in documented("applies", capsys.readouterr().out)] == [2]
+    code, out, _ = say("applies", "-n", "1", "--json")
+    assert code == ExitCode.OK
+    assert [load["number"] for load in documented("applies", out)] == [2]
     assert main(["applies"]) == ExitCode.OK
     header, first, second = capsys.readouterr().out.splitlines()
     assert header.split()[:4] == ["number", "when", "kind", "outcome"]

@@ -6,14 +6,15 @@ import json
 from typing import TYPE_CHECKING
 
 from specdash.cli.main import main
+from support.outside import say
 
 if TYPE_CHECKING:
     import pytest
 
 
-def test_the_formula_is_printed_as_settings_and_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["autotune", "--acceptance", "0.71", "--rollback", "0.14"]) == 0
-    out = capsys.readouterr().out
+def test_the_formula_is_printed_as_settings_and_as_what_it_is() -> None:
+    code, out, _ = say("autotune", "--acceptance", "0.71", "--rollback", "0.14")
+    assert code == 0
     assert out.startswith("19/5/0.76  (16/3/0.8 before; throughput")
     assert "LLAMA_DRAFT_MAX=19\nLLAMA_DRAFT_MIN=5\nLLAMA_DRAFT_P_MIN=0.76\n" in out
     assert "a heuristic" in out
@@ -33,5 +34,6 @@ def test_the_simulation_says_that_it_is_circular(capsys: pytest.CaptureFixture[s
     assert (found["static"], found["adaptive"], found["improvement_percent"]) == (103.10, 115.76, 12.28)
     assert found["final"] == {"draft_max": 20, "draft_min": 6, "p_min": 0.73}
     assert "circular" in found["method"]
-    assert main(["simulate"]) == 0
-    assert "a circular model" in capsys.readouterr().out
+    code, out, _ = say("simulate")
+    assert code == 0
+    assert "a circular model" in out

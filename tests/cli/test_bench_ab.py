@@ -14,6 +14,7 @@ from specdash.backend import demo
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file
+from support.outside import say
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def env_file(directory: Path) -> str:
     return str(file)
 
 
-def ran(capsys: pytest.CaptureFixture[str], *words: str, code: int = ExitCode.OK) -> Any:
-    assert main(["bench", *words, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
+def ran(*words: str, code: int = ExitCode.OK) -> Any:
+    found, out, _ = say("bench", *words, "--json")
+    assert found == code
+    return json.loads(out)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +77,11 @@ def test_what_cannot_be_meant_is_named_before_anything_is_started(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 class TestBesideTheService:
-    def test_a_real_difference_is_found_and_equals_are_not_told_apart(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_real_difference_is_found_and_equals_are_not_told_apart(self, tmp_path: Path) -> None:
         """On one thread, the bundled draft costs as much as it saves twice over: none is far faster."""
         many = ("--each", "4", "--max-tokens", "32", "--class", "pattern", "--rounds", "6")
         words = ("current", "none", "current", "--env-file", env_file(tmp_path), *many, "--out", str(tmp_path / "out"))
-        report = ran(capsys, "ab", *words)
+        report = ran("ab", *words)
         by_name = {comparison["name"]: comparison for comparison in report["comparisons"]}
         assert by_name["none"]["verdict"] == "real: faster", report["comparisons"]
         assert by_name["current (2)"]["verdict"] in ("within noise", "the same"), report["comparisons"]
@@ -91,10 +91,10 @@ class TestBesideTheService:
         }
 
     def test_a_configuration_that_cannot_start_is_told_with_its_reason_and_the_others_compared(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, tmp_path: Path
     ) -> None:
         words = ("none", "broken:LLAMA_DRAFT_MODEL=/no/such.gguf", "current", "--env-file", env_file(tmp_path), *QUICK)
-        report = ran(capsys, "ab", *words, "--rounds", "2")
+        report = ran("ab", *words, "--rounds", "2")
         sides = {configuration["name"]: configuration for configuration in report["configurations"]}
         assert "/no/such.gguf" in sides["broken"]["failures"][0]
         assert [sides[name]["boots"] for name in ("none", "broken", "current")] == [2, 0, 2]
@@ -109,34 +109,32 @@ class TestBesideTheService:
         assert "nothing was measured" in said.err
         assert "faster" not in said.out.replace("nothing was found to be faster", "")
 
-    def test_when_only_one_starts_there_is_nothing_to_compare_and_it_fails(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_when_only_one_starts_there_is_nothing_to_compare_and_it_fails(self, tmp_path: Path) -> None:
         words = ("none", "broken:LLAMA_DRAFT_MODEL=/no/such.gguf", "--env-file", env_file(tmp_path), *QUICK)
         out = tmp_path / "out"
-        assert main(["bench", "ab", *words, "--rounds", "1", "--out", str(out)]) == ExitCode.FAILED
-        assert "only none could be measured, so there is nothing to compare it with: " in capsys.readouterr().err
+        code, _, err = say("bench", "ab", *words, "--rounds", "1", "--out", str(out))
+        assert code == ExitCode.FAILED
+        assert "only none could be measured, so there is nothing to compare it with: " in err
         assert "/no/such.gguf" in (out / "report.md").read_text(encoding="utf-8")
         assert "By class" not in (out / "report.md").read_text(encoding="utf-8")
 
-    def test_a_sweep_goes_on_where_it_was_and_refuses_other_conditions(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_sweep_goes_on_where_it_was_and_refuses_other_conditions(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
         grid = ("--grid", "LLAMA_DRAFT_MAX=2,4,8", "--grid", "LLAMA_DRAFT_MIN=0,3", "--env-file", env_file(tmp_path))
-        report = ran(capsys, "sweep", *grid, *QUICK, "--out", str(out))
+        report = ran("sweep", *grid, *QUICK, "--out", str(out))
         assert report["candidates"] == 5
         assert len(report["left_out"]) == 1
         assert len(report["top"]) == 5
         lines = (out / "boots.jsonl").read_bytes().splitlines(keepends=True)
         (out / "boots.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
-        again = ran(capsys, "sweep", *grid, *QUICK, "--resume", str(out))
+        again = ran("sweep", *grid, *QUICK, "--resume", str(out))
         assert len(again["ranked"]) == len(report["ranked"])
         kept = (out / "boots.jsonl").read_bytes().splitlines(keepends=True)
         assert kept[:4] == lines[:4]
         assert len(kept) == len(lines)
-        assert main(["bench", "sweep", *grid, "--each", "1", "--resume", str(out)]) == ExitCode.REFUSED
-        assert "other conditions" in capsys.readouterr().err
+        code, _, err = say("bench", "sweep", *grid, "--each", "1", "--resume", str(out))
+        assert code == ExitCode.REFUSED
+        assert "other conditions" in err
 
     def test_a_matrix_tells_what_is_refused_with_the_reason(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,7 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import state_dir
 from support.chat_server import Answer, ChatServer
 from support.fault_server import free_port
+from support.outside import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,13 +108,12 @@ def test_without_out_results_go_to_the_state_folder(prompts: str, capsys: pytest
     assert folder.name.endswith("-live")
 
 
-def test_nobody_there_is_exit_4_and_leaves_nothing(
-    prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nobody_there_is_exit_4_and_leaves_nothing(prompts: str, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     out = tmp_path / "out"
-    assert main(["bench", "live", "--url", url, "--prompts", prompts, "--out", str(out)]) == ExitCode.UNREACHABLE
-    assert f"{url} does not answer (Connection refused)" in capsys.readouterr().err
+    code, _, err = say("bench", "live", "--url", url, "--prompts", prompts, "--out", str(out))
+    assert code == ExitCode.UNREACHABLE
+    assert f"{url} does not answer (Connection refused)" in err
     assert not out.exists()
 
 
@@ -126,11 +126,12 @@ def test_a_wrong_model_is_exit_3_and_names_those_there_are(
     assert "there is scripted.gguf" in said
 
 
-def test_an_empty_prompt_file_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_prompt_file_is_exit_3(tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.touch()
-    assert main(["bench", "live", "--url", "http://127.0.0.1:1", "--prompts", str(empty)]) == ExitCode.BAD_INPUT
-    assert "has no prompt; write one a line" in capsys.readouterr().err
+    code, _, err = say("bench", "live", "--url", "http://127.0.0.1:1", "--prompts", str(empty))
+    assert code == ExitCode.BAD_INPUT
+    assert "has no prompt; write one a line" in err
 
 
 def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(

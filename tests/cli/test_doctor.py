@@ -13,7 +13,7 @@ import pytest
 from specdash.cli.main import main
 from support.fault_server import FaultServer, free_port, says
 from support.faulty_nvml import FaultyNvml
-from support.outside import documented
+from support.outside import documented, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,9 +49,9 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
-def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    code = main(["doctor", "--json", *arguments])
-    return code, documented("doctor", capsys.readouterr().out)
+def report(*arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = say("doctor", "--json", *arguments)
+    return code, documented("doctor", out)
 
 
 def switches(found: dict[str, Any]) -> str:
@@ -62,10 +62,10 @@ def states(found: dict[str, Any]) -> dict[str, str]:
     return {entry["path"]: entry["state"] for entry in found["endpoints"]}
 
 
-def test_a_server_with_everything_on(server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_server_with_everything_on(server: FaultServer, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(TRACED_LOG.replace("= 3", "= 4"))
-    code, found = report(capsys, "--url", server.url, "--log", str(log))
+    code, found = report("--url", server.url, "--log", str(log))
     assert code == 0
     assert found["schema"] == 1
     assert found["reachable"] is True
@@ -77,13 +77,11 @@ def test_a_server_with_everything_on(server: FaultServer, capsys: pytest.Capture
         assert flag not in switches(found)
 
 
-def test_everything_that_is_off_has_a_switch_and_names_its_panels(
-    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_everything_that_is_off_has_a_switch_and_names_its_panels(server: FaultServer, tmp_path: Path) -> None:
     server.routes.update({"/metrics": DISABLED, "/slots": DISABLED})
     log = tmp_path / "server.log"
     log.write_text(TRACED_LOG.splitlines()[0] + "\n")
-    code, found = report(capsys, "--url", server.url, "--log", str(log))
+    code, found = report("--url", server.url, "--log", str(log))
     assert code == 0
     assert states(found)["/metrics"] == "disabled"
     for flag in ("--metrics", "--no-slots", "LLAMA_TRACE=1", "-lv 4"):
@@ -91,71 +89,70 @@ def test_everything_that_is_off_has_a_switch_and_names_its_panels(
     assert all(entry["lights"] for entry in found["missing"])
 
 
-def test_a_missing_log_has_a_switch(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = report(capsys, "--url", server.url)
+def test_a_missing_log_has_a_switch(server: FaultServer) -> None:
+    _, found = report("--url", server.url)
     assert found["log"]["path"] is None
     assert "--log-file" in switches(found)
 
 
-def test_an_unreadable_log_is_said(server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    _, found = report(capsys, "--url", server.url, "--log", str(tmp_path / "no.log"))
+def test_an_unreadable_log_is_said(server: FaultServer, tmp_path: Path) -> None:
+    _, found = report("--url", server.url, "--log", str(tmp_path / "no.log"))
     assert "is not there yet" in found["log"]["failure"]
 
 
-def test_nothing_there_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = report(capsys, "--url", f"127.0.0.1:{free_port()}")
+def test_nothing_there_is_exit_code_4() -> None:
+    code, found = report("--url", f"127.0.0.1:{free_port()}")
     assert code == 4
     assert found["reachable"] is False
     assert set(states(found).values()) == {"connection refused"}
 
 
-def test_something_else_there_is_exit_code_4(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_something_else_there_is_exit_code_4(server: FaultServer) -> None:
     server.routes = dict.fromkeys(server.routes, says(200, "<html>"))
-    code, found = report(capsys, "--url", server.url)
+    code, found = report("--url", server.url)
     assert code == 4
     assert set(states(found).values()) == {"not understood"}
 
 
 def test_a_missing_key_is_said_and_a_given_one_sent_and_never_shown(
-    server: FaultServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.routes.update({"/props": DENIED, "/metrics": DENIED, "/slots": DENIED})
-    code, found = report(capsys, "--url", server.url)
+    code, found = report("--url", server.url)
     assert code == 0
     assert "--api-key-env" in switches(found)
     monkeypatch.setenv("MY_KEY", "hunter2")
-    assert main(["doctor", "--url", server.url, "--api-key-env", "MY_KEY"]) == 0
-    assert "hunter2" not in capsys.readouterr().out
+    code, out, _ = say("doctor", "--url", server.url, "--api-key-env", "MY_KEY")
+    assert code == 0
+    assert "hunter2" not in out
     assert "Bearer hunter2" in server.requests["/metrics"][-1][1]
 
 
-def test_a_key_file_for_everybody_is_warned_of(
-    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_key_file_for_everybody_is_warned_of(server: FaultServer, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("K")
     key.chmod(0o644)
-    _, found = report(capsys, "--url", server.url, "--api-key-file", str(key))
+    _, found = report("--url", server.url, "--api-key-file", str(key))
     assert "chmod 600" in found["warnings"][0]
 
 
-def test_a_sleeping_server_is_not_woken(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sleeping_server_is_not_woken(server: FaultServer) -> None:
     server.routes["/props"] = says(200, '{"is_sleeping":true}')
-    _, found = report(capsys, "--url", server.url)
+    _, found = report("--url", server.url)
     assert states(found)["/slots"] == "server asleep"
     assert server.count("/slots") == 0
 
 
-def test_a_router_needs_a_model(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_router_needs_a_model(server: FaultServer) -> None:
     server.routes["/props"] = says(200, '{"role":"router"}')
-    _, found = report(capsys, "--url", server.url)
+    _, found = report("--url", server.url)
     assert "--model NAME" in switches(found)
 
 
-def test_the_text_says_the_same(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_says_the_same(server: FaultServer) -> None:
     server.routes["/metrics"] = DISABLED
-    assert main(["doctor", "--url", server.url]) == 0
-    out = capsys.readouterr().out
+    code, out, _ = say("doctor", "--url", server.url)
+    assert code == 0
     assert server.url in out
     assert "/metrics disabled" in out
     assert "start llama-server with --metrics" in out
@@ -172,60 +169,53 @@ def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     assert captured.err.count("\n") == 1
 
 
-def test_a_proxy_that_answers_and_whose_events_can_be_read(
-    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_proxy_that_answers_and_whose_events_can_be_read(server: FaultServer, tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.touch()
     server.routes["/v1/context"] = says(200, '{"status":{"version":"0.3.0","upstream":"ok","session_count":4}}')
     named = ("--proxy-url", server.url, "--proxy-log", str(events))
-    _, found = report(capsys, "--url", server.url, *named)
+    _, found = report("--url", server.url, *named)
     assert found["proxy"]["state"] == "ok"
     assert "0.3.0, upstream ok, 4 sessions" in found["proxy"]["detail"]
     assert found["proxy"]["events_failure"] is None
-    main(["doctor", "--url", server.url, *named])
-    assert f"events: {events} can be read" in capsys.readouterr().out
+    assert f"events: {events} can be read" in say("doctor", "--url", server.url, *named)[1]
 
 
 def test_a_proxy_that_does_not_answer_is_said_and_the_exit_code_is_the_servers(
-    server: FaultServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    server: FaultServer, tmp_path: Path
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    code, found = report(capsys, "--url", server.url, "--proxy-url", url, "--proxy-log", str(tmp_path / "no.jsonl"))
+    code, found = report("--url", server.url, "--proxy-url", url, "--proxy-log", str(tmp_path / "no.jsonl"))
     assert code == 0
     assert found["proxy"]["state"] == "connection refused"
     assert "is not there yet" in found["proxy"]["events_failure"]
 
 
-def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = report(capsys, "--url", server.url)
+def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None:
+    _, found = report("--url", server.url)
     assert found["proxy"] is None
-    main(["doctor", "--url", server.url])
-    assert "--proxy-url" in capsys.readouterr().out
+    assert "--proxy-url" in say("doctor", "--url", server.url)[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["--proxy-url", "ftp://x"], 2), (["--proxy-key-env", "NO_SUCH_VARIABLE"], 3), (["--proxy-log", "journal:-x"], 3)],
 )
-def test_bad_words_about_the_proxy_are_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
-) -> None:
-    assert main(["doctor", "--url", "http://127.0.0.1:9", *arguments]) == code
-    assert capsys.readouterr().err.count("\n") == 1
+def test_bad_words_about_the_proxy_are_one_line(arguments: list[str], code: int) -> None:
+    code, _, err = say("doctor", "--url", "http://127.0.0.1:9", *arguments)
+    assert code == code
+    assert err.count("\n") == 1
 
 
 def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:
     monkeypatch.setattr("specdash.collect.gpu._import_nvml", lambda: nvml)
 
 
-def test_gpu_driver_and_engines_are_named_without_a_server(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_driver_and_engines_are_named_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FaultyNvml()
     nvml.values.update({"nvmlSystemGetCudaDriverVersion": 12080, "nvmlDeviceGetCudaComputeCapability": (9, 0)})
     with_nvml(monkeypatch, nvml)
-    code, found = report(capsys, "--url", f"127.0.0.1:{free_port()}")
+    code, found = report("--url", f"127.0.0.1:{free_port()}")
     assert code == 4
     assert found["gpu"] == {
         "count": 1,
@@ -239,8 +229,8 @@ def test_gpu_driver_and_engines_are_named_without_a_server(
     assert all(engine["verdict"] and engine["evidence"] for engine in found["engines"])
     assert "xorbitsai.github.io/xllamacpp/whl/cu128" in found["install"][0]["command"]
     assert "-DCMAKE_CUDA_ARCHITECTURES=90" in found["install"][1]["command"]
-    assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
-    out = capsys.readouterr().out
+    code, out, _ = say("doctor", "--url", f"127.0.0.1:{free_port()}")
+    assert code == 4
     assert "gpu      NVIDIA H200 (80.0 GiB, compute 9.0); driver 575.1, CUDA 12.8" in out
 
 
@@ -259,27 +249,23 @@ def test_what_the_server_holds_on_the_gpu_is_told(
     held: int | None,
     words: str,
     server: FaultServer,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nvml = FaultyNvml()
     rows = [SimpleNamespace(pid=pid(), usedGpuMemory=size) for pid, size in running]
     nvml.values["nvmlDeviceGetComputeRunningProcesses"] = rows
     with_nvml(monkeypatch, nvml)
-    assert report(capsys, "--url", server.url)[1]["process"] == {"unavailable": None, "gpu_memory_bytes": held}
-    main(["doctor", "--url", server.url])
-    assert f"process  {words}\n" in capsys.readouterr().out
+    assert report("--url", server.url)[1]["process"] == {"unavailable": None, "gpu_memory_bytes": held}
+    assert f"process  {words}\n" in say("doctor", "--url", server.url)[1]
 
 
-def test_without_a_driver_the_reason_is_said_and_the_way_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_driver_the_reason_is_said_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FaultyNvml()
     nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     with_nvml(monkeypatch, nvml)
     monkeypatch.setattr("specdash.collect.gpu.PCI", Path("/nowhere"))
-    assert main(["doctor", "--url", f"127.0.0.1:{free_port()}"]) == 4
-    out = capsys.readouterr().out
+    code, out, _ = say("doctor", "--url", f"127.0.0.1:{free_port()}")
+    assert code == 4
     assert "gpu      the NVIDIA driver is installed and not loaded: " in out
     assert "To use a GPU, on a machine that has one, either of:" in out
     assert "pip install xllamacpp --force-reinstall --index-url" in out

@@ -15,6 +15,7 @@ from specdash.llama.memory import HEADROOM, HEADROOM_WITH_MTP
 from support import gguf_files as files
 from support import tiny_models as tiny
 from support.engines import write_env
+from support.outside import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +44,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight_gpus, "nvml_gpus", lambda: None)
 
 
-def _json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
-    code = main(["gguf", "--json", *words])
-    return code, json.loads(capsys.readouterr().out)
+def _json(*words: str) -> tuple[int, Any]:
+    code, out, _ = say("gguf", "--json", *words)
+    return code, json.loads(out)
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba", "heads", "eagle3", "dflash", "base", "silent"])
@@ -56,9 +57,9 @@ def test_text_fits_80_columns(name: str, paths: dict[str, str], capsys: pytest.C
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_the_text_says_what_the_file_is(paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gguf", paths["heads"]]) == 0
-    said = capsys.readouterr().out
+def test_the_text_says_what_the_file_is(paths: dict[str, str]) -> None:
+    code, said, _ = say("gguf", paths["heads"])
+    assert code == 0
     for words in ("tiny qwen35 (qwen35)", "F32", "hybrid, 4 layers; 1 prediction (nextn) layer", "trained on 32768"):
         assert words in said
     rows = {line.split()[0]: line for line in said.splitlines() if line.startswith(("draft-", "ngram-"))}
@@ -72,9 +73,9 @@ def test_the_text_says_what_the_file_is(paths: dict[str, str], capsys: pytest.Ca
     [("llama", 0, "instruct"), ("base", 1, "base"), ("silent", 0, "unknown"), ("dflash", 0, "unknown")],
 )
 def test_only_what_is_known_to_be_a_base_model_fails_the_instruct_check(
-    name: str, code: int, tuning: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+    name: str, code: int, tuning: str, paths: dict[str, str]
 ) -> None:
-    found, said = _json(capsys, paths[name], "--check-instruct")
+    found, said = _json(paths[name], "--check-instruct")
     assert (found, said["tuning"]) == (code, tuning)
     assert bool(said["failures"]) == bool(code)
     assert said["tuning_reasons"]
@@ -93,48 +94,42 @@ def test_only_what_is_known_to_be_a_base_model_fails_the_instruct_check(
     ],
 )
 def test_a_pair_that_does_not_fit_fails_with_the_reason(
-    model: str, draft: str, code: int, reason: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]
+    model: str, draft: str, code: int, reason: str, paths: dict[str, str]
 ) -> None:
-    found, said = _json(capsys, paths[model], "--draft", paths[draft])
+    found, said = _json(paths[model], "--draft", paths[draft])
     assert found == code
     assert said["pair"]["fits"] == (code == 0)
     assert any(reason in line for line in said["failures"]) == bool(reason)
 
 
-def test_the_largest_context_that_fits_is_one_that_fits(
-    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = _json(capsys, paths["llama"], "--fit", "--free-mib", "40", "--cpu")
+def test_the_largest_context_that_fits_is_one_that_fits(paths: dict[str, str]) -> None:
+    code, said = _json(paths["llama"], "--fit", "--free-mib", "40", "--cpu")
     plan = said["projection"]
     assert (code, plan["gpus"], plan["headroom"]) == (0, 0, HEADROOM)
     most = plan["largest_ctx_size"]
     assert most % 256 == 0
     assert plan["ctx_size"] == most
     assert plan["fits"] is True
-    _, more = _json(capsys, paths["llama"], "--ctx-size", str(most + 256), "--free-mib", "40", "--cpu")
+    _, more = _json(paths["llama"], "--ctx-size", str(most + 256), "--free-mib", "40", "--cpu")
     assert more["projection"]["fits"] is False
 
 
-def test_nothing_that_fits_fails_with_what_is_needed(paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = _json(capsys, paths["llama"], "--fit", "--free-mib", "2")
+def test_nothing_that_fits_fails_with_what_is_needed(paths: dict[str, str]) -> None:
+    code, said = _json(paths["llama"], "--fit", "--free-mib", "2")
     assert code == 1
     assert said["projection"]["largest_ctx_size"] == 0
     assert "nothing fits" in said["failures"][0]
     assert "1.8 MiB may be used (90 % of 2.0 MiB free)" in said["failures"][0]
 
 
-def test_headroom_is_larger_where_the_prediction_layers_draft(
-    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, plain = _json(capsys, paths["heads"], *FREE)
-    _, mtp = _json(capsys, paths["heads"], *FREE, "--spec-type", "draft-mtp")
+def test_headroom_is_larger_where_the_prediction_layers_draft(paths: dict[str, str]) -> None:
+    _, plain = _json(paths["heads"], *FREE)
+    _, mtp = _json(paths["heads"], *FREE, "--spec-type", "draft-mtp")
     assert (plain["projection"]["headroom"], mtp["projection"]["headroom"]) == (HEADROOM, HEADROOM_WITH_MTP)
     assert mtp["projection"]["needed_bytes"] > plain["projection"]["needed_bytes"]
 
 
-def test_sizes_come_from_the_options_then_the_env_file(
-    paths: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sizes_come_from_the_options_then_the_env_file(paths: dict[str, str], tmp_path: Path) -> None:
     values = {
         "LLAMA_CTX_SIZE": "8192",
         "LLAMA_PARALLEL": "2",
@@ -142,29 +137,25 @@ def test_sizes_come_from_the_options_then_the_env_file(
         "LLAMA_MODEL": "x",
     }
     file = write_env(tmp_path / "b.env", values)
-    _, said = _json(capsys, paths["llama"], *FREE, "--env-file", str(file), "--ctx-size", "4096")
+    _, said = _json(paths["llama"], *FREE, "--env-file", str(file), "--ctx-size", "4096")
     plan = said["projection"]
     assert (plan["ctx_size"], plan["slots"], plan["cache_type_k"], plan["cache_type_v"]) == (4096, 2, "q8_0", "f16")
     assert plan["sizes_from"] == f"--ctx-size 4096 and {file}"
 
 
-def test_the_users_env_file_counts_where_none_is_named(
-    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_users_env_file_counts_where_none_is_named(paths: dict[str, str]) -> None:
     file = backend_env_file(os.environ)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_env(file, {"LLAMA_PARALLEL": "3"})
-    _, said = _json(capsys, paths["llama"], *FREE)
+    _, said = _json(paths["llama"], *FREE)
     assert (said["projection"]["slots"], said["projection"]["sizes_from"]) == (3, str(file))
 
 
-def test_an_env_file_that_nobody_named_and_nobody_can_use_is_told_and_left_aside(
-    paths: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_env_file_that_nobody_named_and_nobody_can_use_is_told_and_left_aside(paths: dict[str, str]) -> None:
     file = backend_env_file(os.environ)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_env(file, {"LLAMA_PARALLEL": "many"})
-    code, said = _json(capsys, paths["llama"], *FREE)
+    code, said = _json(paths["llama"], *FREE)
     assert (code, said["projection"]["slots"]) == (0, 1)
     assert f"{file} cannot be used: LLAMA_PARALLEL=many" in said["projection"]["sizes_from"]
     assert main(["gguf", paths["llama"], "--env-file", str(file)]) == 3
@@ -179,11 +170,11 @@ def test_an_env_file_that_nobody_named_and_nobody_can_use_is_told_and_left_aside
     ],
 )
 def test_what_is_no_model_is_described_and_refused(
-    write: Callable[[Path], Path], said: str, paths: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write: Callable[[Path], Path], said: str, paths: dict[str, str], tmp_path: Path
 ) -> None:
     path = str(write(tmp_path / "x.gguf"))
-    assert main(["gguf", path]) == 3
-    out, err = capsys.readouterr()
+    code, out, err = say("gguf", path)
+    assert code == 3
     assert said in err
     assert said.partition(",")[0].removeprefix("is a ").removeprefix("is an ") in out
     assert main(["gguf", paths["llama"], "--draft", path]) == 3
@@ -192,27 +183,23 @@ def test_what_is_no_model_is_described_and_refused(
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "no such file"), (b"GGUF", "truncated inside its header"), (b"x", "no GGUF")]
 )
-def test_a_file_that_cannot_be_used_exits_3_in_one_line(
-    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_used_exits_3_in_one_line(content: bytes | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     if content is not None:
         path.write_bytes(content)
     for words in ([], ["--json"], ["--check-instruct"], ["--fit"]):
-        assert main(["gguf", str(path), *words]) == 3
-        out, err = capsys.readouterr()
+        code, out, err = say("gguf", str(path), *words)
+        assert code == 3
         assert out == ""
         assert err.count("\n") == 1
         assert said in err
         assert str(path) in err
 
 
-def test_a_name_with_control_characters_is_not_written_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_with_control_characters_is_not_written_to_the_terminal(tmp_path: Path) -> None:
     path = files.write_model(tmp_path / "x.gguf", values={"general.name": "a\x1b[2J\nb", "general.finetune": "it\x07"})
-    assert main(["gguf", str(path), *FREE]) == 0
-    out = capsys.readouterr().out
+    code, out, _ = say("gguf", str(path), *FREE)
+    assert code == 0
     assert all(character.isprintable() or character == "\n" for character in out)
 
 
@@ -226,8 +213,7 @@ def test_a_name_with_control_characters_is_not_written_to_the_terminal(
         ["--gpu", "--cpu"],
     ],
 )
-def test_values_that_cannot_be_meant_are_bad_usage(
-    words: list[str], paths: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["gguf", paths["llama"], *words]) == 2
-    assert words[0] in capsys.readouterr().err
+def test_values_that_cannot_be_meant_are_bad_usage(words: list[str], paths: dict[str, str]) -> None:
+    code, _, err = say("gguf", paths["llama"], *words)
+    assert code == 2
+    assert words[0] in err

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.core import paths
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
 from specdash.history.store import VERSION
 from specdash.history.writer import Batch, Bounds, Writer
-from support.outside import documented
+from support.outside import documented, say
 from support.recording import URL, counters
 
 if TYPE_CHECKING:
@@ -42,18 +41,19 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def out(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(["history", *words]) == code
-    return capsys.readouterr().out
+def out(*words: str, code: int = 0) -> str:
+    found, printed, _ = say("history", *words)
+    assert found == code
+    return printed
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return documented(f"history-{words[0]}", out(capsys, *words))
+def told(*words: str) -> Any:
+    return documented(f"history-{words[0]}", out(*words))
 
 
 @pytest.mark.usefixtures("record")
-def test_query_gives_mean_least_and_most_of_every_step(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "query", "decode", "--since", "-10m", "--step", "1m", "--json")
+def test_query_gives_mean_least_and_most_of_every_step() -> None:
+    found = told("query", "decode", "--since", "-10m", "--step", "1m", "--json")
     assert found["target"] == URL
     assert found["units"] == {"decode": "tok/s"}
     assert [row["at"] for row in found["rows"]] == [NOW - 600 + 60 * i for i in range(10)]
@@ -62,14 +62,14 @@ def test_query_gives_mean_least_and_most_of_every_step(capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("record")
 @pytest.mark.parametrize("step", ["1s", "7s", "10s", "30s", "1m", "5m"])
-def test_every_step_counts_every_sample_once(capsys: pytest.CaptureFixture[str], step: str) -> None:
-    rows = told(capsys, "query", "decode", "--since", "-10m", "--step", step, "--json")["rows"]
+def test_every_step_counts_every_sample_once(step: str) -> None:
+    rows = told("query", "decode", "--since", "-10m", "--step", step, "--json")["rows"]
     assert sum(row["decode"]["count"] for row in rows) == 600
 
 
 @pytest.mark.usefixtures("record")
-def test_csv_is_csv_with_nothing_where_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    text = out(capsys, "query", "decode", "cpu", "--since", "-1m", "--step", "10s", "--csv")
+def test_csv_is_csv_with_nothing_where_nothing_is_known() -> None:
+    text = out("query", "decode", "cpu", "--since", "-1m", "--step", "10s", "--csv")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 6
     assert rows[0]["decode"] == "544.5"
@@ -79,20 +79,20 @@ def test_csv_is_csv_with_nothing_where_nothing_is_known(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("record")
-def test_query_prints_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = out(capsys, "query", "decode", "cpu", "--since", "-1m", "--step", "20s").splitlines()
+def test_query_prints_a_table_for_people() -> None:
+    lines = out("query", "decode", "cpu", "--since", "-1m", "--step", "20s").splitlines()
     assert lines[0].split() == ["time", "decode", "cpu"]
     assert [line.split()[2:] for line in lines[1:]] == [["549.5", "--"], ["569.5", "--"], ["589.5", "--"]]
 
 
 @pytest.mark.usefixtures("record")
-def test_events_are_told_in_order_with_how_long_they_lasted(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = out(capsys, "events", "--since", "-1h").splitlines()
+def test_events_are_told_in_order_with_how_long_they_lasted() -> None:
+    lines = out("events", "--since", "-1h").splitlines()
     assert [line[21:] for line in lines] == [
         "recorder  recording began",
         "critical  Slot hangs: slot 1 is busy (for 1 min 40 s)",
     ]
-    found = told(capsys, "events", "--since", "-1h", "--json")["events"]
+    found = told("events", "--since", "-1h", "--json")["events"]
     assert [(entry["kind"], entry["severity"], entry["ref"]) for entry in found] == [
         ("recorder", None, "began"),
         ("alert", "critical", "slot_hung"),
@@ -100,27 +100,28 @@ def test_events_are_told_in_order_with_how_long_they_lasted(capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("record")
-def test_stats_tell_what_is_recorded_and_that_the_file_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
-    text = out(capsys, "stats", "--check")
+def test_stats_tell_what_is_recorded_and_that_the_file_is_sound() -> None:
+    text = out("stats", "--check")
     assert URL in text
     assert "9 min 59 s" in text
     assert text.endswith("sound\n")
-    found = told(capsys, "stats", "--json")
+    found = told("stats", "--json")
     assert found["schema"] == VERSION
     assert found["targets"][0]["target"] == URL
 
 
-def test_stats_say_that_a_file_is_damaged(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_say_that_a_file_is_damaged(record: Path) -> None:
     data = bytearray(record.read_bytes())
     data[3 * 1024 : 9 * 1024] = os.urandom(6 * 1024)
     record.write_bytes(bytes(data))
-    assert main(["history", "stats", "--check"]) == 3
-    assert "damaged" in capsys.readouterr().err
+    code, _, err = say("history", "stats", "--check")
+    assert code == 3
+    assert "damaged" in err
 
 
 @pytest.mark.usefixtures("record")
-def test_vacuum_says_what_it_gained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "given back" in out(capsys, "vacuum")
+def test_vacuum_says_what_it_gained() -> None:
+    assert "given back" in out("vacuum")
 
 
 @pytest.mark.usefixtures("record")
@@ -140,15 +141,14 @@ def test_vacuum_says_what_it_gained(capsys: pytest.CaptureFixture[str]) -> None:
         (("vacuum", "--file", "/nowhere/history.db"), 3, "no record"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line_with_its_exit_code(
-    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", *words]) == code
-    told = capsys.readouterr().err
+def test_what_cannot_be_meant_is_one_line_with_its_exit_code(words: tuple[str, ...], code: int, said: str) -> None:
+    code, _, told = say("history", *words)
+    assert code == code
     assert said in told
     assert len(told.strip().splitlines()) == 1
 
 
-def test_without_a_record_it_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["history", "query"]) == 3
-    assert "no record; one is written while specdash runs" in capsys.readouterr().err
+def test_without_a_record_it_says_how_to_get_one() -> None:
+    code, _, err = say("history", "query")
+    assert code == 3
+    assert "no record; one is written while specdash runs" in err

@@ -17,6 +17,7 @@ import pytest
 
 from specdash.cli.main import main
 from specdash.llama.log_grammar import WARNING_CLASSES
+from support.outside import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
 
-def parse_log(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
-    assert main(["parse-log", *args, "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+def parse_log(*args: str) -> dict[str, Any]:
+    code, out, _ = say("parse-log", *args, "--json")
+    assert code == 0
+    report: dict[str, Any] = json.loads(out)
     return report
 
 
@@ -37,8 +39,8 @@ def piped(data: bytes) -> Any:
 
 
 class TestJson:
-    def test_has_the_fields_of_the_contract(self, capsys: pytest.CaptureFixture[str]) -> None:
-        report = parse_log(capsys, str(LOGS / "mamba_draft75_lv3_trace1.log"))
+    def test_has_the_fields_of_the_contract(self) -> None:
+        report = parse_log(str(LOGS / "mamba_draft75_lv3_trace1.log"))
         assert report["schema"] == "specdash.parse-log/1"
         assert (report["lines"], report["unrecognised"]) == (66, 0)
         assert {key: report["steps"][key] for key in ("accepted", "generated", "replays")} == {
@@ -63,20 +65,20 @@ class TestJson:
         assert (warning["count"], warning["first"], warning["last"]) == (1, 0.046765, 0.046765)
         assert warning["sample"] == "0.00.046.765 W srv    load_model: LLAMA_TRACE = 1"
 
-    def test_has_cumulative_statistics_by_type(self, capsys: pytest.CaptureFixture[str]) -> None:
-        statistics = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))["statistics"]
+    def test_has_cumulative_statistics_by_type(self) -> None:
+        statistics = parse_log(str(LOGS / "qwen35_mtp_np2_lv4.log"))["statistics"]
         assert set(statistics) == {"draft-mtp", "ngram-mod"}
         assert statistics["draft-mtp"]["tokens_generated"] == 261
 
-    def test_names_the_server(self, capsys: pytest.CaptureFixture[str]) -> None:
-        server = parse_log(capsys, str(LOGS / "llama_draft75_lv4.log"))["server"]
+    def test_names_the_server(self) -> None:
+        server = parse_log(str(LOGS / "llama_draft75_lv4.log"))["server"]
         assert (server["model"], server["draft_model"]) == ("models/llama.gguf", "models/llama-draft-75.gguf")
         assert (server["url"], server["slots"], server["verbosity"]) == ("http://127.0.0.1:18131", "1", "4")
         assert server["speculation"]["types"] == ["draft-simple"]
         assert server["speculation"]["parameters"][0] == {"n_max": "8", "n_min": "0", "p_min": "0.000000"}
 
-    def test_has_checkpoints_and_prompt_reuse(self, capsys: pytest.CaptureFixture[str]) -> None:
-        report = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))
+    def test_has_checkpoints_and_prompt_reuse(self) -> None:
+        report = parse_log(str(LOGS / "qwen35_mtp_np2_lv4.log"))
         created = next(
             item for item in report["checkpoints"] if (item["kind"], item["action"]) == ("context", "created")
         )
@@ -85,23 +87,23 @@ class TestJson:
         assert report["prompt_cache"]["reused_tokens"] == 26
         assert report["prompt_cache"]["reused_share"] == pytest.approx(26 / 341)
 
-    def test_says_null_for_what_the_log_does_not_tell(self, capsys: pytest.CaptureFixture[str]) -> None:
-        report = parse_log(capsys, str(LOGS / "cancel_and_sigterm.log"))
+    def test_says_null_for_what_the_log_does_not_tell(self) -> None:
+        report = parse_log(str(LOGS / "cancel_and_sigterm.log"))
         cancelled, unfinished = report["requests"]
         assert (cancelled["cancelled"], cancelled["decode_ms"], cancelled["draft_accepted"]) == (True, None, None)
         assert (unfinished["finished"], unfinished["cancelled"]) == (False, False)
         assert report["totals"]["acceptance"] is None
         assert report["server"]["build"] is None
 
-    def test_of_an_empty_file_has_no_lines(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_an_empty_file_has_no_lines(self, tmp_path: Path) -> None:
         empty = tmp_path / "empty.log"
         empty.touch()
-        report = parse_log(capsys, str(empty))
+        report = parse_log(str(empty))
         assert (report["lines"], report["requests"], report["warnings"]) == (0, [], {})
 
     @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
-    def test_is_json_for_every_log(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        report = parse_log(capsys, str(path))
+    def test_is_json_for_every_log(self, path: Path) -> None:
+        report = parse_log(str(path))
         assert all(set(request) >= CONTRACT for request in report["requests"])
         assert all({"count", "first", "last", "sample"} <= set(warning) for warning in report["warnings"].values())
 
@@ -127,9 +129,8 @@ class TestText:
         assert len(lines) < 60
         assert all(line.isprintable() for line in lines)
 
-    def test_tells_requests_acceptance_and_warnings(self, capsys: pytest.CaptureFixture[str]) -> None:
-        main(["parse-log", str(LOGS / "llama_ctxshift_draft75.log")])
-        text = capsys.readouterr().out
+    def test_tells_requests_acceptance_and_warnings(self) -> None:
+        text = say("parse-log", str(LOGS / "llama_ctxshift_draft75.log"))[1]
         assert "requests: 1 (1 completed, 0 cancelled, 0 failed, 0 unfinished)" in text
         assert "507/711 (71.3 %)" in text
         assert "warning: context_shift x4, 0.473 s to 1.691 s" in text
@@ -143,53 +144,47 @@ class TestInput:
         ("name", "reason"), [("nowhere.log", "No such file or directory"), (".", "is a directory")]
     )
     def test_that_cannot_be_read_is_one_clear_line(
-        self,
-        name: str,
-        reason: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        assert main(["parse-log", name]) == 3
-        error = capsys.readouterr().err
+        code, _, error = say("parse-log", name)
+        assert code == 3
         assert error.count("\n") == 1
         assert error.startswith("specdash: log file ")
         assert reason in error
 
     @pytest.mark.parametrize("packed", [gzip.compress, bz2.compress, lzma.compress])
-    def test_may_be_compressed(
-        self, packed: Callable[[bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_may_be_compressed(self, packed: Callable[[bytes], bytes], tmp_path: Path) -> None:
         plain = LOGS / "router.log"
         data = packed(plain.read_bytes())
         file = tmp_path / "server.log.1"
         file.write_bytes(data)
-        assert parse_log(capsys, str(file)) == {**parse_log(capsys, str(plain)), "file": str(file)}
+        assert parse_log(str(file)) == {**parse_log(str(plain)), "file": str(file)}
         assert piped(data)["unrecognised"] == 0
         for cut in (data[: len(data) // 2], data[:20] + b"damaged" + data[27:]):
             file.write_bytes(cut)
-            assert main(["parse-log", str(file)]) == 3
-            out, err = capsys.readouterr()
+            code, out, err = say("parse-log", str(file))
+            assert code == 3
             assert (out, "is compressed, and cut off or damaged" in err) == ("", True)
 
-    def test_that_is_compressed_by_zstd_is_told_the_way_in(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_that_is_compressed_by_zstd_is_told_the_way_in(self, tmp_path: Path) -> None:
         (tmp_path / "server.log.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"\0" * 9)
-        assert main(["parse-log", str(tmp_path / "server.log.zst")]) == 3
-        assert "zstd -dc FILE | specdash parse-log -" in capsys.readouterr().err
+        code, _, err = say("parse-log", str(tmp_path / "server.log.zst"))
+        assert code == 3
+        assert "zstd -dc FILE | specdash parse-log -" in err
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_that_may_not_be_read_is_one_clear_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_that_may_not_be_read_is_one_clear_line(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret.log"
         secret.touch(mode=0o000)
-        assert main(["parse-log", str(secret)]) == 3
-        assert "Permission denied" in capsys.readouterr().err
+        code, _, err = say("parse-log", str(secret))
+        assert code == 3
+        assert "Permission denied" in err
 
-    def test_an_unknown_option_is_a_usage_error(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["parse-log", "x.log", "--jsn"]) == 2
-        assert "--jsn" in capsys.readouterr().err
+    def test_an_unknown_option_is_a_usage_error(self) -> None:
+        code, _, err = say("parse-log", "x.log", "--jsn")
+        assert code == 2
+        assert "--jsn" in err
 
     def test_a_reader_that_goes_away_is_no_error(self) -> None:
         command = f"{sys.executable} -m specdash parse-log {LOGS / 'http_misc.log'} --json | head -c 100"
@@ -197,9 +192,9 @@ class TestInput:
         assert done.stderr == b""
 
 
-def test_the_manual_names_every_warning_class_and_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manual_names_every_warning_class_and_field() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "parse-log.md").read_text()
-    report = parse_log(capsys, str(LOGS / "qwen35_mtp_np2_lv4.log"))
+    report = parse_log(str(LOGS / "qwen35_mtp_np2_lv4.log"))
     names = [*WARNING_CLASSES, *report, *report["requests"][0], *report["prompt_cache"], *report["totals"]]
     names += [*report["server"], *report["statistics"]["draft-mtp"]]
     assert [name for name in names if not re.search(rf"`{name}(`|\[\]|\{{)", manual)] == []

@@ -15,6 +15,7 @@ from specdash.core.paths import proxy_records_dir
 from specdash.core.proxy_parameters import PARAMETERS
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, free_port, says
+from support.outside import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,25 +43,23 @@ class TestShow:
         assert shown["problems"] == []
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
-    def test_secrets_are_masked(self, env_file: Path, form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        main(["proxy", "show", "--env-file", str(env_file), *form])
-        out = capsys.readouterr().out
+    def test_secrets_are_masked(self, env_file: Path, form: list[str]) -> None:
+        out = say("proxy", "show", "--env-file", str(env_file), *form)[1]
         assert "hush" not in out
         assert "***" in out
 
-    def test_problems_are_shown_and_are_a_failure(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_problems_are_shown_and_are_a_failure(self, env_file: Path) -> None:
         env_file.write_text("PROXY_READ_TIMEOUT=soon\nPROXY_TYPO=1\n")
-        assert main(["proxy", "show", "--env-file", str(env_file)]) == ExitCode.BAD_INPUT
-        out = capsys.readouterr().out
+        code, out, _ = say("proxy", "show", "--env-file", str(env_file))
+        assert code == ExitCode.BAD_INPUT
         assert "PROXY_READ_TIMEOUT=soon" in out
         assert "PROXY_TYPO is not a setting" in out
 
-    def test_the_environment_counts_where_there_is_no_file(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_environment_counts_where_there_is_no_file(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PROXY_PORT", "4321")
-        assert main(["proxy", "show"]) == ExitCode.OK
-        assert "PROXY_PORT=4321  [environment]" in capsys.readouterr().out
+        code, out, _ = say("proxy", "show")
+        assert code == ExitCode.OK
+        assert "PROXY_PORT=4321  [environment]" in out
 
 
 class TestRun:
@@ -109,25 +108,28 @@ class TestOperator:
         assert "x-api-key: hush" in head.lower()
 
     @pytest.mark.parametrize(("action", "method"), [("resume", "POST"), ("state", "GET")])
-    def test_resume_and_state(self, action: str, method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_resume_and_state(self, action: str, method: str) -> None:
         with FaultServer({f"/admin/{action}": says(200, '{"held": false}')}) as server:
             assert main(["proxy", action, "--url", server.url]) == ExitCode.OK
             ((_, head),) = server.requests[f"/admin/{action}"]
         assert head.startswith(method)
 
-    def test_nobody_there_is_unreachable(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["proxy", "state", "--url", f"http://127.0.0.1:{free_port()}"]) == ExitCode.UNREACHABLE
-        assert "no proxy answers at" in capsys.readouterr().err
+    def test_nobody_there_is_unreachable(self) -> None:
+        code, _, err = say("proxy", "state", "--url", f"http://127.0.0.1:{free_port()}")
+        assert code == ExitCode.UNREACHABLE
+        assert "no proxy answers at" in err
 
-    def test_a_refusal_is_told_in_its_own_words(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_refusal_is_told_in_its_own_words(self) -> None:
         with FaultServer({"/admin/state": says(401, '{"error":{"message":"missing API key"}}')}) as server:
-            assert main(["proxy", "state", "--url", server.url]) == ExitCode.FAILED
-        assert "401: missing API key" in capsys.readouterr().err
+            code, _, err = say("proxy", "state", "--url", server.url)
+        assert code == ExitCode.FAILED
+        assert "401: missing API key" in err
 
-    def test_another_program_is_no_proxy(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_another_program_is_no_proxy(self) -> None:
         with FaultServer({"/admin/state": says(200, "<html>")}) as server:
-            assert main(["proxy", "state", "--url", server.url]) == ExitCode.UNREACHABLE
-        assert "does not answer like a specdash proxy" in capsys.readouterr().err
+            code, _, err = say("proxy", "state", "--url", server.url)
+        assert code == ExitCode.UNREACHABLE
+        assert "does not answer like a specdash proxy" in err
 
 
 def leave_record(url: str, name: str, env_file: Path | None = None) -> None:
@@ -154,16 +156,17 @@ class TestTheProxyThatRuns:
         assert json.loads(shown.out) == {"held": False}
         assert server.url in shown.err
 
-    def test_is_asked_for_where_several_run(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_is_asked_for_where_several_run(self) -> None:
         leave_record("http://127.0.0.1:9001", "one")
         leave_record("http://127.0.0.1:9002", "two")
-        assert main(["proxy", "hold"]) == ExitCode.USAGE
-        said = capsys.readouterr().err
+        code, _, said = say("proxy", "hold")
+        assert code == ExitCode.USAGE
         assert "http://127.0.0.1:9001" in said
         assert "http://127.0.0.1:9002" in said
         assert "--url" in said
 
-    def test_gives_way_to_the_env_file_that_is_named(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_gives_way_to_the_env_file_that_is_named(self, env_file: Path) -> None:
         leave_record("http://127.0.0.1:9001", "one")
-        assert main(["proxy", "state", "--env-file", str(env_file)]) == ExitCode.UNREACHABLE
-        assert "9001" not in capsys.readouterr().err
+        code, _, err = say("proxy", "state", "--env-file", str(env_file))
+        assert code == ExitCode.UNREACHABLE
+        assert "9001" not in err

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from history.test_replay import OK, counters_at
-from specdash.cli.main import main
 from specdash.core import paths
 from specdash.core.readings import Reading, Source
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.writer import Batch, Bounds, Writer
+from support.outside import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,51 +41,52 @@ def record(path: Path, name: str = URL, start: float = START) -> Path:
     return path
 
 
-def replayed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["replay", "--json", *arguments]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+def replayed(*arguments: str) -> dict[str, Any]:
+    code, out, _ = say("replay", "--json", *arguments)
+    assert code == 0
+    document: dict[str, Any] = json.loads(out)
     return document
 
 
-def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    code = main(["replay", "--json", *arguments])
-    said = capsys.readouterr().err
+def failed(*arguments: str) -> tuple[int, str]:
+    code, _, said = say("replay", "--json", *arguments)
     assert "Traceback" not in said
     assert said.count("\n") == 1
     return code, said
 
 
-def test_a_moment_of_the_record_is_a_snapshot_of_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_moment_of_the_record_is_a_snapshot_of_then(tmp_path: Path) -> None:
     path = record(tmp_path / "history.db")
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(START + 50.5))
-    shown = replayed(capsys, str(path), "--since", when)
+    shown = replayed(str(path), "--since", when)
     assert shown["backend"]["state"] == "live"
     assert shown["backend"]["url"] == URL
     assert shown["backend"]["counters"]["predicted_tokens"] == 5000.0
-    ago = replayed(capsys, str(path), "--since", "-99s")
+    ago = replayed(str(path), "--since", "-99s")
     assert ago["backend"]["counters"]["predicted_tokens"] == 10000.0
 
 
-def test_the_users_own_record_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_users_own_record_is_the_default() -> None:
     record(paths.history_file(), start=time.time() - SECONDS)
-    assert replayed(capsys, "--since", "-60s")["backend"]["state"] == "live"
-    assert main(["replay", "--headless", "--since", "-60s"]) == 0
-    assert "LIVE" in capsys.readouterr().out
+    assert replayed("--since", "-60s")["backend"]["state"] == "live"
+    code, out, _ = say("replay", "--headless", "--since", "-60s")
+    assert code == 0
+    assert "LIVE" in out
 
 
-def test_a_bundle_is_opened_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_opened_as_it_is(tmp_path: Path) -> None:
     bundle = tmp_path / "incident.tar.gz"
     with tarfile.open(bundle, "w:gz") as members:
         members.add(record(tmp_path / "source.db"), "incident-1/history.db")
-    assert replayed(capsys, str(bundle), "--since", "-10s")["backend"]["state"] == "live"
+    assert replayed(str(bundle), "--since", "-10s")["backend"]["state"] == "live"
 
 
-def test_of_several_servers_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_servers_one_is_named(tmp_path: Path) -> None:
     path = record(tmp_path / "history.db")
     record(path, "http://127.0.0.1:9090 coder", START + 1000)
-    assert replayed(capsys, str(path))["backend"]["url"] == "http://127.0.0.1:9090"
-    assert replayed(capsys, str(path), "--target", "127.0.0.1:8080")["backend"]["url"] == URL
-    code, said = failed(capsys, str(path), "--target", "http://127.0.0.1:1")
+    assert replayed(str(path))["backend"]["url"] == "http://127.0.0.1:9090"
+    assert replayed(str(path), "--target", "127.0.0.1:8080")["backend"]["url"] == URL
+    code, said = failed(str(path), "--target", "http://127.0.0.1:1")
     assert code == 2
     assert "it has http://127.0.0.1:9090 coder, http://127.0.0.1:8080" in said
 
@@ -100,31 +101,29 @@ def test_of_several_servers_one_is_named(tmp_path: Path, capsys: pytest.CaptureF
     ],
     ids=["missing", "empty", "foreign", "damaged"],
 )
-def test_what_is_no_record_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, said: str
-) -> None:
+def test_what_is_no_record_is_one_clear_line(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "some.db"
     if content is not None:
         path.write_bytes(content)
-    code, message = failed(capsys, str(path))
+    code, message = failed(str(path))
     assert code == 3
     assert str(path) in message
     assert said in message
 
 
-def test_a_bundle_without_a_record_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_without_a_record_says_so(tmp_path: Path) -> None:
     bundle = tmp_path / "incident.tar.gz"
     (tmp_path / "summary.md").write_text("x")
     with tarfile.open(bundle, "w:gz") as members:
         members.add(tmp_path / "summary.md", "summary.md")
-    assert failed(capsys, str(bundle)) == (
+    assert failed(str(bundle)) == (
         3,
         f"specdash: {bundle}: no history.db in it; a bundle has one when something was recorded\n",
     )
 
 
-def test_nothing_recorded_says_how_it_would_be(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = failed(capsys)
+def test_nothing_recorded_says_how_it_would_be() -> None:
+    code, said = failed()
     assert code == 3
     assert "no record; one is written while specdash runs" in said
 
@@ -138,24 +137,23 @@ def test_nothing_recorded_says_how_it_would_be(capsys: pytest.CaptureFixture[str
         (("--speed", "0"), "must be more than 0"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
-) -> None:
-    code, message = failed(capsys, str(record(tmp_path / "history.db")), *arguments)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    code, message = failed(str(record(tmp_path / "history.db")), *arguments)
     assert code == 2
     assert said in message
 
 
-def test_it_leaves_the_record_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_leaves_the_record_as_it_was(tmp_path: Path) -> None:
     path = record(tmp_path / "history.db")
     before = path.read_bytes()
-    replayed(capsys, str(path))
+    replayed(str(path))
     assert path.read_bytes() == before
 
 
-def test_without_a_terminal_the_dashboard_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(record(tmp_path / "history.db"))]) == 2
-    assert "needs a terminal" in capsys.readouterr().err
+def test_without_a_terminal_the_dashboard_is_refused(tmp_path: Path) -> None:
+    code, _, err = say("replay", str(record(tmp_path / "history.db")))
+    assert code == 2
+    assert "needs a terminal" in err
 
 
 def test_the_target_of_a_router_keeps_its_model(tmp_path: Path) -> None:

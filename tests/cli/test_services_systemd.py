@@ -237,9 +237,7 @@ class TestBackend:
         assert services("stop") == ExitCode.OK
         assert stack.active(BACKEND_UNIT) == "inactive"
 
-    def test_one_that_was_killed_comes_back_and_the_engine_does_not_outlive_it(
-        self, stack: Stack, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_that_was_killed_comes_back_and_the_engine_does_not_outlive_it(self, stack: Stack) -> None:
         services("install", "backend", "--start")
         stack.answers(stack.backend_port)
         pid = int(stack.user.systemctl("show", "-p", "MainPID", "--value", BACKEND_UNIT))

@@ -23,6 +23,7 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, tune_runs_dir
 from specdash.tune.run.status import Ending, RunState, newest_run, read_run
 from support.engines import llama_server_binary, write_env
+from support.outside import say
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -100,16 +101,16 @@ def run_of(env: dict[str, str] | None = None) -> TuneRun:
         (("--dry-run", "--resume"), "exclude each other"),
     ],
 )
-def test_what_cannot_be_meant_is_bad_usage(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["tune", *words]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_meant_is_bad_usage(words: tuple[str, ...], said: str) -> None:
+    code, _, err = say("tune", *words)
+    assert code == ExitCode.USAGE
+    assert said in err
 
 
-def test_without_a_service_nothing_can_be_tuned(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "--yes", "--manager", "supervisor"]) == ExitCode.SERVICE
-    assert "no backend service" in capsys.readouterr().err
+def test_without_a_service_nothing_can_be_tuned() -> None:
+    code, _, err = say("tune", "--yes", "--manager", "supervisor")
+    assert code == ExitCode.SERVICE
+    assert "no backend service" in err
 
 
 def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
@@ -126,37 +127,34 @@ def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
     assert not tune_runs_dir(os.environ).exists()
 
 
-def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["tune", "--status"]) == ExitCode.OK
-    assert main(["tune", "--status", "--json"]) == ExitCode.OK
-    assert capsys.readouterr().out == "nothing was tuned yet\nnull\n"
-    assert main(["tune", "--resume", "--yes"]) == ExitCode.BAD_INPUT
-    assert "no run of `specdash tune` to go on with" in capsys.readouterr().err
-    assert main(["tune", "--abort"]) == ExitCode.OK
-    assert "no run was cut short" in capsys.readouterr().out
+def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort() -> None:
+    assert say("tune", "--status") == (ExitCode.OK, "nothing was tuned yet\n", "")
+    assert say("tune", "--status", "--json") == (ExitCode.OK, "null\n", "")
+    code, _, err = say("tune", "--resume", "--yes")
+    assert (code, "no run of `specdash tune` to go on with" in err) == (ExitCode.BAD_INPUT, True)
+    code, out, _ = say("tune", "--abort")
+    assert (code, "no run was cut short" in out) == (ExitCode.OK, True)
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [("none", "speculation is off"), ("ngram-cache", "its drafts have 8 tokens, always")],
 )
-def test_where_there_is_no_knob_the_plan_says_what_to_allow(
-    spec: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_there_is_no_knob_the_plan_says_what_to_allow(spec: str, said: str, tmp_path: Path) -> None:
     env = write_env(
         tmp_path / "e.env",
         {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": spec},
     )
-    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run"]) == ExitCode.USAGE
-    told = capsys.readouterr().err
+    code, _, told = say("tune", "--beside", "--env-file", str(env), "--dry-run")
+    assert code == ExitCode.USAGE
     assert said in told
     assert "--allow-types all, or some of: ngram-simple" in told
-    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run", "--json"]) == ExitCode.USAGE
-    assert said in json.loads(capsys.readouterr().out)["problem"]
-    assert main(["tune", "--beside", "--env-file", str(env), "--dry-run", "--allow-types", "all"]) == ExitCode.OK
-    assert "LLAMA_SPEC_TYPE: " in capsys.readouterr().out
+    code, out, _ = say("tune", "--beside", "--env-file", str(env), "--dry-run", "--json")
+    assert code == ExitCode.USAGE
+    assert said in json.loads(out)["problem"]
+    code, out, _ = say("tune", "--beside", "--env-file", str(env), "--dry-run", "--allow-types", "all")
+    assert code == ExitCode.OK
+    assert "LLAMA_SPEC_TYPE: " in out
 
 
 @pytest.mark.parametrize(
@@ -172,12 +170,7 @@ def test_where_there_is_no_knob_the_plan_says_what_to_allow(
     ],
 )
 def test_bad_input_ends_before_anything_is_touched(
-    words: tuple[str, ...],
-    code: ExitCode,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], code: ExitCode, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.jsonl").touch()
@@ -185,18 +178,19 @@ def test_bad_input_ends_before_anything_is_touched(
         tmp_path / "e.env",
         {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"},
     )
-    assert main(["tune", "--beside", "--env-file", str(env), "--yes", *words]) == code
-    assert said in capsys.readouterr().err
+    code, _, err = say("tune", "--beside", "--env-file", str(env), "--yes", *words)
+    assert code == code
+    assert said in err
     assert not tune_runs_dir(os.environ).exists()
 
 
-def test_nobody_is_asked_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_asked_where_there_is_no_terminal(tmp_path: Path) -> None:
     env = write_env(
         tmp_path / "e.env",
         {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"},
     )
-    assert main(["tune", "--beside", "--env-file", str(env)]) == ExitCode.USAGE
-    told = capsys.readouterr().err
+    code, _, told = say("tune", "--beside", "--env-file", str(env))
+    assert code == ExitCode.USAGE
     assert "tune needs --yes" in told
     assert "points" in told
 

@@ -15,6 +15,7 @@ from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support import tiny_models
 from support.engines import llama_server_binary, write_env
+from support.outside import say
 from support.scripted_llama import Behaviour, ScriptedLlama, alternative, is_tied, successor
 from support.sensitive_models import remembering, write_tied
 
@@ -92,7 +93,7 @@ def test_another_model_is_told_from_bad_drafting(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_a_baseline_that_differs_from_itself_decides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_that_differs_from_itself_decides_nothing() -> None:
     with ScriptedLlama(Behaviour(speculative=False)) as scripted_llama, ScriptedLlama(Behaviour(wrong_at=9)) as other:
         answers = scripted_llama.generated
 
@@ -101,8 +102,8 @@ def test_a_baseline_that_differs_from_itself_decides_nothing(capsys: pytest.Capt
             return answers(prompt, count)
 
         scripted_llama.generated = unsteady  # type: ignore[method-assign]
-        assert main(["verify", "--url", other.url, "--baseline-url", scripted_llama.url, *FEW]) == ExitCode.FAILED
-    printed = capsys.readouterr().out
+        code, printed, _ = say("verify", "--url", other.url, "--baseline-url", scripted_llama.url, *FEW)
+    assert code == ExitCode.FAILED
     assert "the baseline differs from itself" in printed
 
 
@@ -259,15 +260,15 @@ def test_a_real_batch_shape_effect_is_known_for_one(
 
 @pytest.mark.llama_server
 @pytest.mark.slow
-def test_settings_that_are_refused_start_nothing(
-    env_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_are_refused_start_nothing(env_file: str, tmp_path: Path) -> None:
     words = ["verify", "--env-file", env_file, *FEW, "--set"]
-    assert main([*words, "LLAMA_EXTRA_ARGS=--no-such-flag"]) == ExitCode.BAD_INPUT
-    assert "--no-such-flag" in capsys.readouterr().err
+    code, _, err = say(*words, "LLAMA_EXTRA_ARGS=--no-such-flag")
+    assert code == ExitCode.BAD_INPUT
+    assert "--no-such-flag" in err
     recurrent = tiny_models.write_mamba(tmp_path / "draft-mamba.gguf", wrong_every=8)
-    assert main([*words, f"LLAMA_DRAFT_MODEL={recurrent}"]) == ExitCode.BAD_INPUT
-    assert "aborts the server at the first rejected token" in capsys.readouterr().err
+    code, _, err = say(*words, f"LLAMA_DRAFT_MODEL={recurrent}")
+    assert code == ExitCode.BAD_INPUT
+    assert "aborts the server at the first rejected token" in err
 
 
 def begun(env_file: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:

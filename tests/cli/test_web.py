@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from specdash.cli import web_server
-from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support.browser import chromium
 from support.fault_server import FaultServer, free_port, says
+from support.outside import say
 from support.waiting import until, until_async
 
 if TYPE_CHECKING:
@@ -230,19 +230,19 @@ async def test_its_pages_end_with_it(tmp_path: Path, number: signal.Signals) -> 
 
 
 @pytest.mark.parametrize("place", ["0.0.0.0:1", "192.0.2.1:9539", "127.evil.example:80", "nonsense", "127.0.0.1:99999"])
-def test_only_loopback_is_served(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["web", "--url", "http://127.0.0.1:9", "--listen", place]) == ExitCode.USAGE
-    assert place in capsys.readouterr().err
+def test_only_loopback_is_served(place: str) -> None:
+    code, _, err = say("web", "--url", "http://127.0.0.1:9", "--listen", place)
+    assert code == ExitCode.USAGE
+    assert place in err
 
 
-def test_without_its_package_it_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_package_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve.server", None)
     monkeypatch.delitem(sys.modules, "specdash.cli.web_server", raising=False)
     monkeypatch.delattr(sys.modules["specdash.cli"], "web_server", raising=False)
-    assert main(["web", "--url", "http://127.0.0.1:9"]) == ExitCode.BAD_INPUT
-    assert "specdash[web]" in capsys.readouterr().err
+    code, _, err = say("web", "--url", "http://127.0.0.1:9")
+    assert code == ExitCode.BAD_INPUT
+    assert "specdash[web]" in err
 
 
 @pytest.mark.slow

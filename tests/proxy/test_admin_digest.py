@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from specdash.core.records import ProxyRecord
@@ -17,7 +17,6 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def test_the_digest_follows_each_reload(proxy: ProxyProcess) -> None:
     for threshold in ("9", "10"):
         write_env(proxy.env_file, {**proxy.values, "PROXY_LOOP_REPEAT_THRESHOLD": threshold})
         assert record(proxy).env_digest != digest(proxy)
-        proxy.process.send_signal(signal.SIGHUP)
+        proxy.send(signal.SIGHUP)
         until(lambda: record(proxy).env_digest == digest(proxy))
     assert (record(proxy).pid, record(proxy).url) == (first.pid, first.url)
 
@@ -54,7 +53,7 @@ def test_the_digest_follows_each_reload(proxy: ProxyProcess) -> None:
 def test_a_refused_reload_leaves_the_digest_and_says_so(proxy: ProxyProcess) -> None:
     before = record(proxy)
     proxy.env_file.write_text(proxy.env_file.read_text(encoding="utf-8") + "no assignment\n", encoding="utf-8")
-    proxy.process.send_signal(signal.SIGHUP)
+    proxy.send(signal.SIGHUP)
     until(lambda: "nothing was changed" in proxy.stderr)
     assert "no '=' in 'no assignment'" in proxy.stderr
     assert record(proxy) == before
@@ -64,9 +63,10 @@ def test_a_refused_reload_leaves_the_digest_and_says_so(proxy: ProxyProcess) -> 
 def test_a_reload_that_is_asked_for_during_the_start_is_not_lost_and_ends_nothing(tmp_path: Path) -> None:
     proxy_process = ProxyProcess(f"http://127.0.0.1:{free_port()}", tmp_path)
     try:
-        # The signal is caught once the command runs; a process that is only Python yet could not tell it from a kill.
-        until(lambda: any("/orjson" in part.path for part in psutil.Process(proxy_process.process.pid).memory_maps()))
-        proxy_process.process.send_signal(signal.SIGHUP)
+        # Caught once the command runs; a process that is only Python yet could not tell it from a kill.
+        status = Path(f"/proc/{proxy_process.process.pid}/status")
+        until(lambda: int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGHUP - 1) & 1)
+        proxy_process.send(signal.SIGHUP)
         proxy_process.wait_ready()
         until(lambda: "reload:" in proxy_process.stderr)
         assert proxy_process.stop() == 0

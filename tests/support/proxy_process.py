@@ -158,12 +158,20 @@ class ProxyProcess:
         """Its resident memory in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit code."""
+    def send(self, number: int) -> None:
+        """Send a signal."""
         os.kill(self.process.pid or 0, number)
-        self.process.join(STOP_S)
+
+    def ended(self, timeout: float = STOP_S) -> int:
+        """Wait for its end; the exit code."""
+        self.process.join(timeout)
         assert self.process.exitcode is not None, f"it runs on: {self.stderr}"
         return self.process.exitcode
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.send(number)
+        return self.ended()
 
     def close(self) -> None:
         """End it if it still runs."""
