@@ -257,7 +257,7 @@ class Bus:
             _log.exception("a sink failed on a %s reading; further failures of it are not logged", reading.source)
 
 
-TICK_S = 0.25
+TICK_S = 0.5
 SPAN_S = 5.0
 """Over so many seconds lateness is added up; specdash counts as starved so long after it was."""
 REPEATED_S = 1.0
