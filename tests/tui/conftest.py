@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
 
 from tui.waiting import idle
+
+if TYPE_CHECKING:
+    from textual.css.model import RuleSet
 
 parse_rules = Stylesheet._parse_rules
 PARSED: dict[tuple[object, ...], list[RuleSet]] = {}
