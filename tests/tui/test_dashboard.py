@@ -485,7 +485,7 @@ async def test_a_minute_draws_no_more_than_its_budget(
 
 async def test_a_tick_that_tells_the_time_alone_renders_the_header_alone() -> None:
     now = [WALL]
-    app = dashboard(FakeState("idle"), wall=lambda: now[0])
+    app = dashboard(FakeState("idle"), Written, wall=lambda: now[0])
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         rendered: list[str] = []
