@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from history.test_replay import WALL, Live, fail, serve
+from history.test_replay import WALL, Live, outage
 from specdash.history.player import SPEEDS, Player
 from support.waiting import until
 
@@ -15,17 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def live() -> Live:
-    live = Live()
-    serve(live, range(60))
-    fail(live, range(60, 70))
-    serve(live, range(70, 300))
-    return live
+    return outage()
 
 
 @pytest.fixture
 def player(live: Live) -> Iterator[Player]:
+    live.record.is_closed = False
     player = Player(live.replay())
     yield player
     player.close()

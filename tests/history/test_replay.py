@@ -120,6 +120,15 @@ def served_400_s() -> Live:
     return live
 
 
+def outage() -> Live:
+    """A server that refused for ten seconds of five minutes."""
+    live = Live()
+    serve(live, range(60))
+    fail(live, range(60, 70))
+    serve(live, range(70, 300))
+    return live
+
+
 def fail(live: Live, seconds: Iterable[float]) -> None:
     """A server that refuses."""
     for at in seconds:

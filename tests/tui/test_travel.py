@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from history.test_replay import WALL, Live, fail, serve
+from history.test_replay import WALL, Live, outage, serve
 from specdash.control.console import SlotConsole
 from specdash.core.errors import InputError
 from specdash.core.log_facts import LogBatch, WarningTally
@@ -42,11 +42,7 @@ NOW = WALL + 299.0
 
 @pytest.fixture(scope="module")
 def live() -> Live:
-    live = Live()
-    serve(live, range(60))
-    fail(live, range(60, 70))
-    serve(live, range(70, 300))
-    return live
+    return outage()
 
 
 def travelling_dashboard(opened: Callable[[float | None], ReplaySession]) -> Dashboard:
@@ -91,9 +87,9 @@ def _session(live: Live, at: float | None) -> ReplaySession:
 
 @pytest.fixture(scope="module")
 def logged() -> Live:
-    """A server whose log was read from its beginning, for ten minutes."""
+    """A server whose log was read from its beginning, for five minutes."""
     logged = Live()
-    for at in range(600):
+    for at in range(300):
         tally = WarningTally("find_slot_non_consecutive", 2, float(at), at + 0.5, "a line")
         logged.tell(at, Source.LOG, LogBatch(lines=10, warnings=(tally,)))
         serve(logged, [at + 0.5])
@@ -110,18 +106,17 @@ async def test_no_paint_on_the_way_to_a_moment_shows_a_total_that_is_not_its_own
         return session
 
     app = travelling_dashboard(slowly)
-    app.wall_time = lambda: WALL + 599.0
     async with app.run_test(size=(200, 50)) as pilot:
-        app.travel.to(WALL + 500.5)
-        await until(pilot, at_rest(app, WALL + 500.5))
+        app.travel.to(WALL + 200.5)
+        await until(pilot, at_rest(app, WALL + 200.5))
         await until(pilot, lambda: "LOADING RECORD" in screen(app) and "-- lines" in screen(app))
         shown = screen(app)
         assert "-- finished" in shown
         assert "Warnings  --" in shown
         assert "REPLAY" not in shown
         loaded.set()
-        await until(pilot, lambda: "REPLAY" in screen(app) and "5,010 lines" in screen(app))
-        assert "Warnings  1,002" in screen(app)
+        await until(pilot, lambda: "REPLAY" in screen(app) and "2,010 lines" in screen(app))
+        assert "Warnings  402" in screen(app)
 
 
 async def test_the_header_has_one_state_and_green_is_only_now(live: Live) -> None:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from textual.events import Key
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
-from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.apply import ApplyScreen
 from specdash.tui.screens.tune import CARD, CHECKS, HELP, KEYS, TuneScreen, arrange
 from specdash.tui.widgets.tuner.tune import TuneModel
+from tui import driven
 from tui.drawn import block, is_open
 from tui.driven import SIZES, cells, edit, ended, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
-from tui.fake_state import FakeState
 from tui.waiting import answered, until
 
+if TYPE_CHECKING:
+    from specdash.tui.app import Dashboard
 
-def dashboard(console: FakeConsole | None, *, locked: bool = False, scene: str = "busy") -> Dashboard:
-    """A dashboard whose time stands still."""
-    return Dashboard(
-        FakeState(scene),
-        clock=lambda: 10_000.0,
-        wall=lambda: 1_790_000_000.0,
-        theme="night",
-        console=console,  # type: ignore[arg-type]
-        arming=Arming(locked=locked),
-    )
+
+def dashboard(console: FakeConsole | None, scene: str = "busy", **options: object) -> Dashboard:
+    """A dashboard of services."""
+    return driven.dashboard(scene, console=console, **options)
 
 
 async def test_values_now_and_last_good_stand_side_by_side() -> None:
@@ -52,11 +48,12 @@ async def test_without_services_the_screen_does_not_open() -> None:
         assert not is_open(app, FooterScreen.TUNE)
 
 
-async def test_an_edit_is_pending_and_checked_at_once() -> None:
+async def test_an_edit_is_pending_checked_at_once_and_outlives_the_screen() -> None:
     app = dashboard(FakeConsole())
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "e")
         await edit(pilot, "LLAMA_DRAFT_MAX", "12")
+        await press(pilot, "escape", "e")
         assert "1 pending" in shown(app)
         assert "may be applied" in shown(app)
         await edit(pilot, "LLAMA_DRAFT_MAX", "500")
@@ -71,18 +68,17 @@ def line_of(app: Dashboard, words: str) -> int:
     return next(y for y, line in enumerate(shown(app).splitlines()) if words in line)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_setting_is_edited_in_its_row_which_says_what_is_there_and_what_is_allowed(
-    size: tuple[int, int],
-) -> None:
+async def test_a_setting_is_edited_in_its_row_which_says_what_is_there_and_what_is_allowed() -> None:
     app = dashboard(FakeConsole())
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await press(pilot, "e", "j", "enter")
-        assert app.shown.prompt is not None
-        assert app.shown.prompt.region.y == line_of(app, "LLAMA_DRAFT_MAX                4 →")
-        assert app.shown.prompt.region.width > 20
-        assert app.shown.prompt.value == "4"
-        assert "whole number, 1 to 1024 tokens" in shown(app)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            assert app.shown.prompt is not None
+            assert app.shown.prompt.region.y == line_of(app, "LLAMA_DRAFT_MAX                4 →")
+            assert app.shown.prompt.region.width > 20
+            assert app.shown.prompt.value == "4"
+            assert "whole number, 1 to 1024 tokens" in shown(app)
 
 
 async def test_a_value_out_of_range_stays_in_the_field_to_be_mended() -> None:
@@ -165,7 +161,7 @@ async def test_nothing_is_applied_while_it_is_read_only() -> None:
 
 
 async def test_a_locked_dashboard_cannot_be_armed() -> None:
-    app = dashboard(FakeConsole(), locked=True)
+    app = dashboard(FakeConsole(), arming=Arming(locked=True))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "A")
         assert not app.access.armed()
@@ -283,15 +279,6 @@ async def test_a_preset_makes_its_values_pending_and_applies_nothing() -> None:
         await press(pilot, "enter")
         assert "2 pending from agentic-continuity" in shown(app)
         assert console.started == []
-
-
-async def test_pending_changes_outlive_the_screen() -> None:
-    app = dashboard(FakeConsole())
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "e")
-        await edit(pilot, "LLAMA_DRAFT_MAX", "12")
-        await press(pilot, "escape", "e")
-        assert "1 pending" in shown(app)
 
 
 async def test_the_other_service_and_every_setting() -> None:

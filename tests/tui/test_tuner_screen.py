@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,6 @@ from hypothesis import strategies as st
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
-from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
@@ -25,6 +26,7 @@ from specdash.tune.model.gains import Gain
 from specdash.tune.model.problem import Budget
 from specdash.tune.run.console import NewestRun
 from specdash.tune.run.status import TuneStep
+from tui import driven
 from tui.drawn import block, is_open, text
 from tui.driven import SIZES, WALL, cells, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
@@ -33,26 +35,13 @@ from tui.fake_tuner import BOOTS as RAN
 from tui.fake_tuner import GATED, NOW, SCENES, FakeTuner, run
 from tui.waiting import answered, until
 
+if TYPE_CHECKING:
+    from specdash.tui.app import Dashboard
 
-def dashboard(
-    tuner: FakeTuner | None,
-    console: FakeConsole | None = None,
-    *,
-    scene: str = "busy",
-    locked: bool = False,
-    ascii_only: bool = False,
-) -> Dashboard:
-    """A dashboard whose time stands still."""
-    return Dashboard(
-        FakeState(scene),
-        clock=lambda: 10_000.0,
-        wall=lambda: WALL,
-        theme="night",
-        console=console or FakeConsole(),  # type: ignore[arg-type]
-        tuner=tuner,  # type: ignore[arg-type]
-        arming=Arming(locked=locked),
-        ascii_only=ascii_only,
-    )
+
+def dashboard(tuner: FakeTuner | None, scene: str = "busy", **options: object) -> Dashboard:
+    """A dashboard with a tuner."""
+    return driven.dashboard(scene, tuner=tuner, **{"console": FakeConsole(), **options})
 
 
 async def test_looks_that_take_longer_than_the_time_between_two_are_shown_all_the_same(
@@ -85,10 +74,9 @@ async def test_a_look_that_comes_before_the_panels_are_there_leaves_them_the_foc
         assert opened(app, TunerScreen).focused is board.present()[0]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_before_a_run_it_says_what_would_be_tuned_for_how_long_and_at_what_price(size: tuple[int, int]) -> None:
+async def test_before_a_run_it_says_what_would_be_tuned_for_how_long_and_at_what_price() -> None:
     app = dashboard(FakeTuner())
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "T")
         page = shown(app)
         for part in (
@@ -112,7 +100,7 @@ async def test_nothing_starts_while_it_is_not_armed_and_it_says_so() -> None:
 
 async def test_a_locked_dashboard_watches_and_never_starts() -> None:
     tuner = FakeTuner("running")
-    app = dashboard(tuner, locked=True)
+    app = dashboard(tuner, arming=Arming(locked=True))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T", "A", "E")
         assert "TUNING boot 9 of 12" in shown(app)
@@ -187,10 +175,9 @@ def test_budgets_are_read(text: str, taken: bool) -> None:
     assert (model.budget == Budget()) is (not taken or text == "12")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_run_shows_boots_progress_reason_guess_and_who_waits(size: tuple[int, int]) -> None:
+async def test_a_run_shows_boots_progress_reason_guess_and_who_waits() -> None:
     app = dashboard(FakeTuner("running"))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "T")
         page = shown(app)
         for part in (
@@ -204,6 +191,7 @@ async def test_a_failed_boot_is_a_row_with_its_reason_and_the_reason_in_full_is_
     app = dashboard(FakeTuner("failing"))
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "T")
+        assert "held --  queued --" in shown(app), "what is not known is never a zero"
         assert "2 failed" in shown(app)
         assert "the engine" in shown(app)
         await press(pilot, "j", "j", "j", "enter")
@@ -243,13 +231,6 @@ async def test_that_the_server_is_away_is_no_alarm_while_a_run_restarts_it() -> 
         assert alarm in shown(app)
 
 
-async def test_what_is_not_known_is_never_a_zero() -> None:
-    app = dashboard(FakeTuner("failing"))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T")
-        assert "held --  queued --" in shown(app)
-
-
 async def test_a_run_of_another_terminal_is_stopped_only_when_armed_and_says_that_the_original_comes_back() -> None:
     tuner = FakeTuner("resumed")
     app = dashboard(tuner)
@@ -270,7 +251,7 @@ async def test_a_run_of_another_terminal_is_stopped_only_when_armed_and_says_tha
 
 async def test_better_settings_go_to_the_tune_screen_as_pending_changes_and_are_not_applied() -> None:
     tuner, console = FakeTuner("improved"), FakeConsole()
-    app = dashboard(tuner, console)
+    app = dashboard(tuner, console=console)
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
         for part in ("IMPROVED +11.4 % [+8.1, +14.9]", "LLAMA_DRAFT_MAX=8", "was 4", "LLAMA_DRAFT_P_MIN=0.5"):
@@ -372,27 +353,25 @@ async def test_without_a_tuner_the_screen_does_not_open() -> None:
         assert "no tuner" in said(app)
 
 
-@pytest.mark.parametrize(("key", "place"), [("e", FooterScreen.TUNE), ("i", FooterScreen.INCIDENTS), ("m",
-FooterScreen.SPECULATION),
-                                            ("p", FooterScreen.PROXY), ("escape", FooterScreen.OVERVIEW)])  # fmt: skip
-async def test_other_screens_take_its_place_and_it_comes_back(key: str, place: FooterScreen) -> None:
+OTHERS = {"e": FooterScreen.TUNE, "i": FooterScreen.INCIDENTS, "m": FooterScreen.SPECULATION}
+
+
+async def test_other_screens_take_its_place_and_it_comes_back() -> None:
     app = dashboard(FakeTuner("running"))
     async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", key)
-        assert app.shown.place is place
-        assert not is_open(app, FooterScreen.TUNER)
-        assert app.screen is app.shown
-        await press(pilot, "T")
-        assert app.shown.place is FooterScreen.TUNER
-        await press(pilot, "T")
-        assert not is_open(app, FooterScreen.TUNER)
-        assert app.screen is app.shown
+        for key, place in {"escape": FooterScreen.OVERVIEW, "p": FooterScreen.PROXY, **OTHERS}.items():
+            await press(pilot, "T")
+            assert app.shown.place is FooterScreen.TUNER
+            await press(pilot, key)
+            assert app.shown.place is place
+            assert not is_open(app, FooterScreen.TUNER)
+            assert app.screen is app.shown
 
 
 async def test_it_opens_above_other_screens_and_leaves_them_as_they_were() -> None:
     app = dashboard(FakeTuner("running"))
     async with app.run_test(size=(120, 36)) as pilot:
-        for key, place in (("i", FooterScreen.INCIDENTS), ("m", FooterScreen.SPECULATION)):
+        for key, place in OTHERS.items():
             await press(pilot, key, "T")
             assert app.shown.place is FooterScreen.TUNER
             await press(pilot, key)
@@ -401,20 +380,18 @@ async def test_it_opens_above_other_screens_and_leaves_them_as_they_were() -> No
         assert app.shown.place is FooterScreen.OVERVIEW
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_every_panel_can_be_reached_and_zoomed(size: tuple[int, int]) -> None:
-    await go_round("running", size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scene", sorted(SCENES))
-@pytest.mark.parametrize("size", [*SIZES, (80, 50), (160, 30), (110, 24)])
+@pytest.mark.parametrize(
+    ("scene", "size"),
+    [
+        ("running", (80, 24)),
+        *(
+            pytest.param(scene, size, marks=pytest.mark.slow)
+            for scene, size in product(sorted(SCENES), [*SIZES, (80, 50), (160, 30), (110, 24)])
+            if (scene, size) != ("running", (80, 24))
+        ),
+    ],
+)
 async def test_every_panel_of_every_scene_can_be_reached_and_zoomed(scene: str, size: tuple[int, int]) -> None:
-    await go_round(scene, size)
-
-
-async def go_round(scene: str, size: tuple[int, int]) -> None:
-    """Through all panels with tab, and zoom one."""
     app = dashboard(FakeTuner(scene), ascii_only=size == (80, 50))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "T")
@@ -466,16 +443,6 @@ def test_a_chart_of_failures_only_says_so() -> None:
     assert tune_run is not None
     only = replace(tune_run, boots=tune_run.boots[2:3])
     assert "1 failed" in block(chart_lines(only, {}, 60, 10, ascii_only=False))
-
-
-def test_the_screen_is_not_imported_before_it_is_opened() -> None:
-    import subprocess
-    import sys
-
-    late = {"specdash.tui.screens.tuner", "specdash.tui.widgets.tuner.tuner_boots", "numpy"}
-    code = f"import sys, specdash.tui.app; print(sorted(set(sys.modules) & {late}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
