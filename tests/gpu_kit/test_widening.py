@@ -109,6 +109,7 @@ def test_every_value_is_where_it_was_and_all_others_are_zero(
     assert not old
 
 
+@settings(max_examples=8)
 @given(name=st.sampled_from(GROWING), size=st.integers(20_000_000, 40 * GB))
 def test_a_model_gets_the_size_that_was_asked_for_and_takes_no_room(
     kit_models: Path, tmp_path: Path, name: str, size: int

@@ -98,18 +98,18 @@ def test_a_figures_interval_holds_the_figure_and_narrows_with_more() -> None:
 
 
 def test_pairs_are_of_the_same_seeds_and_opposite_when_turned_around() -> None:
-    scores = {name: run(RIVALS[name], name, Noise.QUIET, range(6), 12) for name in ("keep", "defaults")}
+    scores = {name: run(RIVALS[name], name, Noise.QUIET, range(3), 12) for name in ("keep", "defaults")}
     item, other = scores["keep"], scores["defaults"]
     assert paired(item, other)["mean_regret"].value == pytest.approx(-paired(other, item)["mean_regret"].value)
     with pytest.raises(UsageError, match="different seeds"):
-        paired(item, run(RIVALS["keep"], "keep", Noise.QUIET, range(5), 12))
+        paired(item, run(RIVALS["keep"], "keep", Noise.QUIET, range(2), 12))
     with pytest.raises(UsageError, match="nothing to sum up"):
         score([], "keep", "quiet", 12)
 
 
 def test_exhaustive_search_is_nearly_right_and_the_others_are_not() -> None:
     mean = {
-        name: run(RIVALS[name], name, Noise.QUIET, range(4), 112 if name == "exhaustive" else 12).mean_regret.value
+        name: run(RIVALS[name], name, Noise.QUIET, range(2), 112 if name == "exhaustive" else 12).mean_regret.value
         for name in ("exhaustive", "random", "defaults")
     }
     assert mean["exhaustive"] < 0.02
