@@ -205,28 +205,6 @@ def test_a_slow_stop_holds_up_no_other_command(daemon: RunningDaemon) -> None:
     assert daemon.client.status("slow").state is ServiceState.STOPPED
 
 
-def test_two_clients_that_restart_at_once_leave_one_process(daemon: RunningDaemon) -> None:
-    daemon.add("a", SLEEPS)
-    daemon.client.start("a")
-    errors: list[str] = []
-
-    def restart() -> None:
-        client = SupervisorClient(daemon.socket)
-        for _ in range(8):
-            try:
-                client.restart("a")
-            except ServiceError as error:
-                errors.append(str(error))
-
-    threads = [threading.Thread(target=restart) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
-    until(lambda: [child.pid for child in psutil.Process(daemon.pid).children()] == [daemon.client.status("a").pid])
-
-
 def test_a_changed_description_counts_from_the_next_start_and_a_removed_service_is_stopped(
     daemon: RunningDaemon,
 ) -> None:

@@ -1,4 +1,4 @@
-"""What every service manager promises, held against systemd, the supervisor, and the supervisor's daemon."""
+"""What every service manager promises, held against systemd and the built-in supervisor, asked through its daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.control.services.services import ServiceState
-from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
 from specdash.control.services.systemd import SystemdManager
 from specdash.core.errors import ServiceError
 from support.supervised import gone, running_daemon
@@ -110,26 +109,6 @@ def on_systemd(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
 
 
 @contextlib.contextmanager
-def in_process(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
-    with Supervisor(handle_signals=False) as supervisor:
-
-        def add(name: str, directory: Path) -> None:
-            service = Service(
-                name,
-                tuple(command(directory)),
-                dict(os.environ),
-                log=str(directory / "log"),
-                stop_timeout=STOP_TIMEOUT_S,
-                backoff=0.2,
-                crash_limit=4,
-                reload_signal=signal.SIGUSR1,
-            )
-            supervisor.add(service)
-
-        yield SupervisedManager(supervisor), add
-
-
-@contextlib.contextmanager
 def in_a_daemon(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
     with running_daemon() as daemon:
 
@@ -139,14 +118,13 @@ def in_a_daemon(home: Path) -> Iterator[tuple[ServiceManager, Adder]]:
         yield daemon.client, add
 
 
-MANAGERS = {"systemd": on_systemd, "supervisor": in_process, "daemon": in_a_daemon}
+MANAGERS = {"systemd": on_systemd, "daemon": in_a_daemon}
 
 
 @pytest.fixture(
     scope="module",
     params=[
         pytest.param("systemd", marks=pytest.mark.systemd),
-        pytest.param("supervisor", marks=pytest.mark.slow),
         pytest.param("daemon", marks=pytest.mark.slow),
     ],
 )
@@ -237,34 +215,22 @@ def test_a_process_that_was_killed_comes_back_and_is_counted(rig: Rig) -> None:
     assert rig.manager.status(rig.name).restarts == 0
 
 
-def test_between_restarts_it_is_waiting_with_the_reason(rig: Rig) -> None:
+@pytest.mark.parametrize("order", ["start", "restart"])
+def test_a_crash_loop_waits_with_the_reason_fails_with_its_last_words_and_ends_once_it_is_mended(
+    rig: Rig, order: str
+) -> None:
     rig.behave("crash")
     with contextlib.suppress(ServiceError):
         rig.manager.start(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.WAITING)
-    assert status.alive
+    assert (status.alive, status.exit_code) == (True, 7)
     assert "exit code 7" in status.detail
-    assert status.exit_code == 7
-
-
-def test_a_crash_loop_ends_as_failed_and_its_last_words_are_there(rig: Rig) -> None:
-    rig.behave("crash")
-    with contextlib.suppress(ServiceError):
-        rig.manager.start(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.FAILED)
-    assert "exit code 7" in status.detail
     assert (status.exit_code, status.pid, status.alive) == (7, None, False)
+    assert "exit code 7" in status.detail
     assert status.restarts >= 3
     assert rig.manager.log_tail(rig.name, 2) == ("first line", "no such model")
     assert rig.manager.log_tail(rig.name, 1) == ("no such model",)
-
-
-@pytest.mark.parametrize("order", ["start", "restart"])
-def test_after_a_crash_loop_a_mended_service_runs_at_once(rig: Rig, order: str) -> None:
-    rig.behave("crash")
-    with contextlib.suppress(ServiceError):
-        rig.manager.start(rig.name)
-    rig.until(lambda status: status.state is ServiceState.FAILED)
     rig.behave("run")
     getattr(rig.manager, order)(rig.name)
     status = rig.until(lambda status: status.state is ServiceState.RUNNING)
