@@ -1,4 +1,7 @@
-"""Preflight agrees with llama.cpp: the same variables, given to both."""
+"""Preflight agrees with llama.cpp: the same variables, given to both.
+
+Whole combinations of models and types are in `test_start_agreement.py` and in the matrix (`support.matrix`).
+"""
 
 from __future__ import annotations
 
@@ -17,41 +20,20 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 
 GOOD: list[tuple[str, str | None, str, dict[str, str]]] = [
-    ("llama", "draft", "draft-simple", {}),
     ("llama", "other-start", "draft-simple", {}),
-    ("mamba", "draft", "draft-simple", {}),
-    ("mamba", "mamba-draft", "draft-simple", {}),
-    ("lfm2", "draft", "draft-simple", {}),
-    ("qwen35-mtp", None, "draft-mtp", {}),
-    ("qwen35", "qwen35-mtp", "draft-mtp", {}),
-    ("llama", "dflash", "draft-dflash", {}),
-    ("llama", "dspark", "draft-dspark", {}),
-    ("llama", "eagle3", "draft-eagle3", {}),
-    ("lfm2", "eagle3", "draft-eagle3", {}),
-    ("llama", None, "ngram-mod", {}),
     ("llama", "draft", "draft-simple", {"LLAMA_ARG_CACHE_TYPE_V": "q8_0", "LLAMA_ARG_CACHE_TYPE_K": "q4_0"}),
     ("heads-of-16", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_K": "q8_0", "LLAMA_ARG_FLASH_ATTN": "off"}),
 ]
 """Model, draft, type and more, which the real server runs and speculates with."""
 
 BAD: list[tuple[str, str, str | None, str, dict[str, str]]] = [
-    ("vocabulary", "llama", "other-word", "draft-simple", {}),
     ("vocabulary", "llama", "too-long", "draft-simple", {}),
-    ("vocabulary", "llama", "no-bos", "draft-simple", {}),
     ("vocabulary", "llama", "adds-eos", "draft-simple", {}),
     ("vocabulary", "llama", "bos-2", "draft-simple", {}),
     ("vocabulary", "llama", "no-vocabulary", "draft-simple", {}),
-    ("recurrent-draft", "llama", "mamba-draft", "draft-simple", {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "8"}),
     ("recurrent-draft", "llama", "lfm2-draft", "draft-simple", {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "8"}),
-    ("draft-architecture", "llama", "draft", "draft-dflash", {}),
-    ("draft-architecture", "llama", "draft", "draft-dspark", {}),
-    ("draft-architecture", "llama", "draft", "draft-eagle3", {}),
     ("draft-architecture", "llama", "eagle3", "draft-dflash", {}),
-    ("draft-architecture", "llama", "dflash-deep", "draft-dflash", {}),
-    ("draft-architecture", "llama", "eagle3-wide", "draft-eagle3", {}),
     ("draft-architecture", "mamba", "eagle3", "draft-eagle3", {}),
-    ("nextn-layers", "llama", None, "draft-mtp", {}),
-    ("nextn-layers", "qwen35-mtp", "draft", "draft-mtp", {}),
     ("cache-type", "llama", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_V": "q8_0", "LLAMA_ARG_FLASH_ATTN": "off"}),
     ("cache-type", "heads-of-16", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_K": "q8_0"}),
     ("cache-type", "heads-of-16", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_V": "q8_0"}),
