@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp
 from random import Random
 
 import pytest
@@ -158,11 +158,6 @@ def test_seed_004_calls_equals_real_where_the_interval_does_not() -> None:
     assert by_interval <= 0.08
 
 
-def test_without_a_prompt_in_common_nothing_is_compared() -> None:
-    assert compare("B", [({"p": (10.0, 1.0)}, {"q": (10.0, 1.0)})]) is None
-    assert compare("B", []) is None
-
-
 def test_a_difference_that_only_its_own_interval_shows_is_told_as_such() -> None:
     random = Random("several")
     found = [
@@ -193,27 +188,15 @@ def test_one_sigma_of_single_values_is_unknown() -> None:
     assert is_over_one_sigma(item, item) is None
 
 
-def _pairs(
-    source: Random, count: int, gain: float, boot: float, prompts: int = 12
-) -> list[tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]]:
-    base = {f"p{n}": source.gauss(0, 0.3) for n in range(prompts)}
-
-    def measured(gained: float) -> dict[str, tuple[float, float]]:
-        luck = source.gauss(0, boot) - gained
-        return {name: (255.0, 2.55 * exp(at + luck + source.gauss(0, 0.03))) for name, at in base.items()}
-
-    return [(measured(0.0), measured(gain)) for _ in range(count)]
-
-
 def test_a_gain_shows_although_prompts_differ_ten_times_more() -> None:
-    found = compare("B", _pairs(Random(1), 4, log(1.1), 0.005))
+    found = compare("B", pairs_of(trial(Random(1), {"A": 50.0, "B": 55.0}, 4, 0.005), "A", "B"))
     assert found is not None
     assert found.low is not None
     assert 0.05 < found.low < found.gain < 0.15
 
 
 def test_exchanging_the_sides_turns_the_ratio_over() -> None:
-    pairs = _pairs(Random(2), 3, 0.1, 0.01)
+    pairs = pairs_of(trial(Random(2), {"A": 50.0, "B": 55.0}, 3, 0.01), "A", "B")
     there, back = compare("B", pairs), compare("B", [(after, before) for before, after in pairs])
     assert there is not None
     assert back is not None
@@ -230,3 +213,4 @@ def test_prompts_that_one_side_lacks_do_not_count() -> None:
     assert found.gain == pytest.approx(1.0)
     assert found.low is None
     assert compare("B", [(before, {"c": (1.0, 1.0)})]) is None
+    assert compare("B", []) is None
