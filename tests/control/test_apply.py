@@ -21,7 +21,7 @@ from specdash.core.errors import ConflictError, ExitCode, InputError, Unfinished
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.certificates import make_certificate
-from support.deployment import Rig, fetch, misbehaving
+from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, fetch, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
 
@@ -98,7 +98,7 @@ def long_request(url: str, body: dict[str, Any], headers: dict[str, str]) -> Ite
 ENDLESS = {"prompt": "the", "n_predict": 3500, "ignore_eos": True, "temperature": 1.5}
 DIRECT = {"authorization": f"Bearer {SECRET}"}
 LONG_TURN = {"model": "m", "max_tokens": 3500, "messages": [{"role": "user", "content": "recite"}]}
-ENDLESS_TURN = {**LONG_TURN, "max_tokens": 1000, "ignore_eos": True, "temperature": 1.5, "stream": True}
+ENDLESS_TURN = {**LONG_TURN, "max_tokens": 500, "ignore_eos": True, "temperature": 1.5, "stream": True}
 """For `/v1/chat/completions`: never ends of itself, which a turn of the demo model may do after a few words."""
 
 
@@ -120,10 +120,12 @@ def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
     assert done == list(STEPS)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_what_is_so_already_needs_no_apply(rig: Rig) -> None:
     assert rig.prepare("LLAMA_DRAFT_MAX=4").plan.empty
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_refused_change_touches_nothing(rig: Rig) -> None:
     old, engine = rig.file().read_bytes(), rig.engine()
     apply = rig.prepare("LLAMA_DRAFT_MAX=4", "LLAMA_DRAFT_MIN=9")
@@ -137,14 +139,14 @@ def test_a_refused_change_touches_nothing(rig: Rig) -> None:
     assert rig.records()[-1].outcome is ApplyOutcome.REFUSED
 
 
-FAILING = [
-    ("exits", ApplyStep.HEALTH, "failed to load the model of the test"),
-    ("deaf", ApplyStep.HEALTH, "not healthy within 2 s (no answer yet)"),
-    ("loading", ApplyStep.HEALTH, "not healthy within 2 s (loading)"),
-    ("no-drafts", ApplyStep.SPECULATION, "it is healthy but does not speculate"),
-    ("dies-on-probe", ApplyStep.PROBE, "a first completion broke off"),
-    ("no-tokens", ApplyStep.PROBE, "HTTP 500: speculative batch index 7"),
-]
+FAILING = {
+    "exits": (ApplyStep.HEALTH, "failed to load the model of the test"),
+    "deaf": (ApplyStep.HEALTH, "not healthy within 2 s (no answer yet)"),
+    "loading": (ApplyStep.HEALTH, "not healthy within 2 s (loading)"),
+    "no-drafts": (ApplyStep.SPECULATION, "it is healthy but does not speculate"),
+    "dies-on-probe": (ApplyStep.PROBE, "a first completion broke off"),
+    "no-tokens": (ApplyStep.PROBE, "HTTP 500: speculative batch index 7"),
+}
 TOLD = {
     "exits": "failed to load the model of the test",
     "no-drafts": "the vocab does not match",
@@ -152,10 +154,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("way", "step", "reason"), FAILING, ids=[way for way, *_ in FAILING])
-def test_a_server_that_fails_is_rolled_back_and_no_client_notices(
-    rig: Rig, way: str, step: ApplyStep, reason: str
-) -> None:
+@sweep("way", list(FAILING), "exits", "dies-on-probe")
+def test_a_server_that_fails_is_rolled_back_and_no_client_notices(rig: Rig, way: str) -> None:
+    step, reason = FAILING[way]
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
         # The runner asks nothing of its own, so that what the apply finds is the apply's.
@@ -177,6 +178,7 @@ def test_a_crash_loop_is_seen_at_once_and_not_waited_out(rig: Rig) -> None:
     rig.assert_settled()
 
 
+@UNDER_THE_DAEMON
 def test_a_server_that_the_runners_own_probe_ends_is_rolled_back_with_its_words(rig: Rig) -> None:
     old = rig.file().read_bytes()
     record = rig.apply(*misbehaving(rig.home, "dies-on-probe"), health_timeout_s=30)
@@ -185,6 +187,7 @@ def test_a_server_that_the_runners_own_probe_ends_is_rolled_back_with_its_words(
     rig.assert_settled(version=old)
 
 
+@UNDER_THE_DAEMON
 def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_by_the_runner(
     rig: Rig, models: dict[str, Path]
 ) -> None:
@@ -199,6 +202,7 @@ def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_b
     rig.assert_settled(version=old)
 
 
+@UNDER_THE_DAEMON
 def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str, Path]) -> None:
     draft = rig.home / "vanishing.gguf"
     shutil.copy(models["draft"], draft)
@@ -215,6 +219,7 @@ def moved(port: int) -> tuple[str, ...]:
     return (f"LLAMA_PORT={port}", f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1")
 
 
+@UNDER_THE_DAEMON
 def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None:
     port, old = free_port("127.0.0.1"), rig.file().read_bytes()
     alone = rig.prepare(f"LLAMA_PORT={port}")
@@ -230,6 +235,7 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
     rig.assert_settled(version=old)
 
 
+@ON_A_SCRIPTED_ENGINE
 @pytest.mark.parametrize("word", ["LLAMA_API_KEY=another-key", "-PROXY_UPSTREAM_API_KEY", "PROXY_PORT=%d"])
 def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, word: str) -> None:
     word = word % free_port("127.0.0.1") if "%" in word else word
@@ -242,6 +248,7 @@ def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, 
     rig.assert_settled(version=rig.good_backend)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> None:
     engine = rig.engine()
     data = rig.file().read_bytes()
@@ -267,6 +274,7 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
     rig.assert_settled(version=old)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_edits_by_hand_that_are_not_in_force_yet_are_told_of(rig: Rig) -> None:
     rig.file().write_bytes(rig.file().read_bytes() + b"LLAMA_DRAFT_P_MIN=0.5\n")
     record = rig.apply("LLAMA_DRAFT_MAX=9")
@@ -274,6 +282,7 @@ def test_edits_by_hand_that_are_not_in_force_yet_are_told_of(rig: Rig) -> None:
     assert any("those edits come into force too" in warning for warning in record.warnings)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     with contextlib.ExitStack() as stack:
@@ -285,6 +294,7 @@ def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     rig.assert_settled(version=old)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believed(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     words = (*misbehaving(rig.home, "deaf"), *moved(port))
@@ -295,7 +305,7 @@ def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believ
     rig.assert_settled(version=old)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@sweep("step", STEPS, ApplyStep.RESTART, ApplyStep.SETTLE)
 def test_a_cancel_at_any_step_leaves_everything_as_it_was(rig: Rig, step: ApplyStep) -> None:
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
@@ -307,6 +317,7 @@ def test_a_cancel_at_any_step_leaves_everything_as_it_was(rig: Rig, step: ApplyS
     rig.assert_settled(version=old)
 
 
+@UNDER_THE_DAEMON
 def test_a_hot_proxy_setting_drops_no_stream_and_restarts_nothing(rig: Rig) -> None:
     engine, proxy = rig.engine(), rig.service(Role.PROXY).status().pid
     with long_request(f"{rig.proxy_url}/v1/messages", LONG_TURN, {}) as ended:
@@ -328,7 +339,7 @@ def test_a_proxy_setting_that_needs_a_restart_loses_no_request(rig: Rig) -> None
     rig.assert_settled()
 
 
-@pytest.mark.parametrize("word", ["PROXY_LOOP_WINDOW=13", "PROXY_MAX_CONNECTIONS=33"])
+@sweep("word", ["PROXY_LOOP_WINDOW=13"], "PROXY_MAX_CONNECTIONS=33")
 def test_both_services_change_as_one(rig: Rig, word: str) -> None:
     with Clients(rig) as clients:
         record = rig.apply("LLAMA_DRAFT_MAX=6", word)
@@ -344,6 +355,7 @@ def test_both_services_change_as_one(rig: Rig, word: str) -> None:
     rig.assert_settled()
 
 
+@UNDER_THE_DAEMON
 @pytest.mark.parametrize("force", [False, True])
 def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force(rig: Rig, *, force: bool) -> None:
     old, engine = rig.file().read_bytes(), rig.engine()
@@ -368,6 +380,7 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
     rig.assert_settled(version=old)
 
 
+@UNDER_THE_DAEMON
 def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(rig: Rig) -> None:
     with long_request(f"{rig.backend_url}/completion", ENDLESS, DIRECT) as ended:
         until(lambda: any(slot["is_processing"] for slot in fetch_slots(rig)))
@@ -387,6 +400,7 @@ def fetch_slots(rig: Rig) -> list[dict[str, Any]]:
     return found
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
     apply = rig.prepare("LLAMA_DRAFT_MAX=9")
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
@@ -397,6 +411,7 @@ def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
     assert rig.file().read_bytes() == theirs
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) -> None:
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
     apply = rig.during(ApplyStep.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
@@ -407,6 +422,7 @@ def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) ->
     assert rig.proxy("/admin/state")["held"] is False
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said(rig: Rig) -> None:
     def edit() -> None:
         rig.file().write_bytes(rig.file().read_bytes() + b"# an editor was here\n")
@@ -463,6 +479,7 @@ def test_a_service_that_is_not_well_is_restarted_whole_and_a_healthy_one_swaps_i
     assert engine.digest == rig.digest()
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
     late = rig.prepare("LLAMA_DRAFT_MAX=9")
     refusals: list[ConflictError] = []
@@ -479,6 +496,7 @@ def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
     assert rig.values()["LLAMA_DRAFT_MAX"] == "8"
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_an_apply_that_was_cut_short_stands_in_the_way_of_the_next(rig: Rig) -> None:
     done = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=7", fault="write:after")
     assert done.returncode == -9
@@ -488,6 +506,7 @@ def test_an_apply_that_was_cut_short_stands_in_the_way_of_the_next(rig: Rig) -> 
     rig.assert_settled()
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> None:
     start = rig.file().read_bytes()
     first = rig.apply("LLAMA_DRAFT_MAX=5")
@@ -512,6 +531,7 @@ def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> No
         plan_rollback(rig.deployment, 9999, env=rig.env)
 
 
+@ON_A_SCRIPTED_ENGINE
 def test_no_secret_reaches_records_or_progress(rig: Rig) -> None:
     record = rig.apply("LLAMA_API_KEY=another-secret", "PROXY_UPSTREAM_API_KEY=another-secret")
     assert record.outcome is ApplyOutcome.APPLIED, record.reason

@@ -18,7 +18,7 @@ from specdash.control.apply.steps import StepFailedError
 from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.config import resolve
-from support.deployment import SIGN, Rig, misbehaving
+from support.deployment import ON_A_SCRIPTED_ENGINE, SIGN, UNDER_THE_DAEMON, Rig, misbehaving
 from support.engines import llama_server_binary
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class TestOnAnEngine:
         assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE), record.reason
         rig.assert_settled(version=old)
 
+    @UNDER_THE_DAEMON
     def test_clients_are_served_while_it_settles(self, rig: Rig) -> None:
         answers: list[str] = []
         record = rig.during(ApplyStep.SETTLE, lambda: answers.append(rig.ask()), "LLAMA_DRAFT_MAX=9", settle_s=1).run()
@@ -52,6 +53,7 @@ class TestOnAnEngine:
         assert record.downtime_s < record.ended_at - record.at - 1
         assert next(report.detail for report in rig.reports if report.step is ApplyStep.SETTLE) == "settling 1 s"
 
+    @ON_A_SCRIPTED_ENGINE
     def test_a_server_that_stops_drafting_while_it_settles_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
         words = misbehaving(rig.home, "stops-drafting")
@@ -60,6 +62,7 @@ class TestOnAnEngine:
         assert "does not speculate any more" in record.reason
         rig.assert_settled(version=old)
 
+    @ON_A_SCRIPTED_ENGINE
     def test_a_backend_that_generates_but_gives_no_turn_to_the_proxy_is_rolled_back(self, rig: Rig) -> None:
         old = rig.file().read_bytes()
         record = rig.apply(*misbehaving(rig.home, "no-turns"))
@@ -67,6 +70,7 @@ class TestOnAnEngine:
         assert f"a request through the proxy at {rig.proxy_url} failed: HTTP 5" in record.reason
         rig.assert_settled(version=old)
 
+    @ON_A_SCRIPTED_ENGINE
     def test_a_proxy_before_nobody_s_service_is_asked_where_that_one_answers(self, rig: Rig) -> None:
         alone, backend = replace(rig.deployment, backend=None), rig.service(Role.BACKEND)
         for window, state in ((15, StepState.DONE), (16, StepState.SKIPPED)):
@@ -89,12 +93,7 @@ class TestOnAnEngine:
         assert "PROXY_MAX_CONNECTIONS" not in rig.values(Role.PROXY)
         rig.assert_settled()
 
-    def test_a_cancel_while_it_settles_rolls_back(self, rig: Rig) -> None:
-        old = rig.file().read_bytes()
-        record = rig.cancelled_at(ApplyStep.SETTLE, "LLAMA_DRAFT_MAX=9")
-        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.SETTLE)
-        rig.assert_settled(version=old)
-
+    @ON_A_SCRIPTED_ENGINE
     @pytest.mark.parametrize("way", ["--finish", "--rollback"])
     def test_what_was_killed_while_it_settled_is_finished_without_a_restart_or_undone(self, rig: Rig, way: str) -> None:
         old = rig.file().read_bytes()
@@ -112,6 +111,7 @@ class TestOnAnEngine:
             assert "hold         --" in done.stderr
         rig.assert_settled(version=None if way == "--finish" else old)
 
+    @ON_A_SCRIPTED_ENGINE
     def test_one_killed_while_it_settled_whose_engine_died_meanwhile_is_not_finished(self, rig: Rig) -> None:
         killed = rig.command("apply", "--yes", *misbehaving(rig.home, "stops-drafting"), fault="settle:before")
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -120,6 +120,7 @@ class TestOnAnEngine:
         assert done.returncode == 11, done.stderr
         rig.assert_settled(version=rig.good_backend)
 
+    @UNDER_THE_DAEMON
     @pytest.mark.llama_server
     def test_a_real_server_that_is_ended_two_seconds_later_is_rolled_back(self, rig: Rig) -> None:
         real = llama_server_binary()

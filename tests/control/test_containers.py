@@ -83,7 +83,7 @@ def test_a_container_that_fails_gives_its_place_back_to_the_same_one(rig: Contai
     ("point", "way"),
     [
         *((point, way) for point in CONTAINER_POINTS for way in ("--rollback", "--finish")),
-        *((point, "--rollback") for point in ("write:renamed", "restart:asked", "health:after", "settle:before")),
+        *((point, "--rollback") for point in ("write:renamed", "health:after")),
     ],
 )
 def test_an_apply_killed_after_any_order_is_rolled_back_or_finished(rig: ContainerRig, point: str, way: str) -> None:

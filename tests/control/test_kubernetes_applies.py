@@ -85,7 +85,7 @@ def test_a_pod_that_does_not_stand_gives_its_place_back_to_the_version_before(
     ("point", "way"),
     [
         *((point, way) for point in KUBERNETES_POINTS for way in ("--rollback", "--finish")),
-        *((point, "--rollback") for point in ("backup:journal", "write:renamed", "restart:asked", "settle:before")),
+        ("write:renamed", "--rollback"),
         ("health:after", "--finish"),
     ],
 )

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.control.apply.journal import journal_file
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
-from support.deployment import MANAGER_PARAMETERS, Rig, misbehaving
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -32,24 +28,6 @@ RECOVERIES = [
 ]
 
 
-DAEMON, SYSTEMD = MANAGER_PARAMETERS
-under_the_daemon = pytest.mark.parametrize("running", [DAEMON], indirect=True)
-
-
-def sweep(points: Sequence[str], *of_systemd: str) -> pytest.MarkDecorator:
-    """Every point under the daemon, and under systemd those around what a manager is asked: of all others the journal
-    knows alone."""
-    return pytest.mark.parametrize(
-        ("running", "point"),
-        [
-            pytest.param(*manager.values, point, marks=manager.marks)
-            for manager, chosen in ((DAEMON, points), (SYSTEMD, of_systemd))
-            for point in chosen
-        ],
-        indirect=["running"],
-    )
-
-
 def killed(rig: Rig, fault: str, *words: str) -> None:
     dies_at(fault, lambda: rig.apply(*words, health_timeout_s=20))
 
@@ -62,7 +40,7 @@ def recovered(rig: Rig, *, finish: bool, well: bool = True) -> None:
     assert rig.recover(finish=finish) is None
 
 
-@under_the_daemon
+@ON_A_SCRIPTED_ENGINE
 @pytest.mark.parametrize("point", BEFORE_THE_JOURNAL)
 def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_nothing(rig: Rig, point: str) -> None:
     old = rig.file().read_bytes()
@@ -73,7 +51,7 @@ def test_an_apply_killed_before_it_asked_a_manager_for_anything_has_changed_noth
 
 
 @pytest.mark.parametrize("finish", [False, True], ids=["rolled back", "finished"])
-@sweep(["backup:journal", *FINISHING], "write:renamed", "restart:asked", "settle:before")
+@sweep("point", ["backup:journal", *FINISHING], "restart:asked", "settle:before")
 def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *BOTH)
@@ -90,7 +68,7 @@ def test_an_apply_killed_anywhere_is_rolled_back_or_finished(rig: Rig, point: st
 
 
 @pytest.mark.parametrize("finish", [False, True], ids=["to roll back", "to finish"])
-@sweep(ROLLBACK_POINTS, "rollback:written", "rollback:restarted")
+@sweep("point", ROLLBACK_POINTS, "rollback:restarted")
 def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str, *, finish: bool) -> None:
     old = rig.file().read_bytes()
     killed(rig, point, *misbehaving(rig.home, "exits"))
@@ -102,12 +80,12 @@ def test_an_apply_killed_while_it_rolls_back_is_rolled_back(rig: Rig, point: str
     assert any("failed to load the model of the test" in line for line in last.log_lines)
 
 
-@sweep([*RECOVER_POINTS, *ROLLBACK_POINTS], "rollback:restarted")
+@sweep("point", [*RECOVER_POINTS, *ROLLBACK_POINTS], "rollback:restarted")
 def test_a_recovery_that_is_killed_can_be_run_again(rig: Rig, point: str) -> None:
     recovered_twice(rig, "restart:asked", point)
 
 
-@under_the_daemon
+@ON_A_SCRIPTED_ENGINE
 @pytest.mark.parametrize(("cut", "point"), RECOVERIES)
 def test_so_it_can_however_far_the_apply_had_come(rig: Rig, cut: str, point: str) -> None:
     """Above is the cut that leaves most to a manager."""
@@ -122,7 +100,7 @@ def recovered_twice(rig: Rig, cut: str, point: str) -> None:
     rig.assert_settled(version=old)
 
 
-@under_the_daemon
+@ON_A_SCRIPTED_ENGINE
 @pytest.mark.parametrize("point", FINISHING)
 def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig: Rig, point: str) -> None:
     old = rig.file().read_bytes()
@@ -135,7 +113,7 @@ def test_a_recovery_killed_while_it_finishes_can_be_finished_or_rolled_back(rig:
     assert rig.values().get("LLAMA_DRAFT_MAX") == ("7" if new else "4")
 
 
-@under_the_daemon
+@ON_A_SCRIPTED_ENGINE
 def test_finishing_what_cannot_be_finished_rolls_back_and_says_so(rig: Rig) -> None:
     old = rig.file().read_bytes()
     # Without the runner's own probe, which might end the engine before it is asked for its health.
@@ -149,7 +127,7 @@ def test_finishing_what_cannot_be_finished_rolls_back_and_says_so(rig: Rig) -> N
     rig.assert_settled(version=old)
 
 
-@under_the_daemon
+@UNDER_THE_DAEMON
 def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_yes(rig: Rig) -> None:
     assert rig.command("apply", "--yes", *CHANGE, fault="write:after").returncode == -signal.SIGKILL
     refused = rig.command("apply", "LLAMA_DRAFT_MAX=9")
@@ -162,7 +140,7 @@ def test_the_next_apply_says_that_one_was_cut_short_and_rolls_it_back_when_told_
     rig.assert_settled()
 
 
-@under_the_daemon
+@UNDER_THE_DAEMON
 def test_rollback_of_one_that_was_cut_short_goes_back_to_before_it_and_no_further(rig: Rig) -> None:
     assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is ApplyOutcome.APPLIED
     before = rig.file().read_bytes()

@@ -53,7 +53,7 @@ from support.systemd_user import running_user_manager
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from specdash.control.apply.engine import ServingEngine
     from specdash.control.services.services import ServiceManager
@@ -76,6 +76,25 @@ MANAGER_PARAMETERS = [
     pytest.param("daemon", marks=pytest.mark.engine),
     pytest.param("systemd", marks=[pytest.mark.engine, pytest.mark.systemd]),
 ]
+UNDER_THE_DAEMON = pytest.mark.parametrize("running", MANAGER_PARAMETERS[:1], indirect=True)
+SCRIPTED = pytest.param("scripted")
+ON_A_SCRIPTED_ENGINE = pytest.mark.parametrize("running", [SCRIPTED], indirect=True)
+"""Under the daemon, with a server that starts in a tenth of the time: for what no manager and no engine has part in."""
+
+
+def sweep(name: str, values: Sequence[Any], *of_each: Any) -> pytest.MarkDecorator:
+    """Every value of a parameter on a scripted engine, and on a real one under each manager those that matter to it."""
+    return pytest.mark.parametrize(
+        ("running", name),
+        [
+            pytest.param(*manager.values, value, marks=manager.marks)
+            for manager, chosen in ((SCRIPTED, values), *((each, of_each) for each in MANAGER_PARAMETERS))
+            for value in chosen
+        ],
+        indirect=["running"],
+    )
+
+
 _NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
 _UNIT = re.compile(r"specdash-(\w+\.(?:service|socket))")
 _STOP_S = 20.0
@@ -288,12 +307,12 @@ def healthy(url: str) -> bool:
 
 @contextlib.contextmanager
 def running_deployment(manager: str) -> Iterator[Rig]:
-    """Both services under `daemon` or `systemd`; nothing of them is left afterwards."""
+    """Both services under `daemon` or `systemd`, or `scripted`; nothing of them is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="sd-rig-") as name, contextlib.ExitStack() as stack:
         home = Path(name)
         ports = {role: free_port("127.0.0.1") for role in Role}
-        files = _env_files(home, ports)
-        starters: dict[str, Starter] = {"daemon": _under_daemon, "systemd": _under_systemd}
+        files = _env_files(home, ports, small=manager == "scripted" or SMALL in os.environ)
+        starters: dict[str, Starter] = {"scripted": _under_daemon, "daemon": _under_daemon, "systemd": _under_systemd}
         start = starters[manager]
         env, running, names = stack.enter_context(start(home, files, ports[Role.PROXY]))
         backend, proxy = (
@@ -313,7 +332,7 @@ def running_deployment(manager: str) -> Iterator[Rig]:
         yield rig
 
 
-def _env_files(home: Path, ports: Mapping[Role, int]) -> dict[Role, Path]:
+def _env_files(home: Path, ports: Mapping[Role, int], *, small: bool) -> dict[Role, Path]:
     files = {role: home / f"{_NAMES[role]}.env" for role in Role}
     upstream = f"http://127.0.0.1:{ports[Role.BACKEND]}"
     text = (
@@ -323,7 +342,7 @@ def _env_files(home: Path, ports: Mapping[Role, int]) -> dict[Role, Path]:
         # Counters and logs are those of the test's own requests.
         + "# kept by every apply\nLLAMA_API_KEY=secret-of-the-rig\nLLAMA_START_BASELINE=0\n"
     )
-    if SMALL in os.environ:
+    if small:
         text = with_changes(parse(text), dict(word.split("=", 1) for word in misbehaving(home, "good")))
     files[Role.BACKEND].write_text(text, encoding="utf-8")
     files[Role.PROXY].write_text(

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,47 +18,38 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.apply.journal import journal_file, read_records
-from specdash.control.services.deployment import find_deployment
-from specdash.core.config import resolve
-from specdash.core.paths import applies_file
+from specdash.control.apply.journal import journal_file
 from support import pod_server
+from support.foreign_service import ForeignService
 from support.scripted_kubectl import Cluster
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from specdash.control.services.services import Deployment, ManagedService, ServiceStatus
-    from specdash.core.changes import ApplyRecord
+    from specdash.control.services.services import ServiceStatus
 
 NAME, MAP = "llama-server", "llama-server-7f9mk2b4c5"
 """The Deployment, and its ConfigMap as Kustomize names it."""
+SERVICE = f"kubectl:llama/{NAME}"
 SECRET = "secret-of-the-cluster"
 TESTS = Path(__file__).parents[1]
 
 
 @dataclass
-class KubernetesRig:
+class KubernetesRig(ForeignService):
     """A namespace `llama` with one Deployment, which runs. `image` is what the pods of the scripted cluster run."""
 
-    home: Path
-    port: int
     image: tuple[str, ...] = (sys.executable, "-SE", pod_server.__file__)
-    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.env["PATH"] = f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     @cached_property
     def cluster(self) -> Cluster:
         """What an operator would do with kubectl beside specdash; enter it."""
         return Cluster(self.home / "cluster")
-
-    def prepare(self, more: Mapping[str, str]) -> None:
-        """The environment that specdash runs in."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPECDASH_", "LLAMA_"))}
-        path = f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        self.env = {**kept, "HOME": str(self.home / "home"), "PATH": path, **more}
-        self.env |= {"SPECDASH_SETTLE_TIME": "0", "SPECDASH_BACKEND_SERVICE": f"kubectl:llama/{NAME}"}
-        (self.home / "home").mkdir(exist_ok=True)
 
     def objects(self, container: dict[str, Any] | None = None, **more: str) -> list[dict[str, Any]]:
         """ConfigMap, Secret and Deployment as the base makes them, with further settings."""
@@ -136,32 +127,13 @@ class KubernetesRig:
 
         until(runs)
 
-    def deployment(self, backend_service: str = f"kubectl:llama/{NAME}", **settings: str) -> Deployment:
-        """What specdash finds."""
-        return find_deployment(resolve({"backend_service": backend_service, **settings}, {}, None), self.env)
-
-    def service(self) -> ManagedService:
-        """The Deployment as a service."""
-        deployment = self.deployment()
-        assert deployment.backend is not None, deployment.problems
-        return deployment.backend
-
     def status(self) -> ServiceStatus:
         """How it stands."""
         return self.service().status()
 
     def command(self, *words: str, fault: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        """`specdash WORDS`; `fault` is the point at which it is killed (`support.crash`)."""
-        program = ("specdash",) if fault is None else ("support.crash", fault)
-        done = subprocess.run(
-            [sys.executable, "-m", *program, *words],
-            env={**self.env, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src"))), **env},
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        """See `ForeignService.command`; it must not print the secret."""
+        done = super().command(*words, fault=fault, **env)
         assert SECRET not in done.stdout + done.stderr
         return done
 
@@ -179,10 +151,6 @@ class KubernetesRig:
         name = _source(self.read("deployment", NAME)["spec"]["template"]["spec"])
         data: dict[str, str] = self.read("configmap", name)["data"]
         return name, data
-
-    def records(self) -> tuple[ApplyRecord, ...]:
-        """Every apply so far."""
-        return read_records(applies_file(self.env))
 
     def assert_settled(self, size: str) -> None:
         """One pod, which runs with that context; Deployment, working copy and pod agree, and no apply is under way."""
@@ -243,8 +211,8 @@ def cluster_rig(folder: Path) -> Iterator[ClusterRig]:
     kubectl = shutil.which("kubectl")
     if _CONFIG is None or kubectl is None:
         pytest.skip(f"no cluster is here: {CLUSTER} names no kubeconfig (tests/support/lab_kubelet)")
-    rig = ClusterRig(folder, free_port("127.0.0.1"))
-    rig.prepare({"KUBECONFIG": _CONFIG})
+    rig = ClusterRig(folder, free_port("127.0.0.1"), SERVICE)
+    rig.env["KUBECONFIG"] = _CONFIG
     program = folder / "bin" / "kubectl"
     program.parent.mkdir()
     calls, meanwhile = folder / "calls", folder / "meanwhile"
@@ -257,7 +225,6 @@ def cluster_rig(folder: Path) -> Iterator[ClusterRig]:
 @contextlib.contextmanager
 def kubernetes_rig(folder: Path) -> Iterator[KubernetesRig]:
     """A rig without its Deployment yet; its pods are killed afterwards."""
-    rig = KubernetesRig(folder, free_port("127.0.0.1"))
-    rig.prepare({})
+    rig = KubernetesRig(folder, free_port("127.0.0.1"), SERVICE)
     with rig.cluster.served(folder / "bin"):
         yield rig

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,23 +17,18 @@ import pytest
 from specdash.backend import demo
 from specdash.backend.launch import free_port
 from specdash.backend.start_check import healthy
-from specdash.control.apply.journal import journal_file, read_records
+from specdash.control.apply.journal import journal_file
 from specdash.control.services.containers import ContainerEngine, ContainerTool
-from specdash.control.services.deployment import find_deployment
-from specdash.core.config import resolve
 from specdash.core.envfile import parse
-from specdash.core.paths import applies_file, state_dir
+from specdash.core.paths import state_dir
 from support.engines import llama_server_binary
+from support.foreign_service import TESTS, ForeignService
 from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specdash.control.services.services import Deployment, ManagedService
-    from specdash.core.changes import ApplyRecord
-
 REQUIRED = "SPECDASH_REQUIRE_PODMAN"
-TESTS = Path(__file__).parents[1]
 _FOLDERS = ("usr", "etc", "tmp", "proc", "sys", "dev", "run", "var", "app", "models")
 _USUAL = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
 _LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4000:4000", "--security-opt", "seccomp=unconfined")
@@ -110,14 +105,11 @@ def run_words(name: str, image: str, *options: str, program: tuple[str, ...]) ->
 
 
 @dataclass
-class ContainerRig:
+class ContainerRig(ForeignService):
     """A llama-server in a container that somebody made with `podman run --env-file`, and nothing of specdash in it."""
 
     image: str
-    home: Path
     name: str
-    port: int
-    env: dict[str, str] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -188,29 +180,6 @@ class ContainerRig:
         self.file.write_text("".join(f"{key}={value}\n" for key, value in values.items()), encoding="utf-8")
         self.file.chmod(0o600)
 
-    def deployment(self) -> Deployment:
-        """What specdash finds."""
-        return find_deployment(resolve({"backend_service": f"podman:{self.name}"}, {}, None), self.env)
-
-    def service(self) -> ManagedService:
-        """The container as a service."""
-        deployment = self.deployment()
-        assert deployment.backend is not None, deployment.problems
-        return deployment.backend
-
-    def command(self, *words: str, fault: str | None = None) -> subprocess.CompletedProcess[str]:
-        """`specdash WORDS`; `fault` is the point at which it is killed (`support.crash`)."""
-        program = ("specdash",) if fault is None else ("support.crash", fault)
-        return subprocess.run(
-            [sys.executable, "-m", *program, *words],
-            env={**self.env, "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))},
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-
     def start(self, *words: str) -> subprocess.Popen[str]:
         """The same, not waited for."""
         return subprocess.Popen(
@@ -235,10 +204,6 @@ class ContainerRig:
         """What the env file says."""
         return parse(self.file.read_text(encoding="utf-8")).values
 
-    def records(self) -> tuple[ApplyRecord, ...]:
-        """Every apply so far."""
-        return read_records(applies_file(self.env))
-
     def reset(self) -> None:
         """As it was made, with nothing of an apply left."""
         journal_file(self.env).remove()
@@ -259,12 +224,9 @@ class ContainerRig:
 def container_rig(folder: Path) -> Iterator[ContainerRig]:
     """A rig without its container yet; whatever it made is removed afterwards."""
     with container_image(folder) as image:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "SPECDASH_", "LLAMA_", "PROXY_"))}
         port = free_port("127.0.0.1")
-        rig = ContainerRig(image, folder, f"sd-{os.getpid()}-{port}", port)
-        rig.env = {**kept, "HOME": str(folder / "home"), "SPECDASH_SETTLE_TIME": "0"}
-        rig.env["SPECDASH_BACKEND_SERVICE"] = f"podman:{rig.name}"
-        (folder / "home").mkdir(exist_ok=True)
+        name = f"sd-{os.getpid()}-{port}"
+        rig = ContainerRig(folder, port, f"podman:{name}", image, name)
         try:
             yield rig
         finally:
