@@ -16,8 +16,8 @@ from specdash.control.apply.apply import Apply
 from specdash.control.apply.journal import journal_file
 from specdash.control.apply.plan import plan_rollback
 from specdash.control.services.services import ServiceState
-from specdash.core.changes import STEPS, ApplyKind, ApplyOutcome, ApplyStep, Role, StepState
-from specdash.core.errors import ConflictError, ExitCode, InputError, UnfinishedApplyError
+from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepState
+from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.certificates import make_certificate
@@ -118,11 +118,6 @@ def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
     assert rig.records()[-1] == record
     done = [report.step for report in rig.reports if report.state is StepState.DONE]
     assert done == list(STEPS)
-
-
-@ON_A_SCRIPTED_ENGINE
-def test_what_is_so_already_needs_no_apply(rig: Rig) -> None:
-    assert rig.prepare("LLAMA_DRAFT_MAX=4").plan.empty
 
 
 @ON_A_SCRIPTED_ENGINE
@@ -494,41 +489,6 @@ def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
     assert record.outcome is ApplyOutcome.APPLIED
     assert "LLAMA_DRAFT_MAX 4 -> 8" in str(refusals[0])
     assert rig.values()["LLAMA_DRAFT_MAX"] == "8"
-
-
-@ON_A_SCRIPTED_ENGINE
-def test_an_apply_that_was_cut_short_stands_in_the_way_of_the_next(rig: Rig) -> None:
-    done = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=7", fault="write:after")
-    assert done.returncode == -9
-    with pytest.raises(UnfinishedApplyError, match="specdash recover"):
-        rig.apply("LLAMA_DRAFT_P_MIN=0.5")
-    assert rig.command("recover", "--yes").returncode == 0
-    rig.assert_settled()
-
-
-@ON_A_SCRIPTED_ENGINE
-def test_rollback_goes_back_apply_by_apply_or_to_before_a_number(rig: Rig) -> None:
-    start = rig.file().read_bytes()
-    first = rig.apply("LLAMA_DRAFT_MAX=5")
-    between = rig.file().read_bytes()
-    rig.apply("LLAMA_DRAFT_MAX=6")
-
-    def back(number: int | None = None) -> ApplyOutcome:
-        plan = plan_rollback(rig.deployment, number, env=rig.env)
-        record = Apply(plan, rig.prepare("LLAMA_DRAFT_MAX=1").options, lambda _: None, rig.env).run()
-        assert record.kind is ApplyKind.ROLLBACK
-        return record.outcome
-
-    assert back() is ApplyOutcome.APPLIED
-    rig.assert_settled(version=between)
-    assert back() is ApplyOutcome.APPLIED
-    rig.assert_settled(version=start)
-    assert rig.apply("LLAMA_DRAFT_MAX=7").outcome is ApplyOutcome.APPLIED
-    assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is ApplyOutcome.APPLIED
-    assert back(first.number) is ApplyOutcome.APPLIED
-    rig.assert_settled(version=start)
-    with pytest.raises(InputError, match="there is no apply 9999"):
-        plan_rollback(rig.deployment, 9999, env=rig.env)
 
 
 @ON_A_SCRIPTED_ENGINE
