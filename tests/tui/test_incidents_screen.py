@@ -18,7 +18,7 @@ from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.widgets.alerts import ALERTS, DETAIL, STRIP, AlertDetail
 from specdash.tui.widgets.tuner.tune import TuneModel
 from tui.drawn import block, is_open
-from tui.driven import SIZES, dashboard, opened, press, said, shown
+from tui.driven import dashboard, opened, press, said, shown
 from tui.fake_alerts import SPECS, with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
@@ -44,10 +44,9 @@ class Traveller(Dashboard):
         self.travel.to = self.went.append  # type: ignore[assignment, method-assign]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_screen_says_the_cause_what_to_do_and_the_fix_at_every_size(size: tuple[int, int]) -> None:
+async def test_the_screen_says_the_cause_what_to_do_and_the_fix() -> None:
     app = dashboard("alerts")
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "i")
         text = shown(app)
         assert "3 active" in text
@@ -242,10 +241,9 @@ async def test_one_bundle_is_written_at_a_time_and_without_a_writer_the_command_
         assert "specdash incident" in said(app)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_with_nothing_wrong_it_says_so_and_what_is_not_judged_and_why(size: tuple[int, int]) -> None:
+async def test_with_nothing_wrong_it_says_so_and_what_is_not_judged_and_why() -> None:
     app = dashboard("alerts_none")
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "i", "enter", "V", "down")
         text = shown(app)
         assert "Nothing is wrong." in text

@@ -21,8 +21,9 @@ from specdash.tui.screens.modal import ConfirmScreen
 from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, PanelDemand, SpeculationScreen, arrange
 from specdash.tui.view import View
 from specdash.tui.widgets.speculation.drafting import DrafterPanel, drafting_lines, position_lines, rows_for
+from tui import driven
 from tui.drawn import block, is_open, screen, text
-from tui.driven import cells, opened, press, said, shown
+from tui.driven import SIZES, cells, opened, press, said, shown
 from tui.fake_alerts import with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from specdash.insight.picture import Picture
-
-SIZES = [
-    (80, 24),
-    pytest.param((120, 36), marks=pytest.mark.slow),
-    pytest.param((200, 50), marks=pytest.mark.slow),
-]
 
 
 @dataclass
@@ -68,9 +63,8 @@ class FakeSlots:
 
 
 def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **options: object) -> Dashboard:
-    """A dashboard whose time stands still."""
-    given_options = {"clock": lambda: 10_000.0, "wall": lambda: 1_790_000_000.0, "theme": "night"} | options
-    return Dashboard(FakeState(scene), console=FakeConsole(), slots=slots, **given_options)  # type: ignore[arg-type]
+    """A dashboard with slots."""
+    return driven.dashboard(scene, console=FakeConsole(), slots=slots, **options)
 
 
 def place(app: Dashboard) -> FooterScreen:
@@ -120,8 +114,7 @@ def test_a_chain_is_explained_type_by_type_in_the_engines_order() -> None:
     assert "Pays when" in lines
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_what_matters_is_seen_at_once_at_every_size(size: tuple[int, int]) -> None:
+async def test_what_matters_is_seen_at_once_at_every_size() -> None:
     wanted = {
         "draft_simple": (
             "67.2 % accepted",
@@ -137,10 +130,12 @@ async def test_what_matters_is_seen_at_once_at_every_size(size: tuple[int, int])
     }
     for scene, words in wanted.items():
         app = dashboard(scene)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=SIZES[0]) as pilot:
             await press(pilot, "m")
-            for word in words:
-                assert word in shown(app), (scene, word)
+            for size in SIZES:
+                await pilot.resize_terminal(*size)
+                for word in words:
+                    assert word in shown(app), (scene, size, word)
 
 
 async def test_what_is_not_known_is_drawn_as_such_and_no_box_is_empty() -> None:
@@ -249,11 +244,10 @@ async def choose(pilot: Pilot[None], app: Dashboard, slot: int) -> None:
     await press(pilot, *["down"] * slot)
 
 
-@pytest.mark.parametrize("size", SIZES[:2])
-async def test_a_slot_is_erased_after_a_question_that_names_it(size: tuple[int, int]) -> None:
+async def test_a_slot_is_erased_after_a_question_that_names_it() -> None:
     slots = FakeSlots()
     app = dashboard(slots=slots)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await choose(pilot, app, 1)
         await press(pilot, "X")
         assert isinstance(app.screen, ConfirmScreen)
