@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from specdash.proxy.answer import turn
 from specdash.proxy.http import app as app_module
 from specdash.proxy.http.responses import ApiError
 from support.fault_server import free_port
@@ -134,7 +133,7 @@ class TestErrors:
         async def overloaded(*_: Any) -> None:
             raise ApiError(529, "later", retry_after=7, retry=True)
 
-        monkeypatch.setattr(turn, "handle", overloaded)
+        monkeypatch.setitem(app_module.ROUTES["/v1/messages"], "POST", overloaded)
         async with proxied(upstream) as (proxy, _):
             answer = await proxy.post("/v1/messages", {})
             assert_envelope(answer, 529, "overloaded_error")

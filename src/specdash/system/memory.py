@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import ctypes
 from contextlib import suppress
 
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1
@@ -12,24 +12,14 @@ _LARGE = 256 * 1024
 
 
 def return_memory() -> None:
-    """Have the C library give large buffers back, and keep one heap for all threads; before there are any.
+    """Have the C library give large buffers back, and what is free now, and keep one heap for all threads.
 
     Left to itself it gives each of a dozen threads a heap, and once it has seen a large buffer come and go (a block of
     the record, its compressor) it keeps room for the next one in each: 5 to 10 MB that nobody uses. No Python object
     lies there, so there is no nearer place to mend it. Other C libraries have no such call.
     """
-    import ctypes
-
     with suppress(OSError, AttributeError):
-        change = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
         for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE)):
-            change(option, value)
-
-
-def give_back() -> None:
-    """Collect what refers to itself, and return to the kernel what is free. Takes some milliseconds."""
-    import ctypes
-
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+            library.mallopt(option, value)
+        library.malloc_trim(0)

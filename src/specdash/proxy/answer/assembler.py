@@ -121,7 +121,7 @@ class Meter:
 
 
 def _count(values: dict[str, Any], name: str) -> int | None:
-    value = values.get(name)
+    value: Any = values.get(name)
     kind = value.__class__
     return int(value) if (kind is int or kind is float) and value >= 0 else None
 

@@ -78,7 +78,7 @@ def is_prefilled(chat: Mapping[str, Any]) -> bool:
 
 
 def with_fields(body: bytes | bytearray, chat: Mapping[str, Any], fields: Mapping[str, Any]) -> Body:
-    """The body whose outline is `chat`, with `fields` set; its own bytes stay unless it has one of them.
+    """The body that `chat` was read from, with `fields` set; its own bytes stay unless it has one of them.
 
     Raises `InvalidRequestError` when it is nested too deeply to be written.
     """
@@ -87,13 +87,6 @@ def with_fields(body: bytes | bytearray, chat: Mapping[str, Any], fields: Mappin
     if fields.keys() & chat.keys():
         return dumped({**orjson.loads(body), **fields})
     return memoryview(body)[: body.rindex(b"}")], (b"," if chat else b"") + orjson.dumps(dict(fields))[1:]
-
-
-def outline(chat: dict[str, Any]) -> dict[str, Any]:
-    """A request without what its messages say: the body says it, and a long conversation is not kept twice."""
-    messages = chat.get("messages")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    return {**chat, "messages": [{"role": last.get("role")}] if isinstance(last, dict) else []} if messages else chat
 
 
 class Restorer:
@@ -144,9 +137,7 @@ class Restorer:
 
     def close(self) -> bytes:
         """The stream has ended; what is left of it."""
-        rest = self._rest
-        self._rest = b""
-        self._decoder.feed(rest)
+        rest = self._give_up()
         self._decoder.close()
         self.answer.end()
         return rest
@@ -360,17 +351,33 @@ async def _received(proxy: Proxy, scope: Scope, receive: Receive, send: Send) ->
     """Read a request; what its messages say is looked at here, and kept in its body alone."""
     body: bytes | bytearray = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
     text = large_text(body)
-    chat = _parsed(body if text is None else text)
+    try:
+        chat = orjson.loads(body) if text is None else loads_text(text)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(chat, dict):
+        raise ApiError(400, "the body must be a JSON object")
     check_pieces(chat, proxy.settings.max_blocks)
-    active = _begin(proxy, scope, chat)
-    chat = outline(chat)
+    messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
+    headers = header_map(scope)
+    session = proxy.sessions.get(chat_session_id(headers, chat, client_host(scope)))
+    event = RequestEvent(
+        time.time(), session.id, scope["request_id"], PATH, stream=chat.get("stream") is True,
+        model=model[:LONGEST_NAME] if isinstance(model, str) else "",
+        messages=len(messages) if isinstance(messages, list) else 0, tools=len(tools) if isinstance(tools, list) else 0,
+    )  # fmt: skip
+    active = proxy.telemetry.begin(session, event, headers)
+    if isinstance(messages, list):
+        chat["messages"] = [{"role": last.get("role")} for last in messages[-1:] if isinstance(last, dict)]
+    # Before the text becomes bytes: a long conversation is not kept three times.
+    del messages
     if text is not None:
         body = text.encode("ascii")
     return _Exchange(proxy, active, send, body, chat)
 
 
 class _Exchange:
-    """One request on its way through; `chat` is its `outline`."""
+    """One request on its way through; `chat` is what it says but for its messages, of which the last's role is left."""
 
     def __init__(
         self, proxy: Proxy, active: ActiveRequest, send: Send, body: bytes | bytearray, chat: dict[str, Any]
@@ -592,25 +599,3 @@ class _WholeReader:
 
 def _is_stream(reply: UpstreamReply) -> bool:
     return reply.status == 200 and reply.content_type.startswith(_EVENT_STREAM)
-
-
-def _parsed(body: bytearray | str) -> dict[str, Any]:
-    try:
-        chat = loads_text(body) if isinstance(body, str) else orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(chat, dict):
-        raise ApiError(400, "the body must be a JSON object")
-    return chat
-
-
-def _begin(proxy: Proxy, scope: Scope, chat: dict[str, Any]) -> ActiveRequest:
-    messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
-    headers = header_map(scope)
-    session = proxy.sessions.get(chat_session_id(headers, chat, client_host(scope)))
-    event = RequestEvent(
-        time.time(), session.id, scope["request_id"], PATH, stream=chat.get("stream") is True,
-        model=model[:LONGEST_NAME] if isinstance(model, str) else "",
-        messages=len(messages) if isinstance(messages, list) else 0, tools=len(tools) if isinstance(tools, list) else 0,
-    )  # fmt: skip
-    return proxy.telemetry.begin(session, event, headers)

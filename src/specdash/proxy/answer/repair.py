@@ -71,31 +71,21 @@ async def call_upstream(
         turn.attempt_begins(answer)
         turn.active.sent()
         try:
-            await _exchange(turn, body, chain, answer, on_data)
+            # Written for each call anew: kept for the next, which hardly ever comes, it would lie there through this.
+            async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
+                if reply.status != 200:
+                    raise await reply.error()
+                if reply.content_type == "application/json":
+                    _take_whole(answer, await reply.body(_LARGEST_ANSWER))
+                else:
+                    await _take_stream(turn, reply, chain, answer, on_data)
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
             continue
+        chain.end()
+        turn.active.update(answer)
         return answer
-
-
-async def _exchange(
-    turn: Turn,
-    body: dict[str, Any],
-    chain: Chain,
-    answer: AnswerAssembler,
-    on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
-) -> None:
-    # Written for each call anew: kept for the next, which hardly ever comes, it would lie there as long as this one.
-    async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
-        if reply.status != 200:
-            raise await reply.error()
-        if reply.content_type == "application/json":
-            _take_whole(answer, await reply.body(_LARGEST_ANSWER))
-        else:
-            await _take_stream(turn, reply, chain, answer, on_data)
-    chain.end()
-    turn.active.update(answer)
 
 
 async def _take_stream(

@@ -54,36 +54,31 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._timeout: asyncio.Timeout | None = None
+        self._timeout = asyncio.timeout(None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Let the time run for this block. Raises `ApiError` 504 when it is over."""
-        if not self._seconds:
-            yield
-            return
         try:
-            async with asyncio.timeout(self._seconds) as self._timeout:
+            async with asyncio.timeout(self._seconds or None) as self._timeout:
                 yield
         except TimeoutError:
+            if not self._timeout.expired():
+                raise
             said = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
             raise ApiError(504, said) from None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Let the time stand still for this block: waiting for an operator is no part of the turn."""
-        timeout = self._timeout
-        when = timeout.when() if timeout is not None else None
-        if timeout is None or when is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        left = when - loop.time()
+        timeout, loop = self._timeout, asyncio.get_running_loop()
+        when = timeout.when()
+        left = None if when is None else when - loop.time()
         timeout.reschedule(None)
         try:
             yield
         finally:
-            if not timeout.expired():
+            if left is not None and not timeout.expired():
                 timeout.reschedule(loop.time() + left)
 
 

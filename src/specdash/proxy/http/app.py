@@ -341,10 +341,6 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     return application
 
 
-async def _messages(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
-    await turn.handle(proxy, scope, receive, send)
-
-
 async def _root(_proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) -> None:
     await send_json(send, {"service": "specdash proxy", "version": __version__})
 
@@ -388,7 +384,7 @@ async def _metrics(proxy: Proxy, _scope: Scope, _receive: Receive, send: Send) -
 
 _BOTH = ("", "/anthropic")
 ROUTES: dict[str, dict[str, Handler]] = {
-    **{f"{prefix}/v1/messages": {"POST": _messages} for prefix in _BOTH},
+    **{f"{prefix}/v1/messages": {"POST": turn.handle} for prefix in _BOTH},
     **{f"{prefix}/v1/messages/count_tokens": {"POST": endpoints.handle} for prefix in _BOTH},
     **{f"{prefix}/v1/models": {"GET": handle_list} for prefix in _BOTH},
     **{path: {"POST": passthrough.handle} for path in OPENAI_PATHS},

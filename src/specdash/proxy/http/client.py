@@ -122,15 +122,11 @@ class ClientWatch:
 
     def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self.answered = False
+        self.left = False
+        """The block is being ended because the client is gone."""
         self._receive = receive
-        self._left = False
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
-
-    @property
-    def left(self) -> bool:
-        """True when the block is being ended because the client is gone."""
-        return self._left
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -143,7 +139,7 @@ class ClientWatch:
         # connection, until the garbage collector's rarest look.
         if watcher is not None:
             watcher.cancel()
-        if not self._left or task is None:
+        if not self.left or task is None:
             return
         if kind is None:
             # The block ended in the moment of the cancellation, which is still to be delivered.
@@ -158,5 +154,5 @@ class ClientWatch:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         if not self.answered and self._task is not None:
-            self._left = True
+            self.left = True
             self._task.cancel()

@@ -253,7 +253,7 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
 async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int:
     """Prompt tokens of a chat completion. Raises `ApiError` when the upstream cannot tell."""
     data = orjson.dumps(body)
-    status, answer = await upstream.exchange("POST", COUNT_PATH, data, limit_s)
+    status, answer = await upstream.exchange(COUNT_PATH, data, limit_s)
     if status in {404, 405, 501}:
         return await count_by_template(upstream, data, limit_s)
     return _whole(_object(status, answer).get("input_tokens"))
@@ -261,10 +261,10 @@ async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int
 
 async def count_by_template(upstream: Upstream, data: bytes, limit_s: float) -> int:
     """The same from an upstream that has no endpoint for it: the rendered prompt, tokenized."""
-    prompt = _object(*await upstream.exchange("POST", _TEMPLATE_PATH, data, limit_s)).get("prompt")
+    prompt = _object(*await upstream.exchange(_TEMPLATE_PATH, data, limit_s)).get("prompt")
     # As the server itself reads a rendered prompt: special tokens are added, and understood.
     wanted = {"content": prompt, "add_special": True, "parse_special": True}
-    answer = await upstream.exchange("POST", _TOKENIZE_PATH, orjson.dumps(wanted), limit_s)
+    answer = await upstream.exchange(_TOKENIZE_PATH, orjson.dumps(wanted), limit_s)
     tokens = _object(*answer).get("tokens")
     return _whole(len(tokens) if isinstance(tokens, list) else None)
 

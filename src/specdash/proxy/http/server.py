@@ -15,7 +15,7 @@ import ssl
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -30,7 +30,7 @@ from specdash.proxy.settings import reread
 from specdash.proxy.telemetry import RotatedFile, events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
-from specdash.system.memory import give_back
+from specdash.system.memory import return_memory
 from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
@@ -386,7 +386,8 @@ class _Server(uvicorn.Server):
             self._proxy.is_untidy = True
         elif self._proxy.is_untidy and running <= _FEW:
             self._proxy.is_untidy = False
-            give_back()
+            gc.collect()
+            return_memory()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -476,6 +477,12 @@ class _Server(uvicorn.Server):
             _LOG.error("reload: the run record cannot be written: %s", error)
 
 
+_SWITCHES = (
+    "malformed_tool_guardrail", "malformed_tool_stream_strict", "force_non_stream", "tool_narrowing",
+    "disable_thinking_on_tool_turns", "session_contamination_breaker",
+)  # fmt: skip
+
+
 def say_settings(proxy: Proxy) -> None:
     """The lines that tell what holds, in the words operators grep for."""
     settings = proxy.settings
@@ -489,20 +496,10 @@ def say_settings(proxy: Proxy) -> None:
     _LOG.info(
         "Guardrails: malformed=%s stream_strict=%s force_non_stream=%s tool_narrowing=%s thinking_off_on_tools=%s "
         "contamination_breaker=%s(%d) loop_breaker=%s",
-        *map(
-            _on, (settings.malformed_tool_guardrail, settings.malformed_tool_stream_strict, settings.force_non_stream)
-        ),
-        *map(
-            _on,
-            (settings.tool_narrowing, settings.disable_thinking_on_tool_turns, settings.session_contamination_breaker),
-        ),
+        *("on" if getattr(settings, name) else "off" for name in _SWITCHES),
         settings.session_contamination_threshold,
-        _on(settings.loop_breaker),
+        "on" if settings.loop_breaker else "off",
     )
-
-
-def _on(value: Any) -> str:
-    return "on" if value else "off"
 
 
 def record_of(configuration: Configuration, url: str) -> ProxyRecord:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -276,7 +277,6 @@ class Upstream:
         self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
-        self._options_of: tuple[ProxySettings | None, dict[str, Any]] = (None, {})
 
     async def open(self, body: Body, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
@@ -323,7 +323,7 @@ class Upstream:
 
     async def get_json(self, path: str, limit_s: float) -> Any:
         """The JSON that GET `path` answers. Raises `ApiError` as `open`, and for an answer that is not 2xx."""
-        status, data = await self.exchange("GET", path, None, limit_s)
+        status, data = await self.exchange(path, None, limit_s)
         if status // 100 != 2:
             raise api_error(status, data)
         try:
@@ -331,29 +331,25 @@ class Upstream:
         except orjson.JSONDecodeError:
             raise ApiError(502, f"LLAMA_CPP_BASE: {path} there does not answer in JSON", retry=False) from None
 
-    async def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+    async def exchange(self, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
         """Status and body of a small question, answered within `limit_s`. Does not wait for `max_connections`.
 
-        Only a POST counts as in flight: it does a client's work.
+        One with a body is a POST, and counts as in flight: it does a client's work.
         """
-        counted = method == "POST"
+        counted = body is not None
         self.in_flight += counted
         try:
-            return await self._exchanged(method, path, body, limit_s)
+            async with asyncio.timeout(limit_s):
+                session = self._session(fresh=False)
+                asked = session.get(self._url(path), **self._options()) if body is None else self._post(body, path)
+                async with await asked as response:
+                    self._met(response)
+                    pieces = [piece async for piece in response.content.iter_any()]
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.failure(error) from None
         finally:
             if counted:
                 self._gone()
-
-    async def _exchanged(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
-        try:
-            async with asyncio.timeout(limit_s):
-                async with await self._request(method, path, body) as response:
-                    self._met(response)
-                    pieces = [piece async for piece in response.content.iter_any()]
-        except ApiError:
-            raise
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
         return response.status, b"".join(pieces)
 
     async def close(self) -> None:
@@ -392,11 +388,6 @@ class Upstream:
             return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
-    async def _request(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
-        if method == "POST" and body is not None:
-            return await self._post(body, path)
-        return await self._session(fresh=False).request(method, self._url(path), **self._options())
-
     async def _post(self, body: Body, path: str) -> aiohttp.ClientResponse:
         try:
             return await self._send(body, path, fresh=False)
@@ -413,18 +404,8 @@ class Upstream:
         return await session.post(self._url(path), data=RequestBody(body), **self._options())
 
     def _options(self) -> dict[str, Any]:
-        """What aiohttp is told with every request, made once for all under the same settings."""
-        settings, found = self.settings, self._options_of
-        if found[0] is not settings:
-            headers = {"content-type": "application/json", "accept-encoding": "identity"}
-            if settings.upstream_api_key:
-                headers["authorization"] = f"Bearer {settings.upstream_api_key}"
-            limits = aiohttp.ClientTimeout(
-                total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
-            )
-            options = {"headers": headers, "timeout": limits, "allow_redirects": False}
-            self._options_of = found = (settings, options)
-        return found[1]
+        settings = self.settings
+        return _options(settings.upstream_api_key, settings.connect_timeout, settings.read_timeout)
 
     def _url(self, path: str) -> URL:
         found = self._urls.get(path)
@@ -450,6 +431,16 @@ class Upstream:
                 read_bufsize=1 << 18,
             )
         return found
+
+
+@lru_cache(maxsize=1)
+def _options(key: str | None, connect_s: float, read_s: float) -> dict[str, Any]:
+    """What aiohttp is told with every request."""
+    headers = {"content-type": "application/json", "accept-encoding": "identity"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
+    return {"headers": headers, "timeout": limits, "allow_redirects": False}
 
 
 def _is_unanswered(error: BaseException) -> bool:
