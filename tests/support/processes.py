@@ -117,7 +117,10 @@ class _Run:
         except EOFError:
             told = None
         self.goes_on = told is not None
-        return told and self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+        if told is None:
+            return None
+        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=told)
+        return report
 
     def end(self) -> None:
         """Wait for its end; what has tests left is interrupted."""

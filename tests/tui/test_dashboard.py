@@ -501,7 +501,7 @@ async def test_a_tick_that_tells_the_time_alone_renders_the_header_alone() -> No
 
             widget.render_lines = spy
             if isinstance(widget, LinesWidget):
-                widget.sgr_spans = spy_row
+                widget.sgr_spans = spy_row  # type: ignore[method-assign]
         now[0] += 1.0
         app.overview.show_situation(app._situation())
         await pilot.pause()

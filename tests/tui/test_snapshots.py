@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension
+from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
 
 from specdash.tui.hint import HintLine
 from specdash.tui.widgets.alerts import AlertDetail

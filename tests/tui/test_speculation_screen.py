@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -62,7 +62,7 @@ class FakeSlots:
         return SlotChange(plan.action, plan.slot, plan.filename, 5120, 1024**2)
 
 
-def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **options: object) -> Dashboard:
+def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **options: Any) -> Dashboard:
     """A dashboard with slots."""
     return driven.dashboard(scene, console=FakeConsole(), slots=slots, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from textual.events import Key
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdash.tui.app import Dashboard
 
 
-def dashboard(console: FakeConsole | None, scene: str = "busy", **options: object) -> Dashboard:
+def dashboard(console: FakeConsole | None, scene: str = "busy", **options: Any) -> Dashboard:
     """A dashboard of services."""
     return driven.dashboard(scene, console=console, **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specdash.tui.app import Dashboard
 
 
-def dashboard(tuner: FakeTuner | None, scene: str = "busy", **options: object) -> Dashboard:
+def dashboard(tuner: FakeTuner | None, scene: str = "busy", **options: Any) -> Dashboard:
     """A dashboard with a tuner."""
     return driven.dashboard(scene, tuner=tuner, **{"console": FakeConsole(), **options})
 
