@@ -405,11 +405,11 @@ class LogParser:
                 clocks[origin] = at
             take(fact)
 
-    def _facts_of(self, lines: list[bytes], found: list[ShapeMeaning], telling: list[int]) -> Iterable[Made | None]:
+    def _facts_of(self, lines: list[bytes], meanings: list[ShapeMeaning], telling: list[int]) -> Iterable[Made | None]:
         """The fact of each of the lines that are `telling`; None for one that has none."""
         places: defaultdict[ShapeMeaning, list[int]] = defaultdict(list)
         for index in telling:
-            places[found[index]].append(index)
+            places[meanings[index]].append(index)
         made: list[Made | None] = [None] * len(lines)
         for reading, indices in places.items():
             if reading.captures:
@@ -418,10 +418,10 @@ class LogParser:
                     made[index] = fact
         return map(made.__getitem__, telling)
 
-    def _keep_lines(self, lines: list[bytes], found: list[ShapeMeaning], kept: int) -> None:
-        details = [*map(_DETAIL, found)]
-        if CONTINUATION in found:
-            for index, reading in enumerate(found):
+    def _keep_lines(self, lines: list[bytes], meanings: list[ShapeMeaning], kept: int) -> None:
+        details = [*map(_DETAIL, meanings)]
+        if CONTINUATION in meanings:
+            for index, reading in enumerate(meanings):
                 if reading is CONTINUATION:
                     details[index] = details[index - 1] if index else self._within_detail
         self._within_detail = details[-1]
