@@ -43,7 +43,7 @@ demo: $(RUN_STAMP)
 
 test: $(DEV_STAMP)
 	@$(COMPILED)
-	$(BIN)/python -m pytest --processes auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(DEV_STAMP)
 	@$(COMPILED)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from support.deployment import Rig
 
-pytest_plugins = ["support.processes"]
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
@@ -35,6 +33,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` is: more processes than cores, since these tests wait nearly as long as they work."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(trylast=True)

@@ -136,13 +136,11 @@ class TestBesideTheService:
         assert code == ExitCode.REFUSED
         assert "other conditions" in err
 
-    def test_a_matrix_tells_what_is_refused_with_the_reason(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_matrix_tells_what_is_refused_with_the_reason(self, tmp_path: Path) -> None:
         draft = demo.bundled_model(demo.DRAFT_MODEL)
         drafters = f"none,demo={draft},ngram=ngram-simple,bad={env_file(tmp_path)}"
         report = ran(
-            capsys, "matrix", "--drafter", drafters, "--runs", "2", "--env-file", env_file(tmp_path), *QUICK,
+            "matrix", "--drafter", drafters, "--runs", "2", "--env-file", env_file(tmp_path), *QUICK,
             "--class", "coding",
         )  # fmt: skip
         cells = {(cell["drafter"], cell["class"]): cell for cell in report["cells"]}

@@ -202,8 +202,8 @@ def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None
     [(["--proxy-url", "ftp://x"], 2), (["--proxy-key-env", "NO_SUCH_VARIABLE"], 3), (["--proxy-log", "journal:-x"], 3)],
 )
 def test_bad_words_about_the_proxy_are_one_line(arguments: list[str], code: int) -> None:
-    code, _, err = say("doctor", "--url", "http://127.0.0.1:9", *arguments)
-    assert code == code
+    ended, _, err = say("doctor", "--url", "http://127.0.0.1:9", *arguments)
+    assert ended == code
     assert err.count("\n") == 1
 
 

@@ -142,8 +142,8 @@ def test_vacuum_says_what_it_gained() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_one_line_with_its_exit_code(words: tuple[str, ...], code: int, said: str) -> None:
-    code, _, told = say("history", *words)
-    assert code == code
+    ended, _, told = say("history", *words)
+    assert ended == code
     assert said in told
     assert len(told.strip().splitlines()) == 1
 

@@ -178,8 +178,8 @@ def test_bad_input_ends_before_anything_is_touched(
         tmp_path / "e.env",
         {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"},
     )
-    code, _, err = say("tune", "--beside", "--env-file", str(env), "--yes", *words)
-    assert code == code
+    ended, _, err = say("tune", "--beside", "--env-file", str(env), "--yes", *words)
+    assert ended == code
     assert said in err
     assert not tune_runs_dir(os.environ).exists()
 

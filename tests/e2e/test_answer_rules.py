@@ -287,11 +287,11 @@ def test_a_proxy_that_is_killed_and_comes_back(bench: Bench, tmp_path: Path) -> 
 def test_a_proxy_that_hangs(bench: Bench) -> None:
     with watched(bench.target, with_user_limits(OWN, "[proxy_down]\nlimits.silent_s = 2")) as seen:
         until(lambda: seen.picture().proxy.live is not None)
-        os.kill(bench.proxy.process.pid, signal.SIGSTOP)
+        bench.proxy.send(signal.SIGSTOP)
         try:
             assert "hangs" in seen.until_alert("proxy_down").summary
         finally:
-            os.kill(bench.proxy.process.pid, signal.SIGCONT)
+            bench.proxy.send(signal.SIGCONT)
         seen.until_over("proxy_down")
 
 
