@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.passthrough import ALL, PROGRESS, TIMINGS, Restorer, additions_to, fields_of, with_fields
-from specdash.proxy.upstream.upstream import Body
 from support.recording_sink import RecordingSink
+
+if TYPE_CHECKING:
+    from specdash.proxy.upstream.upstream import Body
 
 T = b',"timings":{"cache_n":0,"prompt_n":3,"prompt_ms":0.5,"predicted_n":1}'
 P = b',"prompt_progress":{"total":9,"cache":0,"processed":4,"time_ms":1}'
