@@ -223,7 +223,7 @@ def test_whatever_comes_the_picture_can_be_made_and_printed(
 
 
 class TestJudging:
-    """When rules are judged: at looks at health, and when that is long in coming."""
+    """When rules are judged: at every look at health, and when that is long in coming."""
 
     @staticmethod
     def judged(*readings: Reading[object], every_s: float = 0.0) -> list[float]:
@@ -239,20 +239,9 @@ class TestJudging:
     def test_nothing_is_judged_before_health_was_asked(self) -> None:
         assert self.judged(Reading.known(Source.METRICS, 5.0, Counters())) == []
 
-    def test_every_second_health_is_judged_and_what_comes_soon_after_it_is_not(self) -> None:
-        working = Slots((Slot(0, is_processing=True),))
-        readings: list[Reading[object]] = [Reading.known(Source.HEALTH, 1.0, OK)]
-        for at in (2.0, 3.0, 4.0):
-            readings += [Reading.known(Source.SLOTS, at - 0.1, working), Reading.known(Source.HEALTH, at, OK)]
-        assert self.judged(*readings) == [1.0, 3.0]
-
-    def test_every_health_is_judged_while_another_question_is_not_answered(self) -> None:
-        readings: list[Reading[object]] = [
-            Reading.known(Source.HEALTH, 1.0, OK),
-            Reading.unknown(Source.SLOTS, 1.5, FailureKind.TIMEOUT),
-        ]
-        readings += [Reading.known(Source.HEALTH, at, OK) for at in (2.0, 3.0)]
-        assert self.judged(*readings) == [1.0, 2.0, 3.0]
+    def test_every_health_is_judged_and_what_comes_soon_after_it_is_not(self) -> None:
+        readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 2.0, Counters())]
+        assert self.judged(*readings, Reading.known(Source.HEALTH, 2.1, OK)) == [1.0, 2.1]
 
     def test_what_comes_while_health_is_long_in_coming_is_judged(self) -> None:
         readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 3.6, Counters())]

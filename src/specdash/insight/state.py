@@ -147,8 +147,6 @@ OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
 JUDGED_AT_REST_S = 3.5
 """While a server is at rest and no rule sees anything."""
-JUDGED_AT_WORK_S = 1.5
-"""While no rule sees anything: at 1 Hz, every second time."""
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
@@ -175,10 +173,10 @@ class TargetState:
         wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
         """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed
-        without one, when the process was stopped or goes on, and when a source fails that is not the server; less often
-        while no rule sees anything (`JUDGED_AT_WORK_S`, `JUDGED_AT_REST_S`), and not more often than `judged_every_s`
-        while nothing of that happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing,
-        of hundreds it is. `wall_offset` is Unix time minus the readings' monotonic time."""
+        without one, when the process was stopped or goes on, and when a source fails that is not the server; seldom
+        while the server is at rest (`JUDGED_AT_REST_S`), and not more often than `judged_every_s` while nothing of that
+        happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing, of hundreds it is.
+        `wall_offset` is Unix time minus the readings' monotonic time."""
         self.target = target
         self.alerts = Alerts(rules, kept_s)
         self._wall_offset = wall_offset
@@ -398,20 +396,19 @@ class TargetState:
             return True
         if reading.source is Source.HEALTH and (known is None or value is None or value.status is not known.status):
             return True
-        return reading.at - self._judged_at >= self._pause_s and (
-            reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
-        )
+        if reading.at - self._judged_at < self._judged_every_s:
+            return False
+        if self._is_calm:
+            return reading.at - self._judged_at >= JUDGED_AT_REST_S
+        return reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
 
     @property
-    def _pause_s(self) -> float:
-        """How long the last judgement holds while nothing of that happens."""
-        fails = any(reading.value is None for source, reading in self.latest.items() if source in OF_SERVER)
-        if fails or self._state_seen is not BackendState.LIVE or not self.alerts.has_nothing_to_watch:
-            return self._judged_every_s
+    def _is_calm(self) -> bool:
+        """Whether the server is at rest, and nothing is or begins to be wrong."""
         health, busy = self.latest.get(Source.HEALTH), self.busy_slots
         is_at_rest = bool(busy) and not busy[-1][1] and health is not None and _is_good(health)
         is_silent = self._eventful_at < self._judged_at
-        return max(self._judged_every_s, JUDGED_AT_REST_S if is_at_rest and is_silent else JUDGED_AT_WORK_S)
+        return is_at_rest and is_silent and self._state_seen is BackendState.LIVE and self.alerts.has_nothing_to_watch
 
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""

@@ -90,7 +90,7 @@ CRITICAL, WARNING = AlertSeverity.CRITICAL, AlertSeverity.WARNING
                  {"specdash_starved": "", "server_hung": ""})]),
         # A slot without progress.
         (live, [(29, STUCK, {}),
-                (4, STUCK, {"slot_hung": "slot 0 is busy and has generated no token for 3"}),
+                (3, STUCK, {"slot_hung": "slot 0 is busy and has generated no token for 31 s"}),
                 (1, {**STUCK, "slots": working(51)}, {})]),
         # Loading is no fault until it takes too long, and worse when it does not end; it may have begun before.
         (lambda: Watch(only("loading_too_long")),

@@ -111,7 +111,6 @@ def test_a_long_answer_of_which_every_draft_is_right_repeats_itself() -> None:
     for _ in range(3):
         logged.answer(200, 200, 110)
     logged.answer(3000, 2400, 2376, slot=2)
-    logged.answer(200, 200, 110)
     alert = logged.alert("repeating_answer")
     assert alert is not None
     assert (alert.subject, alert.severity) == ("slot 2", AlertSeverity.WARNING)
