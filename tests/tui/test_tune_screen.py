@@ -112,8 +112,8 @@ async def test_a_chain_of_spec_types_is_put_together_from_a_list_that_typing_fil
     app = dashboard(FakeConsole())
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "e", "enter")
+        await until(pilot, lambda: "[ ] draft-dspark      not in llama-server b9999" in shown(app))
         assert "[x] draft-simple  now a small model" in shown(app)
-        assert "[ ] draft-dspark      not in llama-server b9999" in shown(app)
         await press(pilot, *"table")
         assert "ngram-mod" in shown(app)
         assert "ngram-cache" not in shown(app)
