@@ -119,9 +119,8 @@ class StepAdder:
                 run.accepted += accepted
                 run.generated += generated
             run.last_s = at
-            if restored or run.replay:
-                run.restored += restored
-                run.replay = restored
+            run.restored += restored
+            run.replay = restored
         self._end_runs(found)
         return found
 
@@ -427,8 +426,8 @@ class LogParser:
         self._within_detail = details[-1]
         first = self._lines - len(lines)
         last = range(max(0, len(lines) - kept), len(lines))
-        told = [*compress(range(len(lines)), map(not_, details))][-kept:]
-        for kept_lines, places in ((self._tail, last), (self._told, told)):
+        no_detail = [*compress(range(len(lines)), map(not_, details))][-kept:]
+        for kept_lines, places in ((self._tail, last), (self._told, no_detail)):
             kept_lines.extend((first + place, lines[place], details[place]) for place in places)
 
     def _readings(self, lines: list[bytes], frames: list[bytes]) -> tuple[list[ShapeMeaning], ForeignPrefix | None]:

@@ -217,9 +217,9 @@ class WholeUpdate(LayoutUpdate):
     def render_segments(self, console: Console) -> str:
         """What to write to the terminal."""
         self._picture.forget()
-        left = self.region.x
+        left, system = self.region.x, _color_system(console)
         return self._picture.frame(
-            (y, left, (span for strip in line for span in _spans(strip, console)))
+            (y, left, (span for strip in line for span in spans_of(strip, system)))
             for y, line in enumerate(self.strips, self.region.y)
         )
 
@@ -233,19 +233,19 @@ class ChangedUpdate(ChopsUpdate):
 
     def render_segments(self, console: Console) -> str:
         """What to write to the terminal."""
-        return self._picture.frame(self._pieces(console))
+        return self._picture.frame(self._pieces(_color_system(console)))
 
-    def _pieces(self, console: Console) -> Iterable[Piece]:
+    def _pieces(self, system: ColorSystem) -> Iterable[Piece]:
         for y, left, right in self.spans:
             for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
                 if strip is not None and x < right and end > left:
                     first, last = max(x, left), min(end, right)
                     part = strip if (first, last) == (x, end) else strip.crop(first - x, last - x)
-                    yield y, first, _spans(part, console)
+                    yield y, first, spans_of(part, system)
 
 
-def _spans(strip: Strip, console: Console) -> Iterable[tuple[str, str]]:
-    system = _color_system(console)
+def spans_of(strip: Strip, system: ColorSystem) -> Iterable[tuple[str, str]]:
+    """Its texts and the parameters of their SGR sequences."""
     for text, style, _ in strip:
         yield text, "" if style is None else Strip.render_ansi(style, system)
 

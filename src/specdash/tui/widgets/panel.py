@@ -30,6 +30,7 @@ from specdash.tui.spans import (
     to_strip,
     wrap,
 )
+from specdash.tui.terminal_picture import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,11 +120,11 @@ class LinesWidget(Widget):
         """One painted row as texts and the parameters of their SGR sequences."""
         spans, left = [], self.size.width
         for text, role in self._line_at(y):
-            shown = text if text.isascii() or not self.glyphs.ascii_only else to_ascii(text)
+            shown = to_ascii(text) if self.glyphs.ascii_only else text
             left -= len(shown) if shown.isascii() else cell_len(shown)
             spans.append((shown, Strip.render_ansi(self._style(role), system)))
         if left < 0:
-            return [(text, Strip.render_ansi(style or Style.null(), system)) for text, style, _ in self.render_line(y)]
+            return list(spans_of(self.render_line(y), system))
         if left:
             spans.append((" " * left, Strip.render_ansi(self._style("text"), system)))
         return spans
