@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -445,6 +446,26 @@ class Written(Dashboard):
         if renderable is not None and hasattr(renderable, "render_segments"):
             self.cells += len(renderable.render_segments(self.console).encode())
         super()._display(screen, renderable)
+
+
+class FirstPaint(Dashboard):
+    """A dashboard that keeps the first that it draws."""
+
+    first = ""
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        if not self.first and renderable is not None and hasattr(renderable, "render_segments"):
+            self.first = re.sub(r"\x1b\[[\d;]*[A-Za-z]", " ", renderable.render_segments(self.console))
+        super()._display(screen, renderable)
+
+
+async def test_the_first_paint_is_the_whole_picture() -> None:
+    app = dashboard(FakeState("busy"), FirstPaint)
+    assert isinstance(app, FirstPaint)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        titles = [panel.panel_title for panel in app.overview.board.visible_panels()]
+    assert [title for title in (*titles, "quit", "per position") if title not in app.first] == []
 
 
 @pytest.mark.parametrize(

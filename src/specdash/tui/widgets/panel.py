@@ -85,10 +85,15 @@ class LinesWidget(Widget):
         self._styles.clear()
         self.refresh()
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Strips are as wide as the widget, so none survives."""
-        self._strips.clear()
-        self.redraw()
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Draw for another size before the screen is painted: the message about it comes after that."""
+        before = self._size
+        changed = super()._size_updated(size, virtual_size, container_size, layout)
+        if self._size != before:
+            # Strips are as wide as the widget, so none survives.
+            self._strips.clear()
+            self.redraw()
+        return changed
 
     def redraw(self) -> None:
         """Build the lines anew for the present size."""
