@@ -465,7 +465,7 @@ async def test_the_first_paint_is_the_whole_picture() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         titles = [panel.panel_title for panel in app.overview.board.visible_panels()]
-    assert [title for title in (*titles, "quit", "per position") if title not in app.first] == []
+    assert [title for title in (*titles, "quit") if title not in app.first] == []
 
 
 @pytest.mark.parametrize(
