@@ -77,6 +77,8 @@ async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
             ("i,e", FooterScreen.TUNE),
             ("i", FooterScreen.INCIDENTS),
             ("i", FooterScreen.PROXY),
+            ("m,p", FooterScreen.PROXY),
+            ("i,p", FooterScreen.PROXY),
         ):
             await press(pilot, *keys.split(","))
             assert place() is wanted

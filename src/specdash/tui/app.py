@@ -298,7 +298,7 @@ class Dashboard(App[None]):
 
     def action_toggle_screen(self, name: str) -> None:
         """Open a screen, or leave it. Those that stand above it give way; where it was under them, it is shown."""
-        place, closed = FooterScreen(name), set()
+        place, closed = FooterScreen(name), False
         screen_class = _screen_class(place)
         if self.screen is not self.shown or (place is FooterScreen.PROXY and self.shown.place is FooterScreen.TUNE):
             return
@@ -306,14 +306,14 @@ class Dashboard(App[None]):
             self.notify(refusal, severity="warning", markup=False)
             return
         while self.shown.place is not place and LEVELS[self.shown.place] >= LEVELS[place]:
-            closed.add(self.shown.place)
+            closed = True
             self._close()
         if self.shown.place is not place:
             screen = screen_class(self)
             screen.paint(self.palette)
             self.push_screen(screen)
             screen.look()
-        elif not closed or (place is FooterScreen.PROXY and FooterScreen.SPECULATION not in closed):
+        elif not closed:
             self._close()
         self.call_after_refresh(self.show_now)
 
