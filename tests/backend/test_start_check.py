@@ -154,7 +154,7 @@ def test_a_free_slot_is_enough_for_a_probe_beside_users() -> None:
 def test_the_key_is_used() -> None:
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
         checked(server, promised(server.url, key="sesame"))
-        assert all("bearer sesame" in pair[1].lower() for pair in server.requests["/completion"])
+        assert all("bearer sesame" in call.head.lower() for call in server.asked("/completion"))
 
 
 def test_the_log_names_the_cause_and_the_first_verdict_comes_before_the_probe() -> None:

@@ -10,11 +10,11 @@ import pytest
 from specdash.bench.load.contact import look
 from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
-from support.chat_server import MODEL, ChatServer
 from support.fault_server import FaultServer, free_port, says, writes
+from support.fault_upstream import FaultUpstream
 
 if TYPE_CHECKING:
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 MODELS = "/v1/models"
 
@@ -25,23 +25,24 @@ def routed(**states: str) -> Behaviour:
 
 
 def test_a_server_is_described_by_itself() -> None:
-    with ChatServer(slots=3) as server:
+    with FaultUpstream(slots=3, n_ctx=4096) as server:
         place, engine = look(EngineAddress(server.url))
     assert place == EngineAddress(server.url)
-    assert (engine.model, engine.build, engine.slots, engine.slot_context) == ("scripted.gguf", "b1-scripted", 3, 4096)
+    assert (engine.model, engine.build) == ("scripted.gguf", "b11549-scripted")
+    assert (engine.slots, engine.slot_context) == (3, 4096)
     assert engine.speculative is True
-    assert engine.models == (MODEL,)
+    assert engine.models == ("scripted",)
 
 
-@pytest.mark.parametrize("name", [MODEL, "scripted.gguf"])
+@pytest.mark.parametrize("name", ["/models/scripted.gguf", "scripted.gguf"])
 def test_a_model_may_be_named_by_its_id_or_its_file(name: str) -> None:
-    with ChatServer() as server:
+    with FaultUpstream(models=("/models/scripted.gguf",)) as server:
         assert look(EngineAddress(server.url, model=name))[0].model == name
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
-    with ChatServer(models=("/models/a.gguf", "b")) as server, pytest.raises(InputError, match=r"there are a\.gguf, b"):
-        look(EngineAddress(server.url, model="c"))
+    with FaultUpstream(models=("/models/a.gguf", "b")) as s, pytest.raises(InputError, match=r"there are a\.gguf, b"):
+        look(EngineAddress(s.url, model="c"))
 
 
 def test_of_a_router_the_one_model_in_memory_is_asked() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,10 +29,17 @@ from specdash.bench.load.samples import (
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from specdash.core.flag import Flag
 from specdash.llama.chat import ChatFault
-from support.chat_server import Answer, ChatServer
-from support.fault_server import FaultServer, floods, free_port, hangs, resets, says, writes
+from support.fault_server import FaultServer, floods, free_port, hangs, resets, writes
+from support.fault_server import says as responds
+from support.fault_upstream import FaultUpstream
+from support.upstream_script import Script, error, error_event, queued, says, stops, timed
+from support.waiting import until, until_async
+
+if TYPE_CHECKING:
+    from support.scripted_server import Call
 
 CHAT = "/v1/chat/completions"
+BROKEN = error(500, "no", "server_error")
 PROMPTS = tuple(WorkloadPrompt(f"p{n}", "coding", ({"role": "user", "content": f"task {n}"},)) for n in range(4))
 QUICK = MeasureOptions(runs=1, max_tokens=32, warm_up=False)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -41,13 +47,13 @@ TOKEN = b'data: {"choices":[{"index":0,"finish_reason":null,"delta":{"content":"
 
 
 def one(
-    server: ChatServer | FaultServer, options: MeasureOptions = QUICK, prompts: int = 1, **place: Any
+    server: FaultUpstream | FaultServer, options: MeasureOptions = QUICK, prompts: int = 1, **place: Any
 ) -> BenchSample:
     return measure(EngineAddress(server.url, **place), PROMPTS[:prompts], options).samples[0]
 
 
 def test_a_sample_holds_what_the_server_says_and_what_the_client_saw() -> None:
-    with ChatServer(lambda *_: Answer(prefill_s=0.03, decode_s=0.06, tokens=31, prompt_tokens=120, cached=0)) as server:
+    with FaultUpstream(timed(0.03, 0.06, tokens=31, prompt_tokens=120)) as server:
         found = one(server)
     assert (found.prompt, found.kind, found.run, found.error) == ("p0", "coding", 0, "")
     assert (found.prompt_tokens, found.cached_tokens, found.predicted_tokens) == (120, 0, 31)
@@ -71,7 +77,7 @@ def test_every_prompt_is_asked_in_every_run_in_an_order_of_its_own_that_the_seed
 
 
 def test_the_warm_up_is_another_text_and_no_sample() -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         run = measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=1, max_tokens=32))
     assert len(server.bodies) == 5
     assert len(run.samples) == 4
@@ -83,7 +89,7 @@ def test_the_warm_up_is_another_text_and_no_sample() -> None:
 def test_without_a_cache_no_two_requests_begin_alike_and_another_boot_is_asked_the_same() -> None:
     sent = []
     for _ in range(2):
-        with ChatServer() as server:
+        with FaultUpstream(timed()) as server:
             measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=3, max_tokens=32, warm_up=False))
         sent.append(server.bodies)
     beginnings = [body["messages"][0]["content"][:8] for body in sent[0]]
@@ -93,7 +99,7 @@ def test_without_a_cache_no_two_requests_begin_alike_and_another_boot_is_asked_t
 
 
 def test_with_a_cache_prompts_are_sent_as_they_are() -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         run = measure(
             EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, cache=True, warm_up=False)
         )
@@ -116,7 +122,7 @@ def test_tools_length_sampling_and_model_are_sent() -> None:
     tools = ({"type": "function", "function": {"name": "look"}},)
     prompt = WorkloadPrompt("a", "agentic", PROMPTS[0].messages, tools, max_tokens=16)
     options = MeasureOptions(runs=1, max_tokens=64, temperature=0.7, force_length=True, warm_up=False)
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         measure(EngineAddress(server.url, model="m"), [prompt], options)
     body = server.bodies[0]
     assert (body["tools"], body["max_tokens"], body["temperature"]) == (list(tools), 16, 0.7)
@@ -124,7 +130,7 @@ def test_tools_length_sampling_and_model_are_sent() -> None:
 
 
 def test_at_a_rate_latency_counts_from_when_a_request_was_due() -> None:
-    with ChatServer(lambda *_: Answer(prefill_s=0.0, decode_s=0.05)) as server:
+    with FaultUpstream(queued(timed(0.0, 0.05))) as server:
         options = MeasureOptions(runs=3, max_tokens=32, rate=200.0, constant=True, warm_up=False)
         run = measure(EngineAddress(server.url), PROMPTS, options)
     due = sorted(sample.intended_s for sample in run.samples)
@@ -143,13 +149,12 @@ def test_arrivals_at_a_rate_are_a_poisson_process_of_that_rate() -> None:
 
 
 def test_with_concurrency_that_many_are_under_way() -> None:
-    def when_all_are_there(number: int, _: dict[str, Any]) -> Answer:
-        deadline = time.monotonic() + 20
-        while server.arrived < min(8, number + 3) and time.monotonic() < deadline:
-            time.sleep(0.002)
-        return Answer(status=200 if server.arrived >= min(8, number + 3) else 500)
+    async def when_all_are_there(call: Call) -> None:
+        number = server.chats.index(call)
+        await until_async(lambda: len(server.chats) >= min(8, number + 3), 20)
+        await timed()(call)
 
-    with ChatServer(when_all_are_there) as server:
+    with FaultUpstream(when_all_are_there) as server:
         run = measure(
             EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, concurrency=3, warm_up=False)
         )
@@ -159,17 +164,17 @@ def test_with_concurrency_that_many_are_under_way() -> None:
 @pytest.mark.parametrize(
     ("answer", "flag"),
     [
-        (Answer(tokens=5), SHORT),
-        (Answer(cached=60), CACHED),
-        (Answer(timings=False), NO_TIMINGS),
-        (Answer(claims={"prompt_ms": 90_000.0}), TOO_LONG),
-        (Answer(claims={"predicted_ms": 0.0003}), TOO_FAST),
-        (Answer(drafted=10, accepted=11), IMPOSSIBLE),
-        (Answer(decode_s=0.6, claims={"predicted_ms": 10.0}), MISSING),
+        (timed(tokens=5), SHORT),
+        (timed(cached=60), CACHED),
+        (timed(timings=False), NO_TIMINGS),
+        (timed(claims={"prompt_ms": 90_000.0}), TOO_LONG),
+        (timed(claims={"predicted_ms": 0.0003}), TOO_FAST),
+        (timed(drafted=10, accepted=11), IMPOSSIBLE),
+        (timed(decode_s=0.6, claims={"predicted_ms": 10.0}), MISSING),
     ],
 )
-def test_what_is_odd_is_flagged(answer: Answer, flag: str) -> None:
-    with ChatServer(lambda *_: answer) as server:
+def test_what_is_odd_is_flagged(answer: Script, flag: str) -> None:
+    with FaultUpstream(answer) as server:
         assert flag in one(server).flags
 
 
@@ -185,7 +190,7 @@ def test_a_request_in_order_has_no_flags() -> None:
 
 
 def test_an_empty_answer_is_seen_and_no_error() -> None:
-    with ChatServer(lambda *_: Answer(empty=True)) as server:
+    with FaultUpstream(Script(stops("length"))) as server:
         found = one(server)
     assert (found.empty, found.error, found.ttft_s) == (True, "", None)
 
@@ -193,18 +198,18 @@ def test_an_empty_answer_is_seen_and_no_error() -> None:
 @pytest.mark.parametrize(
     ("answer", "fault", "said"),
     [
-        (Answer(status=400), ChatFault.REFUSED, "HTTP 400: no"),
-        (Answer(status=429), ChatFault.BUSY, "HTTP 429: no"),
-        (Answer(status=503), ChatFault.BUSY, "HTTP 503: no"),
-        (Answer(status=500), ChatFault.SERVER, "HTTP 500: no"),
-        (Answer(error=True), ChatFault.SERVER, "Compute error."),
-        (Answer(cut=True), ChatFault.BROKEN, "stopped before its end"),
-        (Answer(body=b"<html>hello</html>"), ChatFault.GARBAGE, "is this llama-server?"),
-        (Answer(body=b'{"ok":true}'), ChatFault.GARBAGE, "is this llama-server?"),
+        (error(400, "no", "any"), ChatFault.REFUSED, "HTTP 400: no"),
+        (error(429, "no", "any"), ChatFault.BUSY, "HTTP 429: no"),
+        (error(503, "no", "any"), ChatFault.BUSY, "HTTP 503: no"),
+        (error(500, "no", "any"), ChatFault.SERVER, "HTTP 500: no"),
+        (Script((*says("a"), error_event()), usage=False, done=False), ChatFault.SERVER, "Compute error."),
+        (Script(says("a"), usage=False, done=False), ChatFault.BROKEN, "stopped before its end"),
+        (Script(body=b"<html>hello</html>"), ChatFault.GARBAGE, "is this llama-server?"),
+        (Script(body=b'{"ok":true}'), ChatFault.GARBAGE, "is this llama-server?"),
     ],
 )
-def test_failures_are_told_apart(answer: Answer, fault: ChatFault, said: str) -> None:
-    with ChatServer(lambda *_: answer) as server:
+def test_failures_are_told_apart(answer: Script, fault: ChatFault, said: str) -> None:
+    with FaultUpstream(answer) as server:
         found = one(server)
     assert (found.failed, found.fault) == (True, fault)
     assert said in found.error
@@ -221,7 +226,7 @@ def test_failures_are_told_apart(answer: Answer, fault: ChatFault, said: str) ->
         (writes(HEAD + b"data: {not json\n\n"), ChatFault.GARBAGE),
         (hangs(HEAD + TOKEN), ChatFault.TIMEOUT),
         (hangs(), ChatFault.TIMEOUT),
-        (says(200, "x" * 100), ChatFault.GARBAGE),
+        (responds(200, "x" * 100), ChatFault.GARBAGE),
     ],
 )
 def test_broken_connections_end_in_time_in_a_sample(behaviour: Any, fault: ChatFault) -> None:
@@ -242,7 +247,7 @@ def test_a_server_that_does_not_stream_is_measured_without_a_first_token() -> No
     body = (
         b'{"choices":[{"index":0,"finish_reason":"stop","message":{"content":"hi"}}],"usage":{"completion_tokens":9}}'
     )
-    with ChatServer(lambda *_: Answer(body=body)) as server:
+    with FaultUpstream(Script(body=body)) as server:
         found = one(server)
     assert (found.empty, found.error, found.ttft_s, found.predicted_tokens) == (False, "", None, 9)
 
@@ -253,7 +258,7 @@ def test_nobody_there_is_said_before_anything_is_measured() -> None:
 
 
 def test_a_failed_warm_up_ends_it_as_nothing_could_be_measured() -> None:
-    with ChatServer(lambda *_: Answer(status=500)) as server, pytest.raises(SpecdashError, match="HTTP 500: no"):
+    with FaultUpstream(BROKEN) as server, pytest.raises(SpecdashError, match="HTTP 500: no"):
         measure(EngineAddress(server.url), PROMPTS)
 
 
@@ -263,13 +268,13 @@ def test_no_prompts_are_refused() -> None:
 
 
 def test_some_failures_are_samples_among_the_others() -> None:
-    with ChatServer(lambda number, _: Answer(status=500) if number % 2 else Answer()) as server:
+    with FaultUpstream(scripts=[timed(), BROKEN] * 4) as server:
         run = measure(EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, warm_up=False))
     assert (len(run.samples), len(run.answered), run.complete) == (8, 4, True)
 
 
 def test_it_gives_up_on_a_server_that_only_fails() -> None:
-    with ChatServer(lambda number, _: Answer() if number < 3 else Answer(status=500)) as server:
+    with FaultUpstream(BROKEN, [timed()] * 3) as server:
         run = measure(
             EngineAddress(server.url), PROMPTS, MeasureOptions(runs=9, max_tokens=32, warm_up=False, give_up=3)
         )
@@ -278,7 +283,7 @@ def test_it_gives_up_on_a_server_that_only_fails() -> None:
 
 
 def test_requests_that_the_server_will_not_have_are_no_reason_to_give_up() -> None:
-    with ChatServer(lambda number, _: Answer() if number == 7 else Answer(status=400)) as server:
+    with FaultUpstream(timed(), [error(400, "no", "any")] * 7) as server:
         run = measure(
             EngineAddress(server.url), PROMPTS, MeasureOptions(runs=2, max_tokens=32, warm_up=False, give_up=3)
         )
@@ -294,7 +299,7 @@ def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
         if len(seen) == 3:
             threading.Timer(0.05, stop.set).start()
 
-    with ChatServer(lambda number, _: Answer() if number < 3 else Answer(hang=True)) as server:
+    with FaultUpstream(Script(hangs=True), [timed()] * 3) as server:
         with pytest.raises(Interrupted) as stopped:
             measure(
                 EngineAddress(server.url),
@@ -303,10 +308,7 @@ def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
                 noted,
                 stop=stop,
             )
-        deadline = time.monotonic() + 5
-        while not server.broken and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert server.broken == 1, "the server was told that nobody waits any more"
+        until(lambda: sum(call.left is not None for call in server.chats) == 1, 5)
     assert list(stopped.value.run.samples) == seen
     assert len(seen) == 3
     assert not stopped.value.run.complete
@@ -314,7 +316,7 @@ def test_stopping_keeps_what_was_measured_and_ends_what_is_under_way() -> None:
 
 def test_stopping_during_the_warm_up_is_no_failure() -> None:
     stop = Flag()
-    with ChatServer(lambda *_: Answer(hang=True)) as server:
+    with FaultUpstream(Script(hangs=True)) as server:
         threading.Timer(0.1, stop.set).start()
         with pytest.raises(Interrupted) as stopped:
             measure(EngineAddress(server.url), PROMPTS, stop=stop)
@@ -323,17 +325,15 @@ def test_stopping_during_the_warm_up_is_no_failure() -> None:
 
 def test_the_key_is_sent_and_never_told() -> None:
     secret = "sk-very-secret"
-    with ChatServer(key=secret) as server:
+    with FaultUpstream(timed(), key=secret) as server:
         assert not one(server, key=secret).failed
-    with ChatServer(
-        lambda *_: Answer(status=400, body=f'{{"error":{{"message":"{secret} is bad"}}}}'.encode())
-    ) as server:
+    with FaultUpstream(error(400, f"{secret} is bad", "any")) as server:
         found = one(server, key=secret)
     assert found.error == "HTTP 400: *** is bad"
 
 
 def test_acceptance_per_position_is_said_to_be_unknown_where_there_are_no_metrics() -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         run = measure(EngineAddress(server.url), PROMPTS[:1], MeasureOptions(runs=1, max_tokens=32, positions=True))
     assert run.notes == ("no acceptance per position: /metrics answers HTTP 404",)
     assert run.samples[0].steps is None

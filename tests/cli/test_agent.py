@@ -94,7 +94,7 @@ def test_a_key_of_its_machine_is_used_there_and_never_said(server: FaultServer, 
         process.terminate()
         _, errors = process.communicate(timeout=10)
     assert CANARY not in json.dumps(lines) + errors
-    heads = [head for requests in server.requests.values() for _, head in requests]
+    heads = [call.head for call in server.calls]
     assert any(CANARY in head for head in heads), "and the server was asked with it"
 
 

@@ -16,9 +16,10 @@ import pytest
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import state_dir
-from support.chat_server import Answer, ChatServer
 from support.fault_server import free_port
+from support.fault_upstream import FaultUpstream
 from support.outside import say
+from support.upstream_script import error, queued, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def prompts(tmp_path: Path) -> str:
     return str(file)
 
 
-def live(server: ChatServer, prompts: str, out: Path, *words: str) -> int:
+def live(server: FaultUpstream, prompts: str, out: Path, *words: str) -> int:
     return main(["bench", "live", "--url", server.url, "--prompts", prompts, "--out", str(out), *QUICK, *words])
 
 
@@ -48,11 +49,11 @@ def test_it_prints_a_table_and_leaves_report_samples_and_plots(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         assert live(server, prompts, out) == ExitCode.OK
     printed = capsys.readouterr().out
     lines = printed.splitlines()
-    assert "scripted.gguf, build b1-scripted" in lines[0]
+    assert "scripted.gguf, build b11549-scripted" in lines[0]
     assert "4 prompts (a file) × 2 runs, 1 at a time, at most 32 tokens, temperature 0, seed 1" in lines[1]
     assert [line.split()[:2] for line in lines if line.startswith(("first", "second", "all"))] == [
         ["first", "4"],
@@ -83,7 +84,7 @@ def test_results_hold_no_text_of_prompts_and_answers_and_are_for_the_owner_alone
 ) -> None:
     out = tmp_path / "out"
     monkeypatch.setenv("BENCH_KEY", "sk-secret-key")
-    with ChatServer(key="sk-secret-key") as server:
+    with FaultUpstream(timed(), key="sk-secret-key") as server:
         assert live(server, prompts, out, "--api-key-env", "BENCH_KEY") == ExitCode.OK
     for file in out.iterdir():
         content = file.read_text(encoding="utf-8")
@@ -93,7 +94,7 @@ def test_results_hold_no_text_of_prompts_and_answers_and_are_for_the_owner_alone
 
 
 def test_json_is_the_report_and_the_folder(prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         assert live(server, prompts, tmp_path / "out", "--json") == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
     assert told.pop("folder") == str(tmp_path / "out")
@@ -101,7 +102,7 @@ def test_json_is_the_report_and_the_folder(prompts: str, tmp_path: Path, capsys:
 
 
 def test_without_out_results_go_to_the_state_folder(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         assert main(["bench", "live", "--url", server.url, "--prompts", prompts, "--runs", "1"]) == ExitCode.OK
     folder = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("results: "))
     assert folder.parent == state_dir() / "bench"
@@ -120,7 +121,7 @@ def test_nobody_there_is_exit_4_and_leaves_nothing(prompts: str, tmp_path: Path)
 def test_a_wrong_model_is_exit_3_and_names_those_there_are(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed(), models=("/models/scripted.gguf",)) as server:
         assert live(server, prompts, tmp_path / "out", "--model", "other") == ExitCode.BAD_INPUT
     assert "no model 'other' at" in (said := capsys.readouterr().err)
     assert "there is scripted.gguf" in said
@@ -138,7 +139,7 @@ def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    with ChatServer(lambda number, _: Answer(status=500) if number else Answer()) as server:
+    with FaultUpstream(error(500, "no", "server_error"), [timed()]) as server:
         assert live(server, prompts, out) == ExitCode.FAILED
     caught = capsys.readouterr()
     assert "every request failed: HTTP 500: no" in caught.err
@@ -149,20 +150,20 @@ def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(
     assert not (out / "decode.svg").exists()
 
 
-ODD: dict[str, tuple[Callable[[int, Any], Answer], tuple[str, ...], tuple[str, ...]]] = {
+ODD: dict[str, tuple[Callable[[], FaultUpstream], tuple[str, ...], tuple[str, ...]]] = {
     "failures": (
-        lambda number, _: Answer(status=503) if number == 3 else Answer(),
+        lambda: FaultUpstream(timed(), [*[timed()] * 3, error(503, "no", "unavailable_error")]),
         (),
         ("1 request failed (1 busy): HTTP 503: no", "8 (1 failed)"),
     ),
-    "cached": (lambda *_: Answer(cached=64), (), ("cache off was asked for, but 8 requests used one",)),
+    "cached": (lambda: FaultUpstream(timed(cached=64)), (), ("cache off was asked for, but 8 requests used one",)),
     "learnt": (
-        lambda number, _: Answer(drafted=10, accepted=8) if number < 5 else Answer(drafted=30, accepted=24),
+        lambda: FaultUpstream(timed(drafted=30, accepted=24), [timed(drafted=10, accepted=8)] * 5),
         (),
         ("25.0 % of the tokens came from drafts in the first run and 75.0 % later",),
     ),
     "too slow": (
-        lambda *_: Answer(decode_s=0.1),
+        lambda: FaultUpstream(queued(timed(decode_s=0.1))),
         ("--rate", "100", "--constant"),
         ("offered 100 requests a second", "the server cannot keep up", "latency p50 / p95"),
     ),
@@ -173,8 +174,8 @@ ODD: dict[str, tuple[Callable[[int, Any], Answer], tuple[str, ...], tuple[str, .
 def test_what_makes_figures_odd_is_said_beside_them(
     name: str, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script, words, said = ODD[name]
-    with ChatServer(script) as server:
+    made, words, said = ODD[name]
+    with made() as server:
         assert live(server, prompts, tmp_path / "out", *words) == ExitCode.OK
     printed = capsys.readouterr().out
     assert all(line in printed for line in said)
@@ -185,7 +186,7 @@ def test_what_makes_figures_odd_is_said_beside_them(
 def test_a_folder_with_something_in_it_is_not_written_into(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         assert live(server, prompts, tmp_path) == ExitCode.BAD_INPUT
         assert "is not empty; name a new folder" in capsys.readouterr().err
         assert live(server, prompts, Path(prompts)) == ExitCode.BAD_INPUT
@@ -211,7 +212,7 @@ def _stopped_after(answers: int, url: str, prompts: str, out: Path, number: int)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_and_reports_what_was_measured(number: int, prompts: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         ended = _stopped_after(5, server.url, prompts, out, number)
     assert ended.returncode == ExitCode.INTERRUPTED, ended.stderr
     told = report(out)
@@ -226,7 +227,7 @@ def test_ctrl_c_keeps_and_reports_what_was_measured(number: int, prompts: str, t
 @pytest.mark.slow
 def test_a_kill_loses_nothing_that_was_measured(prompts: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         ended = _stopped_after(5, server.url, prompts, out, signal.SIGKILL)
     assert ended.returncode == -signal.SIGKILL
     rows = [json.loads(line) for line in (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()]

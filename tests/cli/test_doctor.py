@@ -125,7 +125,7 @@ def test_a_missing_key_is_said_and_a_given_one_sent_and_never_shown(
     code, out, _ = say("doctor", "--url", server.url, "--api-key-env", "MY_KEY")
     assert code == 0
     assert "hunter2" not in out
-    assert "Bearer hunter2" in server.requests["/metrics"][-1][1]
+    assert "Bearer hunter2" in server.asked("/metrics")[-1].head
 
 
 def test_a_key_file_for_everybody_is_warned_of(server: FaultServer, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from support.small_server import complete
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 CANARY = "sk-canary-of-fleet"
 GPU_THERE = """

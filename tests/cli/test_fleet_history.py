@@ -19,7 +19,7 @@ from support.prometheus import running_prometheus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 CANARY = "sk-canary-of-history"
 DAY = 86400

@@ -102,17 +102,17 @@ class TestOperator:
                 "5",
             ]
             assert main(command) == ExitCode.OK
-            ((_, head),) = server.requests["/admin/hold"]
+            (call,) = server.asked("/admin/hold")
         assert json.loads(capsys.readouterr().out) == {"held": True}
-        assert head.startswith("POST ")
-        assert "x-api-key: hush" in head.lower()
+        assert call.head.startswith("POST ")
+        assert "x-api-key: hush" in call.head.lower()
 
     @pytest.mark.parametrize(("action", "method"), [("resume", "POST"), ("state", "GET")])
     def test_resume_and_state(self, action: str, method: str) -> None:
         with FaultServer({f"/admin/{action}": says(200, '{"held": false}')}) as server:
             assert main(["proxy", action, "--url", server.url]) == ExitCode.OK
-            ((_, head),) = server.requests[f"/admin/{action}"]
-        assert head.startswith(method)
+            (call,) = server.asked(f"/admin/{action}")
+        assert call.head.startswith(method)
 
     def test_nobody_there_is_unreachable(self) -> None:
         code, _, err = say("proxy", "state", "--url", f"http://127.0.0.1:{free_port()}")

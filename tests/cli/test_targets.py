@@ -139,7 +139,7 @@ def test_a_key_goes_to_its_own_target_and_onto_no_output(tmp_path: Path, monkeyp
             monkeypatch.setenv(f"KEY_{number}", f"sk-canary-{number}")
         printed = [say("targets"), say("targets", "--json"), say("snapshot", "--target", "gpu2")]
         printed += [say("config", "show"), say("config", "show", "--json")]
-        heads = ["".join(head for asked in server.requests.values() for _, head in asked) for server in (first, second)]
+        heads = ["".join(call.head for call in server.calls) for server in (first, second)]
     assert "sk-canary" not in str(printed)
     assert {key for key in ("0", "1", "2") if f"sk-canary-{key}" in heads[0]} == {"1"}
     assert {key for key in ("0", "1", "2") if f"sk-canary-{key}" in heads[1]} == {"2"}

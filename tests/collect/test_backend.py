@@ -390,7 +390,7 @@ class TestPace:
     async def test_beats_neither_drift_nor_pile_up(self, server: FaultServer) -> None:
         async with watching(server) as watched:
             await until_async(lambda: len(watched.readings[Source.HEALTH]) >= 9)
-            times = [at for at, _ in server.requests["/health"]]
+            times = [call.at for call in server.asked("/health")]
         # Eight beats of a quarter of a second; a beat that comes late must not delay those after it.
         assert times[8] - times[0] > 1.9
         assert len([at for at in times if at < times[0] + 1.9]) <= 9

@@ -13,7 +13,7 @@ from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 ANSWERS = Path(__file__).parents[1] / "data" / "http"
 ROUTES: dict[str, Behaviour] = {
@@ -72,7 +72,7 @@ def test_each_server_gets_its_own_key_and_no_other() -> None:
         with FleetHub([(target, Sink().take) for target in targets], interval_s=0.25):
             until(lambda: all(server.count("/slots") >= 2 for server in servers))
         for server, key in zip(servers, keys, strict=True):
-            heads = "".join(head for asked in server.requests.values() for _, head in asked)
+            heads = "".join(call.head for call in server.calls)
             assert {canary for canary in keys if canary is not None and canary in heads} == ({key} if key else set())
 
 

@@ -179,9 +179,9 @@ def test_a_found_proxy_that_ended_is_followed_by_the_next(
                 first.routes["/v1/context"] = says(502, "{}")
                 proxies.start("second", second, 8)
                 until(lambda: shown(state) == (second.url, 8, ["second"]))
-                asked = len(first.requests["/v1/context"])
-                until(lambda: len(second.requests["/v1/context"]) > 2)
-                assert len(first.requests["/v1/context"]) == asked
+                asked = first.count("/v1/context")
+                until(lambda: second.count("/v1/context") > 2)
+                assert first.count("/v1/context") == asked
     finally:
         process.kill()
         process.wait(10)
@@ -196,7 +196,7 @@ def test_a_proxy_that_is_named_stays_the_one(server: FaultServer, proxies: Proxi
         with proxies.hub(target, state, seen):
             until(lambda: len(seen.of(Source.PROXY)) > 1)
             assert shown(state) == (named.url, 1, [])
-        assert not found.requests
+        assert not found.calls
 
 
 def test_a_log_that_is_named_stays_the_one_and_its_proxy_is_found(

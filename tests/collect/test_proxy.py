@@ -94,7 +94,7 @@ async def test_our_own_proxy_tells_its_whole_picture(server: FaultServer) -> Non
 
 async def test_the_key_is_sent_and_never_told(server: FaultServer) -> None:
     await look(server.url, "sk-secret")
-    assert "Authorization: Bearer sk-secret" in server.requests["/v1/context"][-1][1]
+    assert "Authorization: Bearer sk-secret" in server.asked("/v1/context")[-1].head
     server.routes["/v1/context"] = says(500, '{"error":{"message":"bad sk-secret"}}')
     result = await look(server.url, "sk-secret")
     assert isinstance(result, Failure)

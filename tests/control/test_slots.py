@@ -61,7 +61,7 @@ def target(server: FaultUpstream) -> Target:
 
 
 def asked(server: FaultUpstream, path: str) -> list[Any]:
-    return [item.body for item in server.seen if item.path == path]
+    return [item.body for item in server.calls if item.path == path]
 
 
 class TestListing:
@@ -107,7 +107,7 @@ class TestListing:
         with pytest.raises(RefusedError) as refusal:
             slots.list_slots(Target(server.url, api_key="sesame"))
         assert "sesame" not in str(refusal.value)
-        assert server.seen[-1].headers["authorization"] == "Bearer sesame"
+        assert server.calls[-1].headers["authorization"] == "Bearer sesame"
 
 
 class TestRefusedBeforehand:
@@ -139,7 +139,7 @@ class TestRefusedBeforehand:
         server.routes["/props"] = props(is_sleeping=True)
         with pytest.raises(RefusedError, match="sleeps"):
             slots.plan(target, action, 0, "f")
-        assert {item.path for item in server.seen} == {"/props"}
+        assert {item.path for item in server.calls} == {"/props"}
 
     @pytest.mark.parametrize("action", list(SlotAction))
     def test_a_server_without_a_place_for_them_names_flag_and_key(
@@ -173,7 +173,7 @@ class TestRefusedBeforehand:
         for action in (SlotAction.SAVE, SlotAction.RESTORE):
             with pytest.raises(UsageError):
                 slots.plan(target, action, 0, name)
-        assert not server.seen
+        assert not server.calls
 
     @given(st.text(min_size=1, max_size=40))
     def test_a_name_that_is_taken_never_leaves_its_directory(self, name: str) -> None:
@@ -260,7 +260,7 @@ class TestRestore:
         server.routes["/props"] = props(is_sleeping=True)
         plan = slots.plan(target, SlotAction.RESTORE, 0, "f")
         assert any("woken" in warning for warning in plan.warnings)
-        assert {item.path for item in server.seen} == {"/props"}
+        assert {item.path for item in server.calls} == {"/props"}
 
     def test_a_refused_restore_says_that_the_slot_is_empty_now(
         self, saved: SavedSlot, server: FaultUpstream, target: Target

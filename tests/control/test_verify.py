@@ -101,7 +101,7 @@ def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
         verdict = steps.probe(server.url, ServerPromise(server.url, speculates=True, key="k"), 10)
         assert verdict.detail.startswith("16 tokens")
         assert server.count("/completion") == 1
-        assert "authorization: bearer k" in server.requests["/completion"][0][1].lower()
+        assert "authorization: bearer k" in server.asked("/completion")[0].head.lower()
 
 
 @pytest.mark.parametrize("accepted", [8, 0])

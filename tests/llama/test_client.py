@@ -26,8 +26,9 @@ from support.fault_server import (
 )
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Iterator
+
+    from support.scripted_server import Call
 
 LOADING = '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 KEY = "sk-not-for-your-eyes"
@@ -92,7 +93,7 @@ class TestValues:
         server.routes["/metrics"] = says(200, "llamacpp:n_decode_total 7\n")
         async with asking(Target(server.url, api_key=KEY)) as client:
             await client.metrics()
-        assert f"authorization: bearer {KEY}" in server.requests["/metrics"][0][1].lower()
+        assert f"authorization: bearer {KEY}" in server.asked("/metrics")[0].head.lower()
 
     async def test_a_model_behind_a_router_is_named_and_never_loaded_by_looking(self, server: FaultServer) -> None:
         async with asking(Target(server.url, model="org/m 1&x")) as client:
@@ -101,8 +102,8 @@ class TestValues:
             await client.props()
             await client.health()
         for path in ("/metrics", "/slots", "/props"):
-            assert f"GET {path}?model=org%2Fm+1%26x&autoload=false " in server.requests[path][0][1]
-        assert "GET /health HTTP" in server.requests["/health"][0][1]
+            assert f"GET {path}?model=org%2Fm+1%26x&autoload=false " in server.asked(path)[0].head
+        assert "GET /health HTTP" in server.asked("/health")[0].head
 
     async def test_a_changed_body_is_read_again(self, server: FaultServer) -> None:
         async with asking(server) as client:
@@ -234,13 +235,13 @@ class TestFaults:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 52428800\r\n\r\n"
         server.routes["/metrics"] = floods(head, b"llamacpp:n_decode_total 7\n" * 2520, 800)
         assert (await failure_of_metrics(server)).kind is FailureKind.TOO_LARGE
-        assert server.sent < 2 * MAX_BODY_BYTES
+        assert server.calls[-1].sent < 2 * MAX_BODY_BYTES
 
     async def test_fifty_megabytes_without_a_length_are_cut_early(self, server: FaultServer) -> None:
         head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
         server.routes["/metrics"] = floods(head, b"llamacpp:n_decode_total 7\n" * 2520, 800)
         assert (await failure_of_metrics(server)).kind is FailureKind.TOO_LARGE
-        assert server.sent < 4 * MAX_BODY_BYTES
+        assert server.calls[-1].sent < 4 * MAX_BODY_BYTES
 
     async def test_a_compressed_answer_is_not_unpacked(self, server: FaultServer) -> None:
         server.routes["/metrics"] = says(200, b"\x1f\x8b", "Content-Encoding: gzip")
@@ -250,9 +251,9 @@ class TestFaults:
         healthy = says(200, '{"status":"ok"}')
         server.routes["/health"] = healthy
 
-        def closes_once(_: socket.socket, running: FaultServer) -> bool:
-            running.routes["/health"] = healthy
-            return False
+        async def closes_once(call: Call) -> None:
+            server.routes["/health"] = healthy
+            call.hang_up()
 
         async with asking(server) as client:
             assert isinstance(await client.health(), Health)

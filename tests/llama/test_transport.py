@@ -89,7 +89,7 @@ class TestFraming:
         failure = await got(server)
         assert isinstance(failure, Failure)
         assert failure.kind is FailureKind.TOO_LARGE
-        assert server.sent < 4 * MAX_BODY_BYTES
+        assert server.calls[-1].sent < 4 * MAX_BODY_BYTES
 
     async def test_a_chunk_cut_short_is_a_broken_connection(self, server: FaultServer) -> None:
         failure = await got(server, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
@@ -211,7 +211,7 @@ class TestConnections:
             assert isinstance(await asking.post("/x", {}, 20.0), Failure)
         finally:
             await asking.aclose()
-        head = server.requests["/x"][0][1]
+        head = server.asked("/x")[0].head
         assert head.startswith("POST /x HTTP/1.1")
         for line in ("Content-Type: application/json", "x-session: s1", "Authorization: Bearer K"):
             assert line in head

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.proxy_app import proxied
+from support.scripted_server import tells
 from support.waiting import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from support.scripted_upstream import Call
+    from support.scripted_server import Behaviour, Call
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+NOTHING = tells({"choices": []})
 
 
-@contextlib.asynccontextmanager
-async def proxied(
-    release: asyncio.Event | None = None, **texts: str
-) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
-    async def upstream(call: Call) -> None:
-        if call.path == "/v1/chat/completions" and release is not None:
+def after(release: asyncio.Event) -> Behaviour:
+    async def behave(call: Call) -> None:
+        if call.path == "/v1/chat/completions":
             await release.wait()
-        await call.json({"choices": []})
+        await NOTHING(call)
 
-    async with scripted(upstream) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
-        yield proxy, server
+    return behave
 
 
 async def test_new_requests_wait_until_resumed() -> None:
-    async with proxied() as (proxy, server):
+    async with proxied(NOTHING) as (proxy, server):
         held = (await proxy.post("/admin/hold", {"reason": "new\nmodel", "limit_s": 30})).json()
         assert (held["held"], held["reason"], held["limit_s"]) == (True, "new model", 30)
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
@@ -49,7 +43,7 @@ async def test_new_requests_wait_until_resumed() -> None:
 
 async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
     release = asyncio.Event()
-    async with proxied(release) as (proxy, server):
+    async with proxied(after(release)) as (proxy, server):
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
         await until_async(lambda: server.count("/v1/chat/completions") == 1)
         state = (await proxy.post("/admin/hold", {"drain_s": 0.05})).json()
@@ -62,12 +56,12 @@ async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
 
 
 async def test_without_a_limit_the_settings_one_holds() -> None:
-    async with proxied(PROXY_HOLD_LIMIT="33") as (proxy, _):
+    async with proxied(NOTHING, PROXY_HOLD_LIMIT="33") as (proxy, _):
         assert (await proxy.post("/admin/hold")).json()["limit_s"] == 33
 
 
 async def test_how_long_a_request_may_wait_is_told_and_renewed() -> None:
-    async with proxied(PROXY_HOLD_LIMIT="0.1") as (proxy, _):
+    async with proxied(NOTHING, PROXY_HOLD_LIMIT="0.1") as (proxy, _):
         assert (await proxy.post("/admin/hold")).json()["wait_s"] == 0.1
         assert (await proxy.post("/admin/hold", {"wait_s": 600, "limit_s": 30})).json()["wait_s"] == 600
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
@@ -80,7 +74,7 @@ async def test_how_long_a_request_may_wait_is_told_and_renewed() -> None:
 
 async def test_what_is_still_running_is_told_while_held() -> None:
     release = asyncio.Event()
-    async with proxied(release) as (proxy, server):
+    async with proxied(after(release)) as (proxy, server):
         idle = (await proxy.get("/admin/state")).json()
         assert (idle["active"], idle["streams"], idle["sessions"], idle["oldest_s"]) == (0, 0, 0, None)
         bodies = [{"messages": [{"role": "user", "content": text}], "stream": text != "c"} for text in "abc"]
@@ -101,7 +95,7 @@ async def test_what_is_still_running_is_told_while_held() -> None:
 
 
 async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
-    async with proxied() as (proxy, _):
+    async with proxied(NOTHING) as (proxy, _):
         proxy.proxy.window.read_at = 1.0
         assert (await proxy.post("/admin/resume")).json()["resumed"] is False
         assert proxy.proxy.window.read_at is None
@@ -126,7 +120,7 @@ async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
     ],
 )
 async def test_a_bad_body_holds_nothing(body: Any) -> None:
-    async with proxied() as (proxy, _):
+    async with proxied(NOTHING) as (proxy, _):
         answer = await proxy.post("/admin/hold", body)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
         assert not proxy.proxy.gate.held

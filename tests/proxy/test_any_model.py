@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 
-from support.proxy_app import proxied, running_proxy
+from support.proxy_app import proxied, running_proxy, settings_for
 from support.router import running_router
-from support.scripted_upstream import settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.scripted_upstream import Call
+    from support.scripted_server import Call
 
 
 class Upstream:
@@ -33,7 +31,7 @@ class Upstream:
             ]
             await call.json({"data": rows})
         elif call.path == "/v1/chat/completions":
-            self.asked.append(orjson.loads(call.body)["model"])
+            self.asked.append(call.body["model"])
             message = {"role": "assistant", "content": "hello"}
             await call.json({"choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": {}})
         else:

@@ -12,24 +12,16 @@ import pytest
 from specdash.proxy.http import app as app_module
 from specdash.proxy.http.responses import ApiError
 from support.fault_server import free_port
-from support.proxy_app import proxied, running_proxy
-from support.scripted_upstream import scripted, settings_for
+from support.proxy_app import proxied, running_proxy, settings_for
+from support.scripted_server import tells
+from support.upstream_script import loading
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.scripted_upstream import Call
-
 MODELS = {"data": [{"id": "/models/Qwen3-8B.gguf"}]}
-
-
-async def upstream(call: Call) -> None:
-    if call.path == "/props":
-        await call.json({"default_generation_settings": {"n_ctx": 4096}})
-    elif call.path == "/v1/models":
-        await call.json(MODELS)
-    else:
-        await call.json({"input_tokens": 7, "choices": []})
+ROUTES = {"/props": tells({"default_generation_settings": {"n_ctx": 4096}}), "/v1/models": tells(MODELS)}
+ANSWERS = tells({"input_tokens": 7, "choices": []})
 
 
 def assert_envelope(answer: Any, status: int, kind: str) -> None:
@@ -48,19 +40,19 @@ class TestRoutes:
         ["/", "/health", "/v1/models", "/anthropic/v1/models?limit=1000", "/v1/models/claude-qwen3-8b", "/admin/state"],
     )
     async def test_gets_are_answered(self, path: str) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             answer = await proxy.get(path)
             assert answer.status_code == 200
             assert answer.headers["request-id"].startswith("req_")
 
     async def test_head_of_the_root_is_answered(self) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             answer = await proxy.client.head("/")
             assert (answer.status_code, answer.content) == (200, b"")
 
     @pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/message", "/admin", "/v1/messages/batches"])
     async def test_unknown_paths_get_an_envelope(self, path: str) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             assert_envelope(await proxy.post(path, {}), 404, "not_found_error")
 
     @pytest.mark.parametrize(
@@ -75,13 +67,13 @@ class TestRoutes:
         ],
     )
     async def test_wrong_methods_get_an_envelope(self, method: str, path: str, allowed: str) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             answer = await proxy.client.request(method, path)
             assert_envelope(answer, 405, "invalid_request_error")
             assert answer.headers["allow"] == allowed
 
     async def test_request_ids_are_never_the_same(self) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             ids = {(await proxy.get("/")).headers["request-id"] for _ in range(50)}
             assert len(ids) == 50
 
@@ -90,14 +82,14 @@ class TestErrors:
     @pytest.mark.parametrize("path", ["/v1/messages", "/anthropic/v1/messages?beta=true", "/v1/messages/count_tokens"])
     @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}", b'{"messages":3}'])
     async def test_bad_bodies_never_reach_the_upstream(self, path: str, body: bytes) -> None:
-        async with proxied(upstream) as (proxy, server):
+        async with proxied(ANSWERS, ROUTES) as (proxy, server):
             answer = await proxy.client.post(path, content=body)
             assert_envelope(answer, 400, "invalid_request_error")
             assert [call for call in server.calls if call.path.startswith("/v1/chat")] == []
 
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
     async def test_a_body_that_is_too_large_is_refused_by_its_length(self, path: str) -> None:
-        async with proxied(upstream, PROXY_MAX_BODY_MIB="1") as (proxy, server):
+        async with proxied(ANSWERS, ROUTES, PROXY_MAX_BODY_MIB="1") as (proxy, server):
             head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {10 << 30}\r\n\r\n"
             reader, writer = await proxy.send(head.encode())
             status = await reader.readline()
@@ -110,7 +102,7 @@ class TestErrors:
             for _ in range(40):
                 yield b"x" * 65536
 
-        async with proxied(upstream, PROXY_MAX_BODY_MIB="1") as (proxy, _):
+        async with proxied(ANSWERS, ROUTES, PROXY_MAX_BODY_MIB="1") as (proxy, _):
             answer = await proxy.client.post("/v1/messages", content=pieces())
             assert_envelope(answer, 413, "request_too_large")
 
@@ -121,7 +113,7 @@ class TestErrors:
             raise KeyError("a secret of ours")
 
         monkeypatch.setitem(app_module.ROUTES, "/", {"GET": broken})
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             with caplog.at_level(logging.ERROR, "specdash.proxy"):
                 answer = await proxy.get("/")
             assert_envelope(answer, 500, "api_error")
@@ -134,13 +126,13 @@ class TestErrors:
             raise ApiError(529, "later", retry_after=7, retry=True)
 
         monkeypatch.setitem(app_module.ROUTES["/v1/messages"], "POST", overloaded)
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             answer = await proxy.post("/v1/messages", {})
             assert_envelope(answer, 529, "overloaded_error")
             assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("7", "true")
 
     async def test_what_is_not_http_gets_an_envelope_too(self) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             reader, writer = await proxy.send(b"what is this\r\n\r\n")
             async with asyncio.timeout(5):
                 head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -151,7 +143,7 @@ class TestErrors:
 
 class TestHealth:
     async def test_a_healthy_proxy(self) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             answer = (await proxy.get("/health")).json()
             assert answer == {
                 "status": "ok",
@@ -169,14 +161,11 @@ class TestHealth:
             assert (answer.json()["status"], answer.json()["upstream"]) == ("degraded", "unreachable")
 
     async def test_a_loading_upstream_is_told(self) -> None:
-        async def loading(call: Call) -> None:
-            await call.json({"error": {"code": 503, "message": "Loading model"}}, 503)
-
-        async with scripted(loading) as server, running_proxy(settings_for(server.url)) as proxy:
+        async with proxied(loading()) as (proxy, _):
             assert (await proxy.get("/health")).json()["status"] == "loading"
 
     async def test_problems_of_the_settings_are_told(self) -> None:
-        async with proxied(upstream, PROXY_READ_TIMEOUT="soon") as (proxy, _):
+        async with proxied(ANSWERS, ROUTES, PROXY_READ_TIMEOUT="soon") as (proxy, _):
             assert "PROXY_READ_TIMEOUT" in (await proxy.get("/health")).json()["problems"][0]
 
 
@@ -194,13 +183,13 @@ class TestKey:
     )
     @pytest.mark.parametrize("path", ["/v1/models", "/v1/context", "/metrics", "/admin/state", "/", "/nope"])
     async def test_without_the_key_nothing_is_told(self, headers: dict[str, str], path: str) -> None:
-        async with proxied(upstream, PROXY_API_KEY="right") as (proxy, server):
+        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, server):
             assert_envelope(await proxy.get(path, headers=headers), 401, "authentication_error")
             assert server.calls == []
 
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/admin/hold"])
     async def test_nor_done(self, path: str) -> None:
-        async with proxied(upstream, PROXY_API_KEY="right") as (proxy, _):
+        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
             answer = await proxy.post(path, {})
             if path == "/v1/chat/completions":
                 error = answer.json()["error"]
@@ -219,14 +208,14 @@ class TestKey:
         ],
     )
     async def test_either_header_will_do(self, headers: dict[str, str]) -> None:
-        async with proxied(upstream, PROXY_API_KEY="right") as (proxy, _):
+        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
             assert (await proxy.get("/v1/models", headers=headers)).status_code == 200
 
     async def test_probes_need_none(self) -> None:
-        async with proxied(upstream, PROXY_API_KEY="right") as (proxy, _):
+        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
             assert (await proxy.client.head("/")).status_code == 200
             assert (await proxy.get("/health")).status_code == 200
 
     async def test_without_a_key_set_any_key_will_do(self) -> None:
-        async with proxied(upstream) as (proxy, _):
+        async with proxied(ANSWERS, ROUTES) as (proxy, _):
             assert (await proxy.get("/v1/models", headers={"x-api-key": "anything"})).status_code == 200

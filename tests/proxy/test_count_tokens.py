@@ -12,18 +12,20 @@ from specdash.proxy.translate.parse import parse_count_tokens
 from specdash.proxy.translate.translate import chat_body
 from specdash.proxy.upstream.upstream import Upstream
 from support.fault_server import free_port
-from support.proxy_app import proxied, running_proxy
-from support.scripted_upstream import answers, settings_for
+from support.proxy_app import proxied, running_proxy, settings_for
+from support.scripted_server import Call, tells
 from support.small_server import small_server
+from support.upstream_script import error
 from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.scripted_upstream import Behaviour, Call
+    from support.scripted_server import Behaviour
 
 PATH = "/v1/messages/count_tokens"
 COUNT = "/v1/chat/completions/input_tokens"
+NOT_FOUND = error(404, "File Not Found", "not_found_error")
 BODY = {"model": "claude-x", "messages": [{"role": "user", "content": "hello"}]}
 TOOL = {
     "name": "read_file",
@@ -45,50 +47,36 @@ LONG = {
 }
 
 
-def routes(**behaviours: Behaviour) -> Behaviour:
-    async def behave(call: Call) -> None:
-        name = call.path.rsplit("/", 1)[-1].replace("-", "_")
-        if name in behaviours:
-            await behaviours[name](call)
-        else:
-            await call.json({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, 404)
-
-    return behave
-
-
 @pytest.mark.parametrize("path", [PATH, f"/anthropic{PATH}?beta=true"])
 async def test_the_upstream_counts(path: str) -> None:
-    async with proxied(routes(input_tokens=answers({"input_tokens": 42, "object": "response.input_tokens"}))) as (
-        proxy,
-        server,
-    ):
+    counted = tells({"input_tokens": 42, "object": "response.input_tokens"})
+    async with proxied(NOT_FOUND, {COUNT: counted}) as (proxy, server):
         answer = await proxy.post(path, BODY)
         assert (answer.status_code, answer.json()) == (200, {"input_tokens": 42})
         asked = next(call for call in server.calls if call.path == COUNT)
-        assert orjson.loads(asked.body)["messages"][-1]["content"] == "hello"
+        assert asked.body["messages"][-1]["content"] == "hello"
 
 
 async def test_an_older_upstream_renders_and_tokenizes() -> None:
-    async with proxied(
-        routes(apply_template=answers({"prompt": "<user>hello"}), tokenize=answers({"tokens": [1, 2, 3]}))
-    ) as (proxy, server):
+    routes = {"/apply-template": tells({"prompt": "<user>hello"}), "/tokenize": tells({"tokens": [1, 2, 3]})}
+    async with proxied(NOT_FOUND, routes) as (proxy, server):
         assert (await proxy.post(PATH, BODY)).json() == {"input_tokens": 3}
         asked = next(call for call in server.calls if call.path == "/tokenize")
-        assert orjson.loads(asked.body) == {"content": "<user>hello", "add_special": True, "parse_special": True}
+        assert asked.body == {"content": "<user>hello", "add_special": True, "parse_special": True}
 
 
 @pytest.mark.parametrize(
-    ("behave", "status"),
+    ("routes", "status"),
     [
-        (routes(), 502),
-        (routes(input_tokens=answers({})), 502),
-        (routes(input_tokens=answers({"input_tokens": "many"})), 502),
-        (routes(input_tokens=answers({"error": {"message": "bad template, jinja"}}, 500)), 400),
-        (routes(input_tokens=answers({"error": {"message": "Loading model"}}, 503)), 529),
+        ({}, 502),
+        ({COUNT: tells({})}, 502),
+        ({COUNT: tells({"input_tokens": "many"})}, 502),
+        ({COUNT: tells({"error": {"message": "bad template, jinja"}}, 500)}, 400),
+        ({COUNT: tells({"error": {"message": "Loading model"}}, 503)}, 529),
     ],
 )
-async def test_what_the_upstream_cannot_count_is_an_error(behave: Behaviour, status: int) -> None:
-    async with proxied(behave) as (proxy, _):
+async def test_what_the_upstream_cannot_count_is_an_error(routes: dict[str, Behaviour], status: int) -> None:
+    async with proxied(NOT_FOUND, routes) as (proxy, _):
         answer = await proxy.post(PATH, BODY)
         assert (answer.status_code, answer.json()["type"]) == (status, "error")
 
@@ -100,11 +88,7 @@ async def test_an_unreachable_upstream_says_to_come_back() -> None:
 
 
 async def test_a_client_that_leaves_ends_the_question() -> None:
-    async def silent(call: Call) -> None:
-        await call.gone()
-        call.hang_up()
-
-    async with proxied(routes(input_tokens=silent)) as (proxy, server):
+    async with proxied(NOT_FOUND, {COUNT: Call.hang}) as (proxy, server):
         _, writer = await proxy.send_post(PATH, orjson.dumps(BODY))
         await until_async(lambda: server.count(COUNT) == 1)
         writer.close()

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.proxy.http import app as gates
-from support.fault_server import free_port
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.fault_server import free_port, writes
+from support.proxy_app import RunningProxy, running_proxy, settings_for
+from support.scripted_server import ScriptedServer
+from support.upstream_script import loading
 from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.scripted_upstream import Behaviour, Call
+    from support.scripted_server import Behaviour, Call
 
 MESSAGES, CHAT, COUNT = "/v1/messages", "/v1/chat/completions", "/v1/messages/count_tokens"
 COUNTED = "/v1/chat/completions/input_tokens"
@@ -55,28 +56,20 @@ class Server:
             await call.json({"data": [{"id": "m"}]})
         elif call.path == COUNTED:
             await call.json({"input_tokens": 3})
-        elif b'"stream":true' in call.body:
+        elif b'"stream":true' in call.raw:
             await call.begin()
             for piece in STREAM_PIECES:
                 await call.chunk(piece)
-            await call.end()
+            await call.chunk()
         else:
             message = {"role": "assistant", "content": "Hello"}
             await call.json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
-async def hangs_up(call: Call) -> None:
-    call.hang_up()
-
-
-async def loads(call: Call) -> None:
-    await call.json({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503)
-
-
 @contextlib.asynccontextmanager
-async def proxied(**texts: str) -> AsyncIterator[tuple[RunningProxy, Server, ScriptedUpstream]]:
+async def proxied(**texts: str) -> AsyncIterator[tuple[RunningProxy, Server, ScriptedServer]]:
     behave = Server()
-    async with scripted(behave) as upstream, running_proxy(settings_for(upstream.url, **texts)) as proxy:
+    async with ScriptedServer(behave) as upstream, running_proxy(settings_for(upstream.url, **texts)) as proxy:
         yield proxy, behave, upstream
 
 
@@ -88,7 +81,7 @@ def check(path: str, answer: Any) -> None:
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
-@pytest.mark.parametrize("trouble", [hangs_up, loads])
+@pytest.mark.parametrize("trouble", [writes(b""), loading()])
 async def test_what_a_restart_breaks_while_held_is_sent_again_after_it(
     path: str, body: dict[str, Any], trouble: Behaviour
 ) -> None:
@@ -120,7 +113,7 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_still_loa
 ) -> None:
     async with proxied() as (proxy, behave, _):
         await proxy.post("/admin/hold")
-        behave.trouble = loads
+        behave.trouble = loading()
         held = asyncio.create_task(proxy.post(path, body))
         await until_async(lambda: proxy.proxy.gate.waiting == 1)
         await proxy.post("/admin/resume")
@@ -144,20 +137,14 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_does_not_
         await proxy.post("/admin/resume")
         await asyncio.sleep(0.3)
         assert not request.done()
-        upstream = ScriptedUpstream(Server())
-        server = await asyncio.start_server(upstream.serve, "127.0.0.1", port)
-        try:
+        async with ScriptedServer(Server(), port=port):
             check(path, await request)
-        finally:
-            server.close()
-            upstream.drop_connections()
-            await until_async(lambda: upstream.open == 0)
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_a_hold_that_ends_by_itself_lets_requests_go_on_too(path: str, body: dict[str, Any]) -> None:
     async with proxied() as (proxy, behave, _):
-        behave.trouble = loads
+        behave.trouble = loading()
         await proxy.post("/admin/hold", {"limit_s": 0.1})
         request = asyncio.create_task(proxy.post(path, body))
         await asyncio.sleep(0.3)
@@ -172,7 +159,7 @@ async def test_patience_with_an_upstream_that_stays_away_ends(
 ) -> None:
     monkeypatch.setattr(gates, "SETTLING_S", 0.3)
     async with proxied(PROXY_COMMIT_DELAY="30") as (proxy, behave, _):
-        behave.trouble = loads
+        behave.trouble = loading()
         await proxy.post("/admin/hold")
         await proxy.post("/admin/resume")
         async with asyncio.timeout(5):
@@ -183,7 +170,7 @@ async def test_patience_with_an_upstream_that_stays_away_ends(
 @pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_without_a_hold_nobody_waits_for_an_upstream_that_is_not_there(path: str, body: dict[str, Any]) -> None:
     async with proxied() as (proxy, behave, _):
-        behave.trouble = loads
+        behave.trouble = loading()
         answer = await proxy.post(path, body)
         assert answer.status_code == (503 if path == CHAT else 529)
 
@@ -220,7 +207,7 @@ async def test_a_request_of_the_hold_is_made_for_the_window_that_is_there_after_
         await proxy.post("/admin/resume")
         for request in requests:
             check(MESSAGES, await request)
-        sizes = [len(call.body) for call in upstream.calls if call.path == CHAT]
+        sizes = [len(call.raw) for call in upstream.calls if call.path == CHAT]
         assert max(sizes) < 20_000
 
 

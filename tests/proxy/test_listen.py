@@ -20,7 +20,7 @@ from specdash.proxy.http.server import (
 )
 from support.certificates import make_certificate, openssl
 from support.fault_server import free_port
-from support.scripted_upstream import settings_for
+from support.proxy_app import settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path

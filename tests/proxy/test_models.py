@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,24 +10,20 @@ from hypothesis import strategies as st
 
 from specdash.proxy.upstream.upstream import Upstream
 from specdash.proxy.upstream.window import ContextWindow, display_name, find_model, listed_name, upstream_model
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import scripted, settings_for
+from support.proxy_app import proxied, settings_for
+from support.scripted_server import tells
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
-    from support.scripted_upstream import Call
+    from support.proxy_app import RunningProxy
+    from support.scripted_server import ScriptedServer
 
 IDS = ["/models/Qwen3 8B.gguf", "claude-local", "org/Gemma:12b"]
 
 
-@contextlib.asynccontextmanager
-async def proxied(ids: list[str]) -> AsyncIterator[RunningProxy]:
-    async def upstream(call: Call) -> None:
-        await call.json({"data": [{"id": name} for name in ids]} if call.path == "/v1/models" else {})
-
-    async with scripted(upstream) as server, running_proxy(settings_for(server.url)) as proxy:
-        yield proxy
+def serving(*ids: str) -> AbstractAsyncContextManager[tuple[RunningProxy, ScriptedServer]]:
+    return proxied(tells({}), {"/v1/models": tells({"data": [{"id": name} for name in ids]})})
 
 
 def known(*models: str) -> ContextWindow:
@@ -82,7 +77,7 @@ def test_every_listed_name_leads_back(models: list[str]) -> None:
 
 
 async def test_the_list_is_one_for_both_apis() -> None:
-    async with proxied(IDS) as proxy:
+    async with serving(*IDS) as (proxy, _):
         answer = (await proxy.get("/v1/models?limit=1000")).json()
         assert [entry["id"] for entry in answer["data"]] == ["claude-qwen3-8b", "claude-local", "claude-org-gemma-12b"]
         assert (answer["object"], answer["has_more"]) == ("list", False)
@@ -105,7 +100,7 @@ async def test_the_list_is_one_for_both_apis() -> None:
     ],
 )
 async def test_pages(query: str, expected: list[str], more: bool) -> None:
-    async with proxied(IDS) as proxy:
+    async with serving(*IDS) as (proxy, _):
         answer = (await proxy.get(f"/v1/models?{query}")).json()
         assert [entry["id"] for entry in answer["data"]] == expected
         assert answer["has_more"] is more
@@ -113,12 +108,12 @@ async def test_pages(query: str, expected: list[str], more: bool) -> None:
 
 @pytest.mark.parametrize("limit", ["0", "x", "-1", "1001", "", "9" * 40])
 async def test_a_bad_limit_is_refused(limit: str) -> None:
-    async with proxied(IDS) as proxy:
+    async with serving(*IDS) as (proxy, _):
         assert (await proxy.get(f"/v1/models?limit={limit}")).status_code in ({200} if limit == "" else {400})
 
 
 async def test_models_of_the_same_name_get_a_number() -> None:
-    async with proxied(["/a/m.gguf", "/b/m.gguf"]) as proxy:
+    async with serving("/a/m.gguf", "/b/m.gguf") as (proxy, _):
         answer: Any = (await proxy.get("/v1/models")).json()
         assert [entry["id"] for entry in answer["data"]] == ["claude-m", "claude-m-2"]
         assert find_model("claude-m-2", ("/a/m.gguf", "/b/m.gguf")) == "/b/m.gguf"
@@ -128,17 +123,17 @@ async def test_models_of_the_same_name_get_a_number() -> None:
     "path", ["claude-org-gemma-12b", "org/Gemma:12b", "org%2FGemma%3A12b", "%2Fmodels%2FQwen3%208B.gguf"]
 )
 async def test_one_model_by_either_name(path: str) -> None:
-    async with proxied(IDS) as proxy:
+    async with serving(*IDS) as (proxy, _):
         assert (await proxy.get(f"/v1/models/{path}")).status_code == 200
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    async with proxied(IDS) as proxy:
+    async with serving(*IDS) as (proxy, _):
         answer = await proxy.get("/v1/models/claude-opus-9")
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
 
 
 async def test_no_model_known_is_an_empty_list() -> None:
-    async with proxied([]) as proxy:
+    async with serving() as (proxy, _):
         answer = (await proxy.get("/v1/models")).json()
         assert (answer["data"], answer["first_id"], answer["has_more"]) == ([], None, False)

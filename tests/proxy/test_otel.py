@@ -37,10 +37,9 @@ from support.engines import engine_env, running_backend
 from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
 from support.otlp_receiver import OtlpReceiver, attributes
-from support.proxy_app import RunningProxy, running_proxy
+from support.proxy_app import RunningProxy, running_proxy, settings_for
 from support.proxy_process import running_proxy as proxy_process
 from support.proxy_ways import TOOLS, chat, turn
-from support.scripted_upstream import settings_for
 from support.upstream_script import Drop, Script, answers, calls, error, says, stops, thinks
 from support.waiting import until, until_async
 

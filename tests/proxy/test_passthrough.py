@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
 
 from specdash.core.proxy_events import RequestPhase
-from support.fault_server import free_port
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support import proxy_app
+from support.fault_server import free_port, says
+from support.proxy_app import running_proxy, settings_for
+from support.scripted_server import Call, tells
 from support.waiting import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
-    from support.scripted_upstream import Behaviour, Call
+    from support.proxy_app import RunningProxy
+    from support.scripted_server import Behaviour, ScriptedServer
 
 PATH = "/v1/chat/completions"
 BODY = b'{ "messages": [{"role":"user","content":"\\u00fc"}],\n "stream": true, "unknown": {"kept": 1} }'
@@ -30,35 +31,21 @@ PIECES = [
 ]
 
 
+ROUTES = {
+    "/props": tells({"default_generation_settings": {"n_ctx": 4096}}),
+    "/v1/models": tells({"data": [{"id": "m"}]}),
+}
+
+
+def proxied(behave: Behaviour, **texts: str) -> AbstractAsyncContextManager[tuple[RunningProxy, ScriptedServer]]:
+    return proxy_app.proxied(behave, ROUTES, **texts)
+
+
 async def streams(call: Call) -> None:
     await call.begin()
     for piece in PIECES:
         await call.chunk(piece)
-    await call.end()
-
-
-async def silent(call: Call) -> None:
-    await call.gone()
-    call.hang_up()
-
-
-@contextlib.asynccontextmanager
-async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
-    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
-        server.routes = {"/props": props, "/v1/models": models}
-        yield proxy, server
-
-
-async def props(call: Call) -> None:
-    await call.json({"default_generation_settings": {"n_ctx": 4096}})
-
-
-async def models(call: Call) -> None:
-    await call.json({"data": [{"id": "m"}]})
-
-
-def chats(server: ScriptedUpstream) -> list[Call]:
-    return [call for call in server.calls if call.path == PATH]
+    await call.chunk()
 
 
 class TestBytes:
@@ -69,7 +56,7 @@ class TestBytes:
             assert answer.content == b"".join(PIECES)
             assert answer.headers["content-type"] == "text/event-stream"
             assert answer.headers["request-id"].startswith("req_")
-            assert chats(server)[0].body == BODY
+            assert server.asked(PATH)[0].raw == BODY
 
     async def test_each_piece_is_passed_on_as_it_comes(self) -> None:
         go_on = asyncio.Event()
@@ -79,7 +66,7 @@ class TestBytes:
             await call.chunk(PIECES[0][:10])
             await go_on.wait()
             await call.chunk(PIECES[0][10:])
-            await call.end()
+            await call.chunk()
 
         async with (
             proxied(in_two) as (proxy, _),
@@ -109,7 +96,7 @@ class TestBytes:
             assert answer.status_code == 400
             assert answer.json()["error"]["type"] == "invalid_request_error"
             assert "type" not in answer.json()
-            assert chats(server) == []
+            assert server.asked(PATH) == []
 
 
 def says_llama(*events: bytes, breaks_off: bool = False) -> Behaviour:
@@ -117,22 +104,18 @@ def says_llama(*events: bytes, breaks_off: bool = False) -> Behaviour:
 
     async def behave(call: Call) -> None:
         head = b"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n"
-        call.writer.write(head + b"transfer-encoding: chunked\r\n\r\n")
+        await call.write(head + b"transfer-encoding: chunked\r\n\r\n")
         for event in events:
             await call.chunk(event)
         if breaks_off:
             call.hang_up()
         else:
-            await call.end()
+            await call.chunk()
 
     return behave
 
 
-async def llama_models(call: Call) -> None:
-    body = b'{"data":[{"id":"m","meta":{"n_ctx":64}}]}'
-    head = f"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-length: {len(body)}\r\n\r\n"
-    call.writer.write(head.encode() + body)
-    await call.writer.drain()
+llama_models = says(200, '{"data":[{"id":"m","meta":{"n_ctx":64}}]}')
 
 
 class TestLlamaCpp:
@@ -140,7 +123,7 @@ class TestLlamaCpp:
     ERROR = b'{"error":{"code":503,"message":"m","type":"unavailable_error"}}'
 
     @staticmethod
-    def as_llama(server: ScriptedUpstream) -> None:
+    def as_llama(server: ScriptedServer) -> None:
         server.routes = {"/props": llama_models, "/v1/models": llama_models}
 
     @pytest.mark.parametrize("body", [{}, {"stream": True}])
@@ -149,7 +132,7 @@ class TestLlamaCpp:
             self.as_llama(server)
             answer = await proxy.post(PATH, body)
             assert (answer.status_code, answer.content) == (503, self.ERROR)
-            assert orjson.loads(chats(server)[0].body)["return_progress"] is True
+            assert server.asked(PATH)[0].body["return_progress"] is True
 
     async def test_a_whole_answer_whose_stream_breaks_off_is_an_error(self) -> None:
         async with proxied(says_llama(self.PROGRESS, PIECES[0], breaks_off=True)) as (proxy, server):
@@ -233,7 +216,7 @@ class TestHeld:
 
     async def test_a_call_cut_off_by_the_restart_is_made_again(self) -> None:
         async def restarts(call: Call) -> None:
-            if len(chats(server)) == 1:
+            if len(server.asked(PATH)) == 1:
                 proxy.proxy.gate.hold("restart", 60)
                 asyncio.get_running_loop().call_later(0.05, proxy.proxy.gate.resume)
                 call.hang_up()
@@ -243,7 +226,7 @@ class TestHeld:
         async with proxied(restarts) as (proxy, server):
             answer = await proxy.client.post(PATH, content=BODY)
             assert answer.content == b"".join(PIECES)
-            assert len(chats(server)) == 2
+            assert len(server.asked(PATH)) == 2
 
 
 class TestFailures:
@@ -254,7 +237,7 @@ class TestFailures:
             assert answer.json()["error"]["type"] == "overloaded_error"
 
     async def test_a_silent_upstream_is_a_timeout(self) -> None:
-        async with proxied(silent, PROXY_READ_TIMEOUT="0.1") as (proxy, _):
+        async with proxied(Call.hang, PROXY_READ_TIMEOUT="0.1") as (proxy, _):
             assert (await proxy.post(PATH, {})).status_code == 504
 
     async def test_a_stream_that_breaks_off_ends_with_an_error_event(self) -> None:

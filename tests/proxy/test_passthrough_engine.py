@@ -13,8 +13,7 @@ import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from support.engines import RunningBackend, engine_env, running_backend
-from support.proxy_app import RunningProxy, running_proxy
-from support.scripted_upstream import settings_for
+from support.proxy_app import RunningProxy, running_proxy, settings_for
 from support.waiting import until_async
 
 if TYPE_CHECKING:

@@ -22,11 +22,13 @@ from specdash.core.records import ProxyRecord
 from support.certificates import make_certificate
 from support.fault_server import FaultServer, free_port, says
 from support.proxy_process import ProxyProcess, running_proxy
-from support.waiting import until
+from support.waiting import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from support.scripted_server import Call
 
 pytestmark = pytest.mark.slow
 
@@ -36,30 +38,18 @@ WAIT_S = 10.0
 
 
 class Generation:
-    """An upstream's answer that begins, and ends when it is let go; `broken` once its reader closed the connection."""
+    """An upstream's answer that begins, and ends when it is let go."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
         self.go_on = threading.Event()
-        self.broken = threading.Event()
 
-    def __call__(self, connection: socket.socket, _: FaultServer) -> bool:
-        connection.sendall(SSE_HEAD + b"data: 1\n\n")
+    async def __call__(self, call: Call) -> None:
+        await call.write(SSE_HEAD + b"data: 1\n\n")
         self.begun.set()
-        connection.settimeout(0.02)
-        while not self.go_on.is_set():
-            try:
-                if not connection.recv(65536):
-                    self.broken.set()
-                    return False
-            except TimeoutError:
-                continue
-            except OSError:
-                self.broken.set()
-                return False
-        connection.settimeout(5)
-        connection.sendall(b"data: 2\n\n")
-        return False
+        await until_async(self.go_on.is_set, 60)
+        await call.write(b"data: 2\n\n")
+        call.hang_up()
 
 
 @pytest.fixture
@@ -186,7 +176,7 @@ class TestDrain:
             stream_in_background(proxy)
             assert generation.begun.wait(WAIT_S)
             assert proxy.stop() == 0
-            assert generation.broken.wait(WAIT_S)
+            upstream.asked(CHAT)[0].wait_left(WAIT_S)
             assert "Traceback" not in proxy.stderr
 
     def test_a_request_without_an_answer_is_told_to_come_back(self, upstream: FaultServer, tmp_path: Path) -> None:
@@ -208,7 +198,7 @@ class TestDrain:
             wait_for(lambda: "stopping: 1 running requests" in proxy.stderr, proxy.stderr)
             proxy.send(signal.SIGTERM)
             assert proxy.ended(WAIT_S) == 0
-            assert generation.broken.wait(WAIT_S)
+            upstream.asked(CHAT)[0].wait_left(WAIT_S)
 
 
 class TestReload:

@@ -11,19 +11,21 @@ import pytest
 
 from specdash.proxy.http.responses import ApiError
 from specdash.proxy.upstream.upstream import Upstream, UpstreamBrokenError
-from support.fault_server import free_port, full_backlog
-from support.scripted_upstream import ScriptedUpstream, scripted, settings_for
+from support.fault_server import free_port, full_backlog, says, writes
+from support.proxy_app import settings_for
+from support.scripted_server import Call, ScriptedServer
+from support.upstream_script import loading
 from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.scripted_upstream import Behaviour, Call
+    from support.scripted_server import Behaviour
 
 
 @contextlib.asynccontextmanager
-async def connected(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[Upstream, ScriptedUpstream]]:
-    async with scripted(behave) as server:
+async def connected(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[Upstream, ScriptedServer]]:
+    async with ScriptedServer(behave) as server:
         upstream = Upstream(settings_for(server.url, **texts))
         try:
             yield upstream, server
@@ -31,19 +33,14 @@ async def connected(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[Upst
             await upstream.close()
 
 
-async def says_ok(call: Call) -> None:
-    await call.answer(200, b'{"ok":true}')
+says_ok = says(200, '{"ok":true}')
 
 
 async def endless(call: Call) -> None:
     await call.begin()
-    while not call.writer.is_closing():
+    while True:
         await call.chunk(b"data: {}\n\n")
         await asyncio.sleep(0.001)
-
-
-async def silent(call: Call) -> None:
-    await call.gone()
 
 
 async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
@@ -65,12 +62,12 @@ class TestPool:
         async with connected(says_ok) as (upstream, server):
             assert await whole(upstream, b'{"a":1}') == b'{"ok":true}'
             assert await whole(upstream, body) == b'{"ok":true}'
-            assert [call.body for call in server.calls] == [b'{"a":1}', body]
+            assert [call.raw for call in server.calls] == [b'{"a":1}', body]
             assert server.calls[0].path == "/v1/chat/completions"
 
     async def test_a_connection_that_died_in_the_pool_is_replaced_without_the_client_noticing(self) -> None:
         async def dies_on_reuse(call: Call) -> None:
-            if call.number == 0:
+            if call.ordinal == 0:
                 await call.answer()
             else:
                 call.hang_up()
@@ -99,10 +96,7 @@ class TestPool:
             assert len(server.calls) == 3
 
     async def test_a_fresh_connection_that_dies_unanswered_is_replaced_once(self) -> None:
-        async def dies(call: Call) -> None:
-            call.hang_up()
-
-        async with connected(dies) as (upstream, server):
+        async with connected(writes(b"")) as (upstream, server):
             with pytest.raises(UpstreamBrokenError, match="without an answer"):
                 await upstream.open(b"{}")
             assert (len(server.calls), server.connections) == (2, 2)
@@ -120,10 +114,10 @@ class TestPool:
 
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
-            if call.number == 0:
+            if call.ordinal == 0:
                 await call.answer()
                 return
-            call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-ty")
+            await call.write(b"HTTP/1.1 200 OK\r\ncontent-ty")
             call.hang_up()
 
         async with connected(half_a_head) as (upstream, server):
@@ -152,7 +146,7 @@ class TestPool:
             assert upstream.in_flight == 0
 
     async def test_small_questions_do_not_wait_for_a_connection(self) -> None:
-        async with connected(silent, PROXY_MAX_CONNECTIONS="1") as (upstream, server):
+        async with connected(Call.hang, PROXY_MAX_CONNECTIONS="1") as (upstream, server):
             server.routes["/props"] = says_ok
             waiting = asyncio.create_task(upstream.open(b"{}"))
             await until_async(lambda: len(server.calls) == 1)
@@ -191,7 +185,7 @@ class TestFailures:
         assert caught.value.status == 529
 
     async def test_silence_before_the_answer_is_a_timeout(self) -> None:
-        async with connected(silent, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
+        async with connected(Call.hang, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
             with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
                 await upstream.open(b"{}")
             assert (caught.value.status, caught.value.type) == (504, "timeout_error")
@@ -200,8 +194,7 @@ class TestFailures:
         async def stalls(call: Call) -> None:
             await call.begin()
             await call.chunk(b"data: {}\n\n")
-            await call.gone()
-            call.hang_up()
+            await call.hang()
 
         async with connected(stalls, PROXY_READ_TIMEOUT="0.1") as (upstream, server):
             async with await upstream.open(b"{}") as reply:
@@ -219,7 +212,7 @@ class TestFailures:
                 await call.begin()
                 await call.chunk(b"data: {}\n\n")
             else:
-                call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n\n")
+                await call.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: {}\n\n")
             call.hang_up()
 
         async with connected(breaks) as (upstream, _):
@@ -228,11 +221,7 @@ class TestFailures:
             assert upstream.in_flight == 0
 
     async def test_what_is_not_http_is_told(self) -> None:
-        async def speaks_otherwise(call: Call) -> None:
-            call.writer.write(b"220 smtp ready\r\n\r\n")
-            call.hang_up()
-
-        async with connected(speaks_otherwise) as (upstream, _):
+        async with connected(writes(b"220 smtp ready\r\n\r\n")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in HTTP"):
                 await upstream.open(b"{}")
 
@@ -246,10 +235,7 @@ class TestFailures:
         assert lost == [1]
 
     async def test_a_redirect_is_not_followed(self) -> None:
-        async def redirects(call: Call) -> None:
-            call.writer.write(b"HTTP/1.1 301 X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
-
-        async with connected(redirects) as (upstream, server):
+        async with connected(says(301, "", "location: /elsewhere")) as (upstream, server):
             async with await upstream.open(b"{}") as reply:
                 assert reply.status == 301
             assert [call.path for call in server.calls] == ["/v1/chat/completions"]
@@ -271,7 +257,7 @@ class TestSecrets:
         async with connected(says_ok, PROXY_UPSTREAM_API_KEY="k-1") as (upstream, server):
             await whole(upstream)
             await upstream.get_json("/props", 2)
-            assert [call.header("authorization") for call in server.calls] == ["Bearer k-1", "Bearer k-1"]
+            assert [call.headers.get("authorization") for call in server.calls] == ["Bearer k-1", "Bearer k-1"]
 
     async def test_no_proxy_of_the_environment_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
@@ -281,7 +267,7 @@ class TestSecrets:
     async def test_answers_are_asked_for_and_passed_on_unpacked(self) -> None:
         async with connected(says_ok) as (upstream, server):
             await whole(upstream)
-            assert server.calls[0].header("accept-encoding") == "identity"
+            assert server.calls[0].headers.get("accept-encoding") == "identity"
 
 
 class TestAbort:
@@ -301,7 +287,7 @@ class TestAbort:
                 pass
             await until_async(lambda: server.open == 0)
 
-    @pytest.mark.parametrize("behave", [endless, silent])
+    @pytest.mark.parametrize("behave", [endless, Call.hang])
     async def test_cancelling_closes_the_connection_at_any_moment(self, behave: Behaviour) -> None:
         async with connected(behave) as (upstream, server):
             task = asyncio.create_task(whole(upstream))
@@ -350,24 +336,18 @@ class TestAbort:
 
 class TestQuestions:
     async def test_an_error_status_is_raised_as_the_client_gets_it(self) -> None:
-        async def loading(call: Call) -> None:
-            await call.json({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503)
-
-        async with connected(loading) as (upstream, _):
+        async with connected(loading()) as (upstream, _):
             with pytest.raises(ApiError, match="loading") as caught:
                 await upstream.get_json("/props", 2)
             assert caught.value.status == 529
 
     async def test_an_answer_that_is_not_json_is_an_error(self) -> None:
-        async def page(call: Call) -> None:
-            await call.answer(200, b"<html>", "text/html")
-
-        async with connected(page) as (upstream, _):
+        async with connected(says(200, "<html>")) as (upstream, _):
             with pytest.raises(ApiError, match="does not answer in JSON"):
                 await upstream.get_json("/props", 2)
 
     async def test_a_slow_answer_ends_in_time(self) -> None:
-        async with connected(silent) as (upstream, _):
+        async with connected(Call.hang) as (upstream, _):
             with pytest.raises(ApiError) as caught:
                 await upstream.get_json("/props", 0.05)
             assert caught.value.status == 504

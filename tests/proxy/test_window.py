@@ -13,28 +13,26 @@ from specdash.proxy.upstream.upstream import Upstream
 from specdash.proxy.upstream.window import ContextWindow
 from support.clock import Clock
 from support.fault_server import free_port
-from support.scripted_upstream import ScriptedUpstream, answers, scripted, settings_for
+from support.proxy_app import settings_for
+from support.scripted_server import Call, ScriptedServer, tells
+from support.upstream_script import loading
 from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from support.scripted_upstream import Behaviour, Call
+    from support.scripted_server import Behaviour
 
 PROPS = {"default_generation_settings": {"n_ctx": 4096}, "build_info": "b11549", "modalities": {"vision": True}}
 MODELS = {"data": [{"id": "/models/Qwen3.gguf", "meta": {"n_ctx": 2048}}]}
 
 
-async def hangs(call: Call) -> None:
-    await call.gone()
-
-
 @contextlib.asynccontextmanager
 async def watched(
     props: Behaviour | None = None, models: Behaviour | None = None, clock: Clock | None = None, **texts: str
-) -> AsyncIterator[tuple[ContextWindow, ScriptedUpstream]]:
-    async with scripted(answers({}, 404)) as server:
-        server.routes = {"/props": props or answers(PROPS), "/v1/models": models or answers(MODELS)}
+) -> AsyncIterator[tuple[ContextWindow, ScriptedServer]]:
+    routes = {"/props": props or tells(PROPS), "/v1/models": models or tells(MODELS)}
+    async with ScriptedServer(tells({}, 404), routes) as server:
         settings = settings_for(server.url, **texts)
         upstream = Upstream(settings)
         window = ContextWindow(upstream, settings, clock or Clock())
@@ -63,18 +61,18 @@ async def test_the_setting_wins() -> None:
 
 
 async def test_without_props_the_models_tell() -> None:
-    async with watched(props=answers({"error": {"message": "no"}}, 404)) as (window, _):
+    async with watched(props=tells({"error": {"message": "no"}}, 404)) as (window, _):
         await window.refresh()
         assert window.tokens == 2048
 
 
 @pytest.mark.parametrize(("asleep", "expected"), [(False, 8192), (True, None)])
 async def test_the_slots_are_asked_last_and_never_on_a_sleeping_server(asleep: bool, expected: int | None) -> None:
-    async with watched(props=answers({"is_sleeping": asleep}), models=answers({"data": [{"id": "m"}]})) as (
+    async with watched(props=tells({"is_sleeping": asleep}), models=tells({"data": [{"id": "m"}]})) as (
         window,
         server,
     ):
-        server.routes["/slots"] = answers([{"n_ctx": 8192}])
+        server.routes["/slots"] = tells([{"n_ctx": 8192}])
         await window.refresh()
         assert window.tokens == expected
         assert server.count("/slots") == (0 if asleep else 1)
@@ -87,7 +85,7 @@ async def test_a_router_tells_by_the_model_that_is_loaded() -> None:
             {"id": "b", "status": {"value": "loaded"}, "meta": {"n_ctx": 512}},
         ]
     }
-    async with watched(props=answers({"role": "router"}), models=answers(models)) as (window, server):
+    async with watched(props=tells({"role": "router"}), models=tells(models)) as (window, server):
         await window.refresh()
         assert (window.model_id, window.models, window.tokens) == ("b", ("a", "b"), 512)
         assert server.count("/slots") == 0
@@ -100,7 +98,7 @@ async def test_it_is_read_again_after_context_refresh_in_the_background() -> Non
         clock.now += 59
         await window.refresh()
         assert server.count("/props") == 1
-        server.routes["/props"] = answers({"default_generation_settings": {"n_ctx": 9000}})
+        server.routes["/props"] = tells({"default_generation_settings": {"n_ctx": 9000}})
         clock.now += 2
         await window.refresh()
         assert window.tokens == 4096
@@ -126,7 +124,7 @@ async def test_after_a_restart_of_the_upstream_the_old_window_does_not_count() -
         await window.refresh()
         window.forget()
         assert window.tokens is None
-        server.routes["/props"] = answers({"default_generation_settings": {"n_ctx": 777}})
+        server.routes["/props"] = tells({"default_generation_settings": {"n_ctx": 777}})
         clock.now += 3
         await window.refresh()
         assert window.tokens == 777
@@ -149,8 +147,7 @@ async def test_an_unreachable_upstream_is_not_asked_for_every_request() -> None:
 
 
 async def test_a_loading_upstream_is_told_apart() -> None:
-    loading = answers({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 503)
-    async with watched(loading, loading) as (window, _):
+    async with watched(loading(), loading()) as (window, _):
         assert await window.check() is State.LOADING
 
 
@@ -169,14 +166,14 @@ async def test_checking_asks_at_most_once_in_a_while() -> None:
     "value", [None, [], "x", {"default_generation_settings": 3}, {"default_generation_settings": {"n_ctx": True}}]
 )
 async def test_answers_of_any_shape_leave_it_unknown(value: Any) -> None:
-    async with watched(answers(value), answers(value)) as (window, _):
+    async with watched(tells(value), tells(value)) as (window, _):
         await window.refresh()
         assert window.tokens is None
 
 
 @pytest.mark.slow
 async def test_a_hanging_upstream_delays_a_request_by_two_seconds_at_most() -> None:
-    async with watched(hangs, hangs) as (window, _):
+    async with watched(Call.hang, Call.hang) as (window, _):
         async with asyncio.timeout(3):
             await window.refresh()
         assert window.tokens is None

@@ -83,10 +83,10 @@ def test_leaving_a_stream_that_only_gets_pings_aborts_the_upstream(
 def test_leaving_while_tokens_are_counted_aborts_the_count(plain: ProxyProcess, upstream: FaultUpstream) -> None:
     hanging = Script(hangs=True)
     upstream.routes = {CHAT + "/input_tokens": hanging, "/apply-template": hanging, "/tokenize": hanging}
-    before = len(upstream.seen)
+    before = len(upstream.calls)
     with RawClient(plain.port, COUNT, turn()) as client:
-        until(lambda: any(item.path in upstream.routes for item in upstream.seen[before:]))
-        asked = next(item for item in upstream.seen[before:] if item.path in upstream.routes)
+        until(lambda: any(item.path in upstream.routes for item in upstream.calls[before:]))
+        asked = next(item for item in upstream.calls[before:] if item.path in upstream.routes)
         client.leave()
         asked.wait_left(ABORT_S)
     plain.wait_idle()

@@ -194,10 +194,10 @@ def test_an_upstream_that_is_down_is_overloaded_until_it_is_back(tmp_path: Path,
         assert (down.status, failed(down)["type"]) == (529, "overloaded_error")
         assert int(down.headers["retry-after"]) >= 1
         assert proxy.request("GET", "/health").json["status"] != "ok"
-        with FaultUpstream(port):
+        with FaultUpstream(port=port):
             assert told(proxy.messages(turn(stream=stream))).text == "Hello"
         assert told(proxy.messages(turn(stream=stream))).status == 529
-        with FaultUpstream(port, n_ctx=8192):
+        with FaultUpstream(port=port, n_ctx=8192):
             assert told(proxy.messages(turn(stream=stream))).text == "Hello"
 
 
@@ -249,7 +249,7 @@ def test_the_upstreams_key_goes_to_the_upstream_only(upstream: FaultUpstream, tm
         answer = proxy.messages(turn(), {"x-api-key": "the client's"})
         assert told(answer).text == "Hello"
         assert upstream.chats[-1].headers["authorization"] == "Bearer backstage"
-        assert "the client's" not in str([item.headers for item in upstream.seen])
+        assert "the client's" not in str([item.headers for item in upstream.calls])
         assert "backstage" not in str(answer)
         assert "backstage" not in proxy.stderr
         assert "backstage" not in str(proxy.context())

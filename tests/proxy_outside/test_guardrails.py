@@ -198,7 +198,7 @@ def test_after_malformed_turns_in_a_row_the_session_is_cut_back_for_good(
     for _ in range(3):
         told(proxy.messages(turn(tools=TOOLS, messages=history), headers))
     upstream.otherwise = answers("fine")
-    upstream.seen.clear()
+    upstream.calls.clear()
     for _ in range(2):
         told(proxy.messages(turn(tools=TOOLS, messages=history), headers))
         history += [{"role": "assistant", "content": "fine"}, {"role": "user", "content": "and now?"}]

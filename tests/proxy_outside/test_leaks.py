@@ -114,7 +114,7 @@ def test_ten_thousand_requests_leave_nothing_behind(upstream: FaultUpstream, tmp
     rng = random.Random(1)
 
     def decide(_: Any) -> Script:
-        del upstream.seen[:-100]
+        del upstream.calls[:-100]
         return rng.choice(SCRIPTS)
 
     upstream.decide = decide

@@ -82,7 +82,7 @@ def test_fifty_sessions_do_not_touch_one_another(upstream: FaultUpstream, tmp_pa
 
 
 def test_sessions_are_bounded_whatever_ids_come(upstream: FaultUpstream, tmp_path: Path) -> None:
-    del upstream.seen[:]
+    del upstream.calls[:]
     with running_proxy(upstream.url, tmp_path, {"PROXY_MAX_SESSIONS": 10}) as proxy:
         hostile = ["x" * 5000, "../../etc/passwd", "%00%0a", "'; drop table", "<script>", *map(str, range(40))]
         for name in hostile:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 START_S = 30.0
 PATIENCE_S = 30.0

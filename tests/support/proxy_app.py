@@ -13,14 +13,14 @@ from uvicorn.server import ServerState
 
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.http.connection import Connection
-from support.scripted_upstream import scripted, settings_for
+from specdash.proxy.settings import ProxySettings, settings_from_env
+from support.scripted_server import ScriptedServer
 from support.waiting import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
-    from specdash.proxy.settings import ProxySettings
-    from support.scripted_upstream import Behaviour, ScriptedUpstream
+    from support.scripted_server import Behaviour
 
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that speak plain HTTP: reading the authorities' certificates costs each 40 ms."""
@@ -55,10 +55,17 @@ class RunningProxy:
         return await self.send(head.encode() + body)
 
 
+def settings_for(url: str, **texts: str) -> ProxySettings:
+    """Settings with `url` as the upstream; other keys by their env name."""
+    return settings_from_env({"LLAMA_CPP_BASE": f"{url}/v1", "PROXY_EVENTS_FILE": "off", **texts})
+
+
 @contextlib.asynccontextmanager
-async def proxied(behave: Behaviour, **texts: str) -> AsyncIterator[tuple[RunningProxy, ScriptedUpstream]]:
-    """A proxy in front of an upstream that answers by `behave`, with these settings."""
-    async with scripted(behave) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
+async def proxied(
+    otherwise: Behaviour, routes: Mapping[str, Behaviour] | None = None, /, **texts: str
+) -> AsyncIterator[tuple[RunningProxy, ScriptedServer]]:
+    """A proxy with these settings in front of an upstream that answers by `routes`, any other path by `otherwise`."""
+    async with ScriptedServer(otherwise, routes) as server, running_proxy(settings_for(server.url, **texts)) as proxy:
         yield proxy, server
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-Write = Callable[[bytes], Awaitable[None]]
+from support.scripted_server import SSE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from support.scripted_server import Behaviour, Call
+
 JSON_TYPE = "application/json; charset=utf-8"
-SSE_TYPE = "text/event-stream"
 MOMENT_S = 0.002
 """Long enough for the kernel to hand over what was written as a read of its own."""
 
@@ -81,6 +85,10 @@ class Script:
     """Close with a TCP reset, where the script closes."""
     usage: bool = True
     timings: bool = True
+    claims: dict[str, Any] = field(default_factory=dict)
+    """Over the timings that are so; None leaves one out."""
+    tokens: int | None = None
+    """How many were generated, where not one by chunk."""
     done: bool = True
     crlf: bool = False
     split: int = 0
@@ -93,42 +101,43 @@ class Script:
     prefill_pause_s: float = 0.0
     """Between the progress chunks."""
 
-    async def play(self, write: Write, request: Any, started: Callable[[], None]) -> bool:
-        """Answer; True when the answer is whole and the connection may be used again."""
+    async def __call__(self, call: Call) -> None:
+        """Answer; the connection may be used again when the answer is whole."""
         if self.hangs:
-            await asyncio.sleep(3600)
+            await call.hang()
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
-        if self.drops:
-            return False
-        asked = request if isinstance(request, dict) else {}
+        if self.drops or not await self._answer(call):
+            call.hang_up(reset=self.resets)
+
+    async def _answer(self, call: Call) -> bool:
+        asked = call.body if isinstance(call.body, dict) else {}
         if self.body is None and asked.get("stream"):
-            return await self._stream(write, asked, started)
+            return await self._stream(call, asked)
         body = self.body if self.body is not None else json.dumps(await self.whole()).encode()
         if any(isinstance(act, Hang | Endless) for act in self.acts):
-            await asyncio.sleep(3600)
-        lines = [f"HTTP/1.1 {self.status} X", "Server: llama.cpp", f"Content-Type: {self.content_type}"]
-        lines += [f"Content-Length: {len(body)}", *self.headers]
+            await call.hang()
         broken = any(isinstance(act, Drop) for act in self.acts)
-        await write("\r\n".join(lines).encode() + b"\r\n\r\n" + (body[: len(body) // 2] if broken else body))
-        started()
+        head = self._head(self.content_type, f"Content-Length: {len(body)}")
+        await call.write(head + (body[: len(body) // 2] if broken else body))
         return not broken
 
-    async def _stream(self, write: Write, asked: dict[str, Any], started: Callable[[], None]) -> bool:
-        lines = [f"HTTP/1.1 {self.status} X", "Server: llama.cpp", f"Content-Type: {SSE_TYPE}"]
-        lines += ["X-Accel-Buffering: no", "Transfer-Encoding: chunked", *self.headers]
-        await write("\r\n".join(lines).encode() + b"\r\n\r\n")
-        started()
+    def _head(self, kind: str, *more: str) -> bytes:
+        lines = (f"HTTP/1.1 {self.status} X", "Server: llama.cpp", f"Content-Type: {kind}", *more, *self.headers)
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+    async def _stream(self, call: Call, asked: dict[str, Any]) -> bool:
+        await call.write(self._head(SSE, "X-Accel-Buffering: no", "Transfer-Encoding: chunked"))
         if self.split or self.cut:
-            return await self._in_pieces(write, asked)
+            return await self._in_pieces(call, asked)
         async for data in self._events(asked):
             if data is None:
                 return False
-            await write(_chunked(data))
-        await write(b"0\r\n\r\n")
+            await call.chunk(data)
+        await call.chunk()
         return True
 
-    async def _in_pieces(self, write: Write, asked: dict[str, Any]) -> bool:
+    async def _in_pieces(self, call: Call, asked: dict[str, Any]) -> bool:
         whole, broken = b"", False
         async for data in self._events(asked):
             broken = data is None
@@ -139,10 +148,10 @@ class Script:
             pieces = [whole[:size], whole[size:]]
         for piece in pieces:
             if piece:
-                await write(_chunked(piece))
+                await call.chunk(piece)
                 await asyncio.sleep(MOMENT_S if self.cut else 0)
         if not broken:
-            await write(b"0\r\n\r\n")
+            await call.chunk()
         return not broken
 
     async def _events(self, asked: dict[str, Any]) -> AsyncIterator[bytes | None]:
@@ -166,7 +175,7 @@ class Script:
     async def _act(self, act: Act, state: _Numbers) -> AsyncIterator[bytes | None]:
         match act:
             case Delta():
-                state.predicted += bool(act.delta)
+                state.chunks += bool(act.delta)
                 yield self._event(state.chunk(act))
             case Pause(seconds):
                 await asyncio.sleep(seconds)
@@ -178,7 +187,7 @@ class Script:
                 yield None
             case Endless(text, pause_s):
                 while True:
-                    state.predicted += 1
+                    state.chunks += 1
                     yield self._event(state.chunk(Delta({"content": text})))
                     await asyncio.sleep(pause_s)
 
@@ -207,22 +216,28 @@ class Script:
             message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = [calls[index] for index in sorted(calls)]
-        state = _Numbers(self, {})
-        state.predicted = predicted
+        state = _Numbers(self, {}, predicted)
         choice = {"finish_reason": finish, "index": 0, "message": message}
-        value = {**state.head("chat.completion"), "choices": [choice], "timings": state.timings()}
+        value = {**state.head("chat.completion"), "choices": [choice]}
+        if self.timings:
+            value["timings"] = state.timings()
         return {**value, "usage": state.usage()} if self.usage else value
 
 
 class _Numbers:
     """What the chunks of one answer count."""
 
-    def __init__(self, script: Script, asked: dict[str, Any]) -> None:
+    def __init__(self, script: Script, asked: dict[str, Any], chunks: int = 0) -> None:
         self.script, self.asked = script, asked
-        self.predicted = 0
+        self.chunks = chunks
+
+    @property
+    def predicted(self) -> int:
+        return self.chunks if self.script.tokens is None else self.script.tokens
 
     def head(self, kind: str = "chat.completion.chunk") -> dict[str, Any]:
-        return {"created": 1, "id": self.script.chat_id, "model": "scripted", "object": kind}
+        names = {"id": self.script.chat_id, "model": "scripted", "system_fingerprint": "b11549-scripted"}
+        return {"created": 1, "object": kind, **names}
 
     def chunk(self, act: Delta, processed: int | None = None) -> dict[str, Any]:
         value = {"choices": [{"finish_reason": act.finish, "index": 0, "delta": act.delta}], **self.head()}
@@ -235,7 +250,7 @@ class _Numbers:
 
     def timings(self) -> dict[str, Any]:
         prompt = self.script.prompt_tokens - self.script.cached_tokens
-        return {
+        figures = {
             "cache_n": self.script.cached_tokens,
             "prompt_n": prompt,
             "prompt_ms": 10.0,
@@ -245,7 +260,9 @@ class _Numbers:
             "predicted_per_second": 500.0,
             "draft_n": self.predicted * 2,
             "draft_n_accepted": self.predicted,
+            **self.script.claims,
         }
+        return {name: value for name, value in figures.items() if value is not None}
 
     def usage(self) -> dict[str, Any]:
         total = self.script.prompt_tokens + self.predicted
@@ -259,10 +276,6 @@ class _Numbers:
     def usage_chunk(self) -> dict[str, Any]:
         value = {"choices": [], **self.head(), "usage": self.usage()}
         return {**value, "timings": self.timings()} if self.script.timings else value
-
-
-def _chunked(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _merge(call: dict[str, Any], part: dict[str, Any]) -> None:
@@ -306,10 +319,47 @@ def tool_turn(name: str, arguments: dict[str, Any], **changes: Any) -> Script:
     return Script((*calls(name, arguments), *stops("tool_calls")), **changes)
 
 
+def timed(
+    prefill_s: float = 0.004,
+    decode_s: float = 0.02,
+    *,
+    cached: int = 0,
+    drafted: int = 40,
+    accepted: int = 20,
+    claims: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Script:
+    """An answer that takes these times, and says so in its timings unless it `claims` something else."""
+    acts = (Pause(prefill_s), *says("to"), Pause(decode_s), *says('ken "timings" finish_reason'), *stops("length"))
+    figures = {
+        "prompt_ms": prefill_s * 1000,
+        "predicted_ms": decode_s * 1000,
+        "draft_n": drafted,
+        "draft_n_accepted": accepted,
+        **(claims or {}),
+    }
+    return Script(acts, **{"prompt_tokens": 100, "cached_tokens": cached, "tokens": 32, "claims": figures, **changes})
+
+
+def queued(script: Script) -> Behaviour:
+    """The same for one request after the other, as with one slot."""
+    turn = asyncio.Lock()
+
+    async def behave(call: Call) -> None:
+        async with turn:
+            await script(call)
+
+    return behave
+
+
+def gives(value: Any, status: int = 200) -> Script:
+    """This JSON."""
+    return Script(status=status, body=json.dumps(value).encode())
+
+
 def error(status: int, message: str, kind: str, **extra: Any) -> Script:
     """An error as llama.cpp words it."""
-    value = {"error": {"code": status, "message": message, "type": kind, **extra}}
-    return Script(status=status, body=json.dumps(value).encode())
+    return gives({"error": {"code": status, "message": message, "type": kind, **extra}}, status)
 
 
 def loading() -> Script:

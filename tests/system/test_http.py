@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from support.fault_server import Behaviour
+    from support.scripted_server import Behaviour
 
 STREAM = b'data: {"a":1}\r\n\r\nevent: x\ndata:{"b":2}\n\n: a comment\nerror: {"c":3}\n\ndata: [DONE]\n\n'
 EVENTS = [b'{"a":1}', b'{"b":2}', b'{"error":{"c":3}}', b"[DONE]"]

@@ -22,11 +22,12 @@ from specdash.core.errors import InputError, UsageError
 from specdash.tune.model.problem import conserved, plain_results
 from specdash.tune.run.measuring import Measurer, Surroundings, UnmeasuredError, Watch, warning_classes
 from specdash.tune.run.planning import TuneOptions, prepare
-from support.chat_server import Answer, ChatServer
+from support.fault_upstream import FaultUpstream
 from support.faulty_nvml import FaultyNvml
 from support.scripted_llama import Behaviour, ScriptedLlama
 from support.transcripts import Shape, write_session
 from support.tuning import samples
+from support.upstream_script import error, timed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ VALUES = {"LLAMA_MODEL": MODEL, "LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_CTX_SIZE"
 
 
 def test_every_prompt_is_asked_once_uncached_and_at_full_length() -> None:
-    with ChatServer() as server:
+    with FaultUpstream(timed()) as server:
         done: list[int] = []
         found = Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32))(
             EngineAddress(server.url), lambda number, _: done.append(number)
@@ -53,14 +54,14 @@ def test_every_prompt_is_asked_once_uncached_and_at_full_length() -> None:
 def test_the_same_is_asked_in_the_same_order_in_every_boot() -> None:
     asked = []
     for _ in range(2):
-        with ChatServer() as server:
+        with FaultUpstream(timed()) as server:
             Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32, seed=5))(EngineAddress(server.url), lambda *_: None)
         asked.append([(body["messages"], body["seed"]) for body in server.bodies])
     assert asked[0] == asked[1]
 
 
 def test_a_request_that_fails_makes_the_boot_unusable_and_says_why() -> None:
-    with ChatServer(answer=lambda number, _: Answer(status=500 if number == 2 else 200)) as server:
+    with FaultUpstream(timed(), [timed(), timed(), error(500, "no", "server_error")]) as server:
         found = Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32))(EngineAddress(server.url), lambda *_: None)
     assert found.problem.startswith("1 of 3 requests failed: HTTP 500")
     with pytest.raises(UnmeasuredError, match="1 of 3"):

@@ -14,8 +14,9 @@ from specdash.core.flag import Flag
 from specdash.tune.run import measuring
 from specdash.tune.run.loop import Pulse
 from specdash.tune.run.measuring import EngineLoad, GentleRunner, QuietMoments, Surroundings, proxies_load, together
-from support.chat_server import Answer, ChatServer
+from support.fault_upstream import FaultUpstream
 from support.scripted_llama import Behaviour, ScriptedLlama
+from support.upstream_script import Script, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,12 +47,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as found:
+def server() -> Iterator[FaultUpstream]:
+    with FaultUpstream(timed()) as found:
         yield found
 
 
-def calm(server: ChatServer, *loads: EngineLoad, stop: Flag | None = None) -> QuietMoments:
+def calm(server: FaultUpstream, *loads: EngineLoad, stop: Flag | None = None) -> QuietMoments:
     return QuietMoments(lambda: EngineAddress(server.url), stop or Flag(), {}, quiet_s=0.02, look=Loads(*loads))
 
 
@@ -59,7 +60,7 @@ def trickle(found: QuietMoments, **more: Any) -> GentleRunner:
     return GentleRunner(PROMPTS, MeasureOptions(max_tokens=32), found, **more)
 
 
-def test_a_restart_waits_until_nobody_asked_anything_for_a_while(server: ChatServer) -> None:
+def test_a_restart_waits_until_nobody_asked_anything_for_a_while(server: FaultUpstream) -> None:
     said: list[str] = []
     found = calm(server, QUEUE, BUSY, IDLE, BUSY, IDLE)
     found.wait(said.append)
@@ -69,7 +70,7 @@ def test_a_restart_waits_until_nobody_asked_anything_for_a_while(server: ChatSer
     ]  # fmt: skip
 
 
-def test_waiting_ends_when_a_stop_is_asked_for(server: ChatServer) -> None:
+def test_waiting_ends_when_a_stop_is_asked_for(server: FaultUpstream) -> None:
     stop = Flag()
     found = calm(server, BUSY, stop=stop)
     threading.Timer(0.05, stop.set).start()
@@ -86,7 +87,7 @@ def test_unknown_is_taken_for_idle_and_queues_are_seen_at_either_end() -> None:
 
 
 def test_each_prompt_is_asked_once_in_its_order_after_one_warm_up(
-    server: ChatServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
     done: list[tuple[int, int]] = []
@@ -99,10 +100,10 @@ def test_each_prompt_is_asked_once_in_its_order_after_one_warm_up(
 
 
 def test_it_steps_aside_for_users_that_queue_and_does_not_ask_that_prompt_again(
-    server: ChatServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
-    server.answer = lambda number, _body: Answer(hang=number == 2)
+    server.scripts = [timed(), timed(), Script(hangs=True)]
     told: list[EngineLoad] = []
 
     def look(_place: EngineAddress, _env: Mapping[str, str]) -> EngineLoad:
@@ -122,7 +123,7 @@ def test_it_steps_aside_for_users_that_queue_and_does_not_ask_that_prompt_again(
 
 
 def test_where_users_come_all_the_time_the_boot_counts_as_disturbed(
-    server: ChatServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuietMoments, "wait", lambda *_: None)
     monkeypatch.setattr(GentleRunner, "_told", lambda *_, **__: None)
@@ -131,7 +132,9 @@ def test_where_users_come_all_the_time_the_boot_counts_as_disturbed(
     assert "users came whenever coding, prose was asked" in measured.problem
 
 
-def test_what_was_just_seen_is_shown_without_another_look(server: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_just_seen_is_shown_without_another_look(
+    server: FaultUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = calm(server, QUEUE, IDLE)
     assert found.lately() == QUEUE
     assert found.lately() == QUEUE
@@ -142,7 +145,7 @@ def test_what_was_just_seen_is_shown_without_another_look(server: ChatServer, mo
 def test_a_look_at_the_proxies_alone_asks_the_engine_nothing() -> None:
     with ScriptedLlama(Behaviour()) as engine:
         assert proxies_load(EngineAddress(engine.url), {"HOME": "/none"}) == EngineLoad()
-        assert engine.requests == 0
+        assert not engine.calls
 
 
 def test_a_pulse_spends_little_time_however_long_a_beat_takes() -> None:
