@@ -67,7 +67,7 @@ def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> Non
 @pytest.mark.parametrize(
     ("behaviour", "error", "said"),
     [
-        (says(401, "{}"), InputError, "wants another API key"),
+        (says(401, "{}"), InputError, "refuses this API key"),
         (says(503, '{"error":{"message":"Loading model"}}'), UnreachableError, "still loading"),
         (says(404, "{}"), SpecdashError, "HTTP 404; is this llama-server"),
         (says(200, "<html>"), SpecdashError, "not JSON"),

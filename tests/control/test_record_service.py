@@ -88,5 +88,5 @@ def test_uninstall_takes_the_recorder_away_too(env: dict[str, str]) -> None:
 
 
 def test_an_entry_of_that_role_without_a_command_is_refused(env: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="wants an argv"):
+    with pytest.raises(InputError, match="must have an argv"):
         write_services(paths.services_file(env), (ServiceEntry("x", None, paths.config_file(env)),))

@@ -43,25 +43,25 @@ def test_without_a_file_there_are_no_services(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"name": "a/b"}, "service 1: name 'a/b': wants up to 64 letters, digits"),
-        ({"name": "x" * 65}, "wants up to 64 letters"),
+        ({"name": "a/b"}, "service 1: name 'a/b': must be up to 64 letters, digits"),
+        ({"name": "x" * 65}, "must be up to 64 letters"),
         ({"name": None}, "name None"),
-        ({"role": "database"}, "role 'database': wants one of backend, proxy"),
-        ({"role": ["proxy"]}, "wants one of backend, proxy"),
-        ({"env_file": "proxy.env"}, "env_file 'proxy.env': wants an absolute path"),
-        ({"env_file": None}, "wants an absolute path"),
-        ({"listen": "4000"}, "listen '4000': wants HOST:PORT"),
-        ({"listen": ":4000"}, "wants HOST:PORT"),
-        ({"listen": "localhost:0"}, "wants HOST:PORT"),
-        ({"listen": "localhost:65536"}, "wants HOST:PORT"),
-        ({"listen": 4000}, "listen 4000: wants HOST:PORT"),
+        ({"role": "database"}, "role 'database': must be one of backend, proxy"),
+        ({"role": ["proxy"]}, "must be one of backend, proxy"),
+        ({"env_file": "proxy.env"}, "env_file 'proxy.env': must be an absolute path"),
+        ({"env_file": None}, "must be an absolute path"),
+        ({"listen": "4000"}, "listen '4000': must be HOST:PORT"),
+        ({"listen": ":4000"}, "must be HOST:PORT"),
+        ({"listen": "localhost:0"}, "must be HOST:PORT"),
+        ({"listen": "localhost:65536"}, "must be HOST:PORT"),
+        ({"listen": 4000}, "listen 4000: must be HOST:PORT"),
         ({"role": "backend", "listen": "localhost:80"}, "llama-server opens its own socket"),
-        ({"role": "backend", "listen": "env", "argv": ["true"]}, "listen 'env': wants HOST:PORT"),
-        ({"argv": []}, "argv: wants a list of texts, the program first"),
-        ({"argv": "true"}, "wants a list of texts"),
-        ({"argv": ["true", 1]}, "wants a list of texts"),
-        ({"argv": ["tr\0ue"]}, "wants a list of texts"),
-        ({"stop_timeout": -1}, "stop_timeout -1: wants seconds, from 0 to 3600"),
+        ({"role": "backend", "listen": "env", "argv": ["true"]}, "listen 'env': must be HOST:PORT"),
+        ({"argv": []}, "argv: must be a list of texts, the program first"),
+        ({"argv": "true"}, "must be a list of texts"),
+        ({"argv": ["true", 1]}, "must be a list of texts"),
+        ({"argv": ["tr\0ue"]}, "must be a list of texts"),
+        ({"stop_timeout": -1}, "stop_timeout -1: must be seconds, from 0 to 3600"),
         ({"stop_timeout": True}, "stop_timeout True"),
         ({"lisen": "env"}, "unknown field lisen; known: argv, env_file, listen"),
     ],
@@ -81,11 +81,11 @@ def test_an_entry_that_cannot_be_meant_is_named(tmp_path: Path, change: dict[str
         ("{", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
         ("\xff", "is not valid JSON"),
-        ("[]", 'wants {"version": 1, "services": [...]}'),
-        ('{"version": 1, "services": {}}', "wants {"),
+        ("[]", 'must be {"version": 1, "services": [...]}'),
+        ('{"version": 1, "services": {}}', "must be {"),
         ('{"version": 2, "services": []}', "version 2 is not one this specdash reads (1)"),
         ('{"services": []}', "version None"),
-        ('{"version": 1, "services": ["x"]}', "service 1: wants an object"),
+        ('{"version": 1, "services": ["x"]}', "service 1: must be an object"),
         (" " * 1_100_000, "is larger than 1.0 MiB"),
     ],
     ids=lambda text: text[:12],
@@ -112,7 +112,7 @@ def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     path = written(tmp_path / "services.json", GOOD)
     before = path.read_bytes()
-    with pytest.raises(InputError, match="wants an absolute path"):
+    with pytest.raises(InputError, match="must be an absolute path"):
         write_services(path, [ServiceEntry("a", Role.PROXY, Path("relative.env"))])
     with pytest.raises(InputError, match="is there twice"):
         write_services(path, [ServiceEntry("a", Role.PROXY, Path("/x"))] * 2)

@@ -203,7 +203,7 @@ def held_proxy(wall: float) -> ProxyPicture:
         waiting=2,
         upstream=UpstreamStatus.LOADING,
         active=waiting,
-        problems=("PROXY_LOOP_WINDOW = 'six': wants a whole number from 2 to 1000; the default 6 holds",),
+        problems=("PROXY_LOOP_WINDOW = 'six': must be a whole number from 2 to 1000; the default 6 holds",),
     )
     return replace(proxy_picture(wall), live=live)
 

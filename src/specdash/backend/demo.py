@@ -78,7 +78,7 @@ def parse_spec_types(text: str) -> tuple[str, ...]:
             choices = ", ".join(SPEC_TYPES)
             raise UsageError(f"--spec-type {kind}: the bundled models cannot run it; choose from {choices}, or a chain")
     if not types:
-        raise UsageError(f"--spec-type wants one of {', '.join(SPEC_TYPES)}, or a comma chain")
+        raise UsageError(f"--spec-type must be one of {', '.join(SPEC_TYPES)}, or a comma chain")
     return types
 
 

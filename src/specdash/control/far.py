@@ -126,10 +126,10 @@ class FarPlan(ApplyPlan):
 def read_wanted(data: Any) -> dict[Role, dict[str, str | None]]:
     """`WantedValues` of a JSON object. Raises ValueError for what is none."""
     if not isinstance(data, dict) or not all(isinstance(values, dict) for values in data.values()):
-        raise ValueError("wants an object of services, each an object of keys")
+        raise ValueError("must be an object of services, each an object of keys")
     wanted = {Role(role): dict(values) for role, values in data.items()}
     if not all(value is None or isinstance(value, str) for values in wanted.values() for value in values.values()):
-        raise ValueError("wants texts as values, or null for a key to remove")
+        raise ValueError("values must be texts, or null for a key to remove")
     return wanted
 
 

@@ -677,7 +677,7 @@ class SlotServer:
         if is_loading(status, answer.body):
             raise RefusedError(f"{url} loads its model; try again when it is done")
         if status in (401, 403):
-            raise InputError(f"{url} wants another API key; name one with --api-key-env or --api-key-file")
+            raise InputError(f"{url} refuses this API key; name another with --api-key-env or --api-key-file")
         if status == 501:
             raise RefusedError(
                 _without_flag(url) if "action" in path else f"{url}: start the server without --no-slots"

@@ -37,7 +37,7 @@ _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", 
 
 
 class ValueReader:
-    """How a value is read (ValueError says what it wants), and the JSON Schema of it in config.toml."""
+    """How a value is read (ValueError says what it must be), and the JSON Schema of it in config.toml."""
 
     def __init__(self, read: Callable[[object], Any], schema: Mapping[str, Any]) -> None:
         self.read = read
@@ -54,7 +54,7 @@ def _schema(**schema: Any) -> Callable[[Callable[[object], Any]], ValueReader]:
 @_schema(type="string", minLength=1)
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("wants a text")
+        raise ValueError("must be a text")
     return value
 
 
@@ -62,14 +62,14 @@ def _text(value: object) -> str:
 def _file_or_journal(value: object) -> str:
     text: str = _text(value)
     if text.startswith(JOURNAL) and not _UNIT.fullmatch(text.removeprefix(JOURNAL)):
-        raise ValueError("wants a file, or journal:UNIT such as journal:uap-anthropic-proxy.service")
+        raise ValueError("must be a file, or journal:UNIT such as journal:uap-anthropic-proxy.service")
     return text
 
 
 @_schema(enum=[*WINDOWS_S])
 def _window(value: object) -> str:
     if value not in WINDOWS_S:
-        raise ValueError(f"wants one of {', '.join(WINDOWS_S)}")
+        raise ValueError(f"must be one of {', '.join(WINDOWS_S)}")
     return str(value)
 
 
@@ -80,14 +80,14 @@ def _refresh(value: object) -> float:
     except ValueError:
         seconds = -1.0
     if seconds not in REFRESH_S:
-        raise ValueError(f"wants one of {', '.join(f'{choice:g}' for choice in REFRESH_S)} (seconds)")
+        raise ValueError(f"must be one of {', '.join(f'{choice:g}' for choice in REFRESH_S)} (seconds)")
     return seconds
 
 
 @_schema(enum=[*_MANAGERS])
 def _manager(value: object) -> str:
     if value not in _MANAGERS:
-        raise ValueError(f"wants {', '.join(_MANAGERS[:-1])} or {_MANAGERS[-1]}")
+        raise ValueError(f"must be {', '.join(_MANAGERS[:-1])} or {_MANAGERS[-1]}")
     return str(value)
 
 
@@ -99,7 +99,7 @@ def _number(least: float, most: float, unit: str = "seconds") -> ValueReader:
         except ValueError:
             number = -1.0
         if isinstance(value, bool) or not least <= number <= most:
-            raise ValueError(f"wants {unit}, from {least:g} to {most:g}")
+            raise ValueError(f"must be {unit}, from {least:g} to {most:g}")
         return number
 
     return read
@@ -112,7 +112,7 @@ def _keys(value: object) -> dict[str, object]:
     if isinstance(value, str):
         return {name: keys for name, _, keys in (part.partition("=") for part in value.split())}
     if not isinstance(value, dict):
-        raise ValueError('wants a table: [keys], and below it lines such as pause = "space,p"')  # noqa: TRY004 as all
+        raise ValueError('must be a table: [keys], and below it lines such as pause = "space,p"')  # noqa: TRY004 as all
     chosen: dict[str, object] = {}
     for name, keys in value.items():
         inner = _keys(keys) if isinstance(keys, dict) else None
@@ -136,7 +136,7 @@ def _ssh(value: object) -> dict[str, str]:
         import shlex
 
         value = {name: text for name, _, text in (part.partition("=") for part in shlex.split(value))}
-    wanted = 'wants a table: [ssh], and below it command = "ssh" or program = "specdash"'
+    wanted = 'must be a table: [ssh], and below it command = "ssh" or program = "specdash"'
     if not isinstance(value, dict) or not value.keys() <= SSH_SETTINGS.keys():
         raise ValueError(wanted)
     if not all(isinstance(text, str) and text.strip() for text in value.values()):
@@ -149,7 +149,7 @@ def _target_tables(value: object) -> tuple[dict[str, Any], ...]:
     """The tables with their values read. An unknown key's value is not repeated: it may be a key that was written
     where only its place belongs."""
     if not isinstance(value, list | tuple) or not all(isinstance(entry, dict) for entry in value):
-        raise ValueError('wants tables: [[target]], and below each name = "gpu1", url = "http://gpu1:8080"')
+        raise ValueError('must be tables: [[target]], and below each name = "gpu1", url = "http://gpu1:8080"')
     tables: list[dict[str, Any]] = []
     for number, entry in enumerate(value, 1):
         name = entry.get("name")
@@ -178,7 +178,7 @@ def _target_table(entry: Mapping[str, object]) -> dict[str, Any]:
     read: dict[str, Any] = {key: entry[key] for key in NAMES_OF_TARGET if key in entry}
     for key, name in read.items():
         if not isinstance(name, str) or not NAME_OF_TARGET.fullmatch(name):
-            raise ValueError(f"{key} = {name!r}: wants letters, digits and . _ - @, at most 40")
+            raise ValueError(f"{key} = {name!r}: must be letters, digits and . _ - @, at most 40")
     if "gpu_host" in entry:
         read["gpu_host"] = _gpu_host(entry["gpu_host"])
     for key in (key for key in entry if key not in read):
@@ -193,7 +193,7 @@ def _target_table(entry: Mapping[str, object]) -> dict[str, Any]:
 def _gpu_host(value: object) -> str:
     """The machine whose GPUs are a server's. Raises UsageError and ValueError."""
     if not isinstance(value, str) or not is_over_ssh(value.strip()):
-        raise ValueError("gpu_host: wants a machine behind ssh, such as ssh://user@gpu1")
+        raise ValueError("gpu_host: must be a machine behind ssh, such as ssh://user@gpu1")
     ssh_host(value)
     return value
 
@@ -207,7 +207,7 @@ def _flag(value: object) -> bool:
         return True
     if word in _FALSE:
         return False
-    raise ValueError("wants true or false")
+    raise ValueError("must be true or false")
 
 
 @dataclass(frozen=True, slots=True)

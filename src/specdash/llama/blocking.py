@@ -80,7 +80,9 @@ class BlockingClient:
     def check_key(self, reply: HttpReply, path: str = "") -> None:
         """Raise `InputError` for the answer to a key that is not the server's."""
         if reply.status in (401, 403):
-            raise InputError(f"{self.url}{path} wants another API key; name one with --api-key-env or --api-key-file")
+            raise InputError(
+                f"{self.url}{path} refuses this API key; name another with --api-key-env or --api-key-file"
+            )
 
     def props(self) -> Props:
         """GET /props. Raises as `look` does."""

@@ -145,7 +145,7 @@ def _check_listening(settings: ProxySettings, source: str) -> None:
     parts = urlsplit(settings.llama_cpp_base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InputError(
-            f"{source}: LLAMA_CPP_BASE={settings.llama_cpp_base}: wants a URL such as http://127.0.0.1:8080/v1"
+            f"{source}: LLAMA_CPP_BASE={settings.llama_cpp_base}: must be a URL such as http://127.0.0.1:8080/v1"
         )
     if not settings.loopback and not settings.api_key:
         raise InputError(

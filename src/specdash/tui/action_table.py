@@ -361,7 +361,7 @@ def _read_line(name: str, written: object, line: str) -> tuple[str, ...]:
         hint = f"did you mean {close[0]!r}?" if close else "`specdash keys` lists them all"
         raise InputError(f"{line}: there is no action {name!r}; {hint}")
     if not isinstance(written, str):
-        raise InputError(f'{line}: wants keys in one text, such as "space,p"')
+        raise InputError(f'{line}: must be keys in one text, such as "space,p"')
     always = tuple(key for key in known[name].keys if key in ALWAYS)
     try:
         named = tuple(dict.fromkeys(map(_key_name, written.split(","))))

@@ -91,11 +91,11 @@ class TunerModel:
             restarts = int(words[0])
             minutes = float(words[1]) if len(words) > 1 else None
         except (IndexError, ValueError):
-            return f"budget {text!r}: wants a number of restarts, and optionally minutes: `12` or `12 60`"
+            return f"budget {text!r}: must be a number of restarts, and optionally minutes: `12` or `12 60`"
         if len(words) > 2 or not 3 <= restarts <= MOST_RESTARTS:
-            return f"budget {text!r}: wants 3 to {MOST_RESTARTS} restarts"
+            return f"budget {text!r}: must be 3 to {MOST_RESTARTS} restarts"
         if minutes is not None and not 1 <= minutes <= MOST_MINUTES:
-            return f"budget {text!r}: wants 1 to {MOST_MINUTES:g} minutes"
+            return f"budget {text!r}: must be 1 to {MOST_MINUTES:g} minutes"
         self.budget = Budget(restarts, minutes)
         return ""
 

@@ -70,7 +70,7 @@ READINGS: tuple[Reading[Any], ...] = (
         Source.PROXY,
         1.0,
         ProxyStatus(
-            problems=(f"PROXY_X='{CANARY}': wants a number",),
+            problems=(f"PROXY_X='{CANARY}': must be a number",),
             sessions=(SessionView("s", 1.0, model=f"my {CANARY}"),),
             active=(ActiveView("r", "s", 1.0, path=f"/v1/messages?{CANARY}"),),
         ),

@@ -60,7 +60,7 @@ def look(place: EngineAddress) -> tuple[EngineAddress, ServerDescription]:
     """
     reply = _asked(place, "/v1/models")
     if reply.status in (401, 403):
-        raise InputError(f"{place.url} wants another API key; name one with --api-key-env")
+        raise InputError(f"{place.url} refuses this API key; name another with --api-key-env")
     if reply.status == 503:
         raise UnreachableError(f"{place.url} is still loading its model; try again when /health says ok")
     if reply.status != 200:

@@ -228,7 +228,7 @@ class Daemon:
                 f"no command {str(command)[:40]!r}; known: {', '.join([*commands, 'rescan', 'shutdown'])}"
             )
         if not isinstance(name, str):
-            raise ServiceError(f"{command} wants the name of a service")
+            raise ServiceError(f"{command} needs the name of a service")
         if command in ("start", "stop", "restart", "reload"):
             self._say(f"{name}: {command} asked for")
             self._refresh(name)
@@ -256,7 +256,7 @@ class Daemon:
     def _log_tail(self, name: str, request: Mapping[str, Any]) -> tuple[str, ...]:
         lines = request.get("lines", 20)
         if not isinstance(lines, int) or isinstance(lines, bool):
-            raise ServiceError("log_tail wants a whole number of lines")
+            raise ServiceError("log_tail: lines must be a whole number")
         return self._manager.log_tail(name, max(0, min(lines, LOG_LINES_LIMIT)))
 
     def _rescan(self, say_bound: Callable[[float], None]) -> list[str]:

@@ -92,7 +92,7 @@ def read_services(path: Path) -> tuple[ServiceEntry, ...]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("services"), list):
-        raise InputError(f'{path}: wants {{"version": {VERSION}, "services": [...]}}')
+        raise InputError(f'{path}: must be {{"version": {VERSION}, "services": [...]}}')
     if content.get("version") != VERSION:
         raise InputError(f"{path}: version {content.get('version')!r} is not one this specdash reads ({VERSION})")
     return _entries(content["services"], path)
@@ -170,27 +170,27 @@ def _entries(items: Sequence[object], path: Path) -> tuple[ServiceEntry, ...]:
 
 def _entry(item: object, where: str) -> ServiceEntry:
     if not isinstance(item, dict):
-        raise InputError(f"{where}: wants an object with name, role and env_file")
+        raise InputError(f"{where}: must be an object with name, role and env_file")
     unknown = ", ".join(sorted(set(map(str, item)) - _FIELDS))
     if unknown:
         raise InputError(f"{where}: unknown field {unknown}; known: {', '.join(sorted(_FIELDS))}")
     name, role, env_file = item.get("name"), item.get("role"), item.get("env_file")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"{where}: name {name!r}: wants up to 64 letters, digits and any of _ . @ -")
+        raise InputError(f"{where}: name {name!r}: must be up to 64 letters, digits and any of _ . @ -")
     if role not in (*Role, OTHER_ROLE):
-        raise InputError(f"{where}: role {role!r}: wants one of {', '.join((*Role, OTHER_ROLE))}")
+        raise InputError(f"{where}: role {role!r}: must be one of {', '.join((*Role, OTHER_ROLE))}")
     if not isinstance(env_file, str) or not env_file.startswith("/") or "\0" in env_file:
-        raise InputError(f"{where}: env_file {env_file!r}: wants an absolute path")
+        raise InputError(f"{where}: env_file {env_file!r}: must be an absolute path")
     argv = _argv(item.get("argv"), where)
     known = None if role == OTHER_ROLE else Role(str(role))
     if known is None and (argv is None or item.get("listen") is not None):
-        raise InputError(f"{where}: role {role!r}: wants an argv, and no listen")
+        raise InputError(f"{where}: role {role!r}: must have an argv and no listen")
     listen = _checked_listen(item.get("listen"), known, where, own=argv is None)
     stop_timeout = item.get("stop_timeout")
     if stop_timeout is not None and (
         isinstance(stop_timeout, bool) or not isinstance(stop_timeout, (int, float)) or not 0 <= stop_timeout <= 3600
     ):
-        raise InputError(f"{where}: stop_timeout {stop_timeout!r}: wants seconds, from 0 to 3600")
+        raise InputError(f"{where}: stop_timeout {stop_timeout!r}: must be seconds, from 0 to 3600")
     return ServiceEntry(name, known, Path(env_file), listen, argv, stop_timeout)
 
 
@@ -202,7 +202,7 @@ def _argv(value: object, where: str) -> tuple[str, ...] | None:
         or not value
         or not all(isinstance(entry, str) and "\0" not in entry for entry in value)
     ):
-        raise InputError(f"{where}: argv: wants a list of texts, the program first")
+        raise InputError(f"{where}: argv: must be a list of texts, the program first")
     return tuple(value)
 
 
@@ -212,12 +212,12 @@ def _checked_listen(value: object, role: Role | None, where: str, *, own: bool) 
     if own and role is Role.BACKEND:
         raise InputError(f"{where}: listen: llama-server opens its own socket; only a proxy can be handed one")
     if not isinstance(value, str) or (value == FROM_ENV and role is not Role.PROXY):
-        raise InputError(f"{where}: listen {value!r}: wants HOST:PORT")
+        raise InputError(f"{where}: listen {value!r}: must be HOST:PORT")
     if value != FROM_ENV:
         try:
             host_and_port(value, 1)
         except ValueError:
-            raise InputError(f"{where}: listen {value!r}: wants HOST:PORT, or {FROM_ENV}") from None
+            raise InputError(f"{where}: listen {value!r}: must be HOST:PORT, or {FROM_ENV}") from None
     return value
 
 

@@ -216,11 +216,11 @@ def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
             raise InputError(f"{where}: {key!r} cannot be changed; {_hint(key, CHANGEABLE)}")
         if key == "severity":
             if value not in tuple(AlertSeverity):
-                raise InputError(f"{where}: severity = {value!r}: wants one of {', '.join(AlertSeverity)}")
+                raise InputError(f"{where}: severity = {value!r}: must be one of {', '.join(AlertSeverity)}")
             changes[key] = AlertSeverity(value)
         elif key == "enabled":
             if not isinstance(value, bool):
-                raise InputError(f"{where}: enabled = {value!r}: wants true or false")
+                raise InputError(f"{where}: enabled = {value!r}: must be true or false")
             changes[key] = value
         elif key == "limits":
             changes[key] = _limits(spec, value, where)
@@ -240,7 +240,7 @@ def _limits(spec: RuleSpec, table: Any, where: str) -> Limits:
 
 def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{what} = {value!r}: wants a number from 0 on")
+        raise InputError(f"{what} = {value!r}: must be a number from 0 on")
     return float(value)
 
 
