@@ -19,7 +19,7 @@ import pytest
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
 from support.engines import RunningBackend, engine_env, running_backend, write_env
-from support.scripted_engine import scripted_engine
+from support.help_engine import scripted_engine
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -133,11 +133,13 @@ def test_the_new_engine_runs_by_the_changed_file_and_the_record_says_so(scripted
 
 def assert_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping, digest: str) -> None:
     lines = scripted.backend.log.read_text().splitlines()
-    assert [line for line in lines if "whether it speculates" not in line] == [
-        "it serves with n-max 8",
+    assert [line for line in lines if "speculate" not in line] == [
+        "main: loading model",
+        "main: server is listening, with n-max 8",
         "it ends",
         f"specdash: engine swapped: llama-server 4242 (scripted), env {digest[:12]}, spec-draft-n-max 8 -> 12",
-        "it serves with n-max 12",
+        "main: loading model",
+        "main: server is listening, with n-max 12",
         "it ends",
     ]
     assert scripted.backend.log.read_text() == scripted.stderr
@@ -281,11 +283,13 @@ def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(swappable: Sw
 
 
 def test_a_new_engine_that_dies_ends_the_run_with_its_error(scripted: Swapping) -> None:
-    scripted.write(LLAMA_ALIAS="dies")
+    scripted.write(LLAMA_ALIAS="exits")
     scripted.ask()
     assert scripted.backend.process.wait(20) == ExitCode.FAILED
     last = scripted.stderr.splitlines()[-1]
-    assert last.startswith("specdash: llama-server ended with exit code 1: error: it was told to die (log: ")
+    assert last.startswith(
+        "specdash: llama-server ended with exit code 1: srv  llama_server: failed to load the model of the test"
+    )
     assert scripted.backend.records() == []
 
 
@@ -304,7 +308,7 @@ def test_settings_of_the_environment_cannot_be_read_again(models: dict[str, Path
     with stderr.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-m", "specdash", "backend", "run"], stderr=file, env=env)
     try:
-        until(lambda: "it serves" in stderr.read_text())
+        until(lambda: "server is listening" in stderr.read_text())
         time.sleep(SETTLE_S)
         process.send_signal(signal.SIGUSR1)
         until(lambda: "reload refused (env unreadable): the settings come from the environment" in stderr.read_text())

@@ -18,7 +18,8 @@ from specdash.control.apply.apply import Apply, ApplyOptions, plan_rollback
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ConflictError, InputError, UnfinishedApplyError
 from specdash.core.paths import trial_file
-from support.deployment import Rig, fetch, healthy, misbehaving
+from support.deployment import Rig, fetch, healthy
+from support.help_engine import scripted_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ class TestTheServiceBed:
 
     @pytest.mark.parametrize("way", ["exits", "no-drafts", "dies-on-probe"])
     def test_reports_a_configuration_that_does_not_come_up_and_goes_on(self, rig: Rig, way: str) -> None:
-        broken = dict(word.split("=", 1) for word in misbehaving(rig.home, way))
+        broken = scripted_engine(rig.home, way)
         bed = bed_on(rig)
         with bed.boot(OFF):
             pass

@@ -18,8 +18,9 @@ from specdash.control.apply.steps import StepFailedError
 from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.config import resolve
-from support.deployment import ON_A_SCRIPTED_ENGINE, SIGN, UNDER_THE_DAEMON, Rig, misbehaving
+from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving
 from support.engines import llama_server_binary
+from support.help_engine import SIGN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -149,7 +149,7 @@ def test_it_stops_starts_and_restarts(rig: KubernetesRig) -> None:
 @pytest.mark.parametrize(
     ("settings", "objects", "state", "words"),
     [
-        ({"LLAMA_ARG_ALIAS": "ends"}, {}, ServiceState.WAITING, "exit code 1"),
+        ({"LLAMA_ARG_ALIAS": "exits"}, {}, ServiceState.WAITING, "exit code 1"),
         ({}, {"unschedulable": "0/1 nodes are available"}, ServiceState.STARTING, "0/1 nodes are available"),
     ],
 )

@@ -65,9 +65,9 @@ def test_an_apply_rolls_the_deployment_to_a_config_map_of_its_own_and_a_rollback
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("ends", "invalid device: NoSuchDevice"),
-        ("loads", "not healthy within 4 s (loading)"),
-        ("falls", "a first completion "),
+        ("exits", "failed to load the model of the test"),
+        ("loading", "not healthy within 4 s (loading)"),
+        ("dies-on-probe", "a first completion "),
     ],
 )
 def test_a_pod_that_does_not_stand_gives_its_place_back_to_the_version_before(

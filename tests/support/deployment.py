@@ -1,7 +1,6 @@
 """A backend on the bundled models and a proxy in front of it, in a home of their own, under a real service manager.
 
-The engine is the real one; `misbehaving` chooses a scripted llama-server that fails in the ways a real one rarely can
-be made to.
+The engine is the real one; `misbehaving` chooses one that fails in ways a real one rarely can be made to.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
-from support.help_engine import HELP, TODAY
+from support.help_engine import SIGN, scripted_engine
 from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
 from support.waiting import until
@@ -343,7 +342,7 @@ def _env_files(home: Path, ports: Mapping[Role, int], *, small: bool) -> dict[Ro
         + "# kept by every apply\nLLAMA_API_KEY=secret-of-the-rig\nLLAMA_START_BASELINE=0\n"
     )
     if small:
-        text = with_changes(parse(text), dict(word.split("=", 1) for word in misbehaving(home, "good")))
+        text = with_changes(parse(text), scripted_engine(home))
     files[Role.BACKEND].write_text(text, encoding="utf-8")
     files[Role.PROXY].write_text(
         demo.proxy_env_text(port=ports[Role.PROXY], upstream=upstream, events=home / "events.jsonl")
@@ -407,100 +406,9 @@ def _under_systemd(
         yield env, manager, names
 
 
-_SCRIPT = """#!{python} -ISu
-import sys, time
-arguments = dict(zip(sys.argv[1:], sys.argv[2:]))
-if "--version" in sys.argv:
-    print("version: 4242 (misbehaving)")
-    sys.exit()
-if "--help" in sys.argv:
-    print(open({help!r}, encoding="utf-8").read())
-    sys.exit()
-import http.server, json, os, signal
-way = arguments.get("--alias", "")
-started = time.monotonic()
-def say(level, text):
-    print(f"0.00.{{int((time.monotonic() - started) * 1000):03d}}.000 {{level}} {{text}}", flush=True)
-if way == "exits":
-    say("E", "srv  llama_server: failed to load the model of the test")
-    sys.exit(1)
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-if way == "deaf":
-    say("I", "srv  it will never listen")
-    time.sleep(600)
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, value):
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        if way == "loading":
-            error = {{"code": 503, "message": "Loading model", "type": "unavailable_error"}}
-            self.answer(503, {{"error": error}})
-        elif self.path == "/health":
-            self.answer(200, {{"status": "ok"}})
-        elif self.path == "/props":
-            window = {{"default_generation_settings": {{"n_ctx": 4096}}, "total_slots": 1}}
-            self.answer(200, {{**window, "model_path": arguments["--model"], "build_info": "b4242-misbehaving"}})
-        elif self.path == "/slots":
-            asked = arguments.get("--spec-type", "none") != "none"
-            drafts = asked and way != "no-drafts" and not (way == "stops-drafting" and os.path.exists({sign!r}))
-            self.answer(200, [{{"id": 0, "is_processing": False, "speculative": drafts}}])
-        else:
-            self.answer(404, {{"error": {{"code": 404, "message": "not here"}}}})
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        if way == "dies-on-probe":
-            print("ggml/src/ggml.c:42: GGML_ASSERT(the test said so) failed", flush=True)
-            os.abort()
-        if way == "no-turns" and "chat" in self.path:
-            self.answer(500, {{"error": {{"code": 500, "message": "no turn for you"}}}})
-        elif "chat" in self.path:
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.end_headers()
-            for delta, reason in (({{"role": "assistant", "content": "ready"}}, None), ({{}}, "stop")):
-                chunk = {{"object": "chat.completion.chunk", "choices": [{{"index": 0, "delta": delta,
-                         "finish_reason": reason}}]}}
-                self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\\n\\n")
-            self.wfile.write(b"data: [DONE]\\n\\n")
-        elif way == "no-tokens":
-            self.answer(500, {{"error": {{"code": 500, "message": "speculative batch index 7"}}}})
-        else:
-            self.answer(200, {{"content": " ok", "tokens_predicted": 16, "timings": {{"draft_n": 9,
-                              "draft_n_accepted": 3}}}})
-
-    def log_message(self, *_):
-        pass
-
-http.server.ThreadingHTTPServer.handle_error = lambda *_: None  # whoever hangs up: the log is the engine's
-if way == "no-drafts":
-    say("E", "srv    load_model: failed to load draft model, the vocab does not match")
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments["--port"])), Handler)
-say("I", "srv  llama_server: listening")
-server.serve_forever()
-"""
-
-
-SIGN = "sign"
-"""The file by which a test tells a scripted engine that the moment has come."""
-
-
 def misbehaving(directory: Path, way: str) -> list[str]:
-    """KEY=VALUE words that choose the scripted engine. `way`: `exits`, `deaf` (never listens), `loading` (503 for
-    ever), `no-drafts`, `dies-on-probe`, `no-tokens` (500), `no-turns` (500 for chats alone), `stops-drafting` (once
-    `sign` of that directory is there), or `good`."""
-    path = directory / "misbehaving-llama-server"
-    if not path.exists():
-        text = _SCRIPT.format(python=sys.executable, help=str(HELP / f"{TODAY}.txt"), sign=str(directory / SIGN))
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
-    return ["LLAMA_ENGINE=llama-server", f"LLAMA_BIN={path}", f"LLAMA_ALIAS={way}"]
+    """KEY=VALUE words that choose the scripted engine, and its way."""
+    return [f"{key}={value}" for key, value in scripted_engine(directory, way).items()]
 
 
 def outcomes(records: tuple[ApplyRecord, ...]) -> list[ApplyOutcome]:

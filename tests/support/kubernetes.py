@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +18,8 @@ import pytest
 
 from specdash.backend.launch import free_port
 from specdash.control.apply.journal import journal_file
-from support import pod_server
 from support.foreign_service import ForeignService
+from support.help_engine import SCRIPTED
 from support.scripted_kubectl import Cluster
 from support.waiting import until
 
@@ -40,7 +39,7 @@ TESTS = Path(__file__).parents[1]
 class KubernetesRig(ForeignService):
     """A namespace `llama` with one Deployment, which runs. `image` is what the pods of the scripted cluster run."""
 
-    image: tuple[str, ...] = (sys.executable, "-SE", pod_server.__file__)
+    image: tuple[str, ...] = SCRIPTED
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -65,7 +65,7 @@ END
     run controllers bin/kube-controller-manager --kubeconfig=kubeconfig --leader-elect=false --port=0 --secure-port=0 \
         --controllers=deployment,replicaset,garbagecollector,namespace
     mkdir -p logs
-    run kubelet bin/lab-kubelet -kubeconfig kubeconfig -port 10261 -folder logs python3 -SE "$here/../pod_server.py"
+    run kubelet bin/lab-kubelet -kubeconfig kubeconfig -port 10261 -folder logs python3 -ISu "$here/../scripted_llama_server.py"
 }
 
 stop() {
