@@ -50,8 +50,12 @@ def test_it_is_made_read_compared_and_replaced_as_a_dataclass() -> None:
     assert Deep(1).total == 6
 
 
-@pytest.mark.parametrize("arguments", [(), (1, 2, [], 4)])
-def test_wrong_arguments_are_a_type_error_the_first_time_and_every_time(arguments: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "named"), [((), {}), ((1, 2, [], 4), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((), {"y": 1})]
+)
+def test_wrong_arguments_are_a_type_error_the_first_time_and_every_time(
+    arguments: tuple[object, ...], named: dict[str, object]
+) -> None:
     @dataclass(frozen=True, slots=True)
     class Fresh:
         x: int
@@ -60,16 +64,29 @@ def test_wrong_arguments_are_a_type_error_the_first_time_and_every_time(argument
 
     for _ in range(2):
         with pytest.raises(TypeError, match=r"Fresh\.__init__\(\)"):
-            Fresh(*arguments)  # type: ignore[arg-type]
+            Fresh(*arguments, **named)  # type: ignore[arg-type]
 
 
-def test_nothing_is_compiled_for_a_class_of_which_there_is_no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_instances_are_as_the_later_ones() -> None:
+    @dataclass(slots=True)
+    class Fresh(Deep):
+        last: int = 0
+
+    made = [Fresh(1, z=5, last=number) for number in range(30)]
+    assert [dataclasses.replace(one, last=0) for one in made] == [Fresh(1, z=5)] * 30
+    assert [(one.total, one.late, one.tags) for one in made] == [(8, 1.5, [])] * 30
+    assert [one.last for one in made] == list(range(30))
+    assert len({id(one.tags) for one in made}) == 30
+
+
+def test_nothing_is_compiled_for_a_class_of_which_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     monkeypatch.setattr("specdash.system.data.exec", lambda text, _: compiled.append(text), raising=False)
 
     @dataclass(frozen=True, slots=True)
-    class Unused:
+    class Once:
         x: int
 
-    assert [item.name for item in dataclasses.fields(Unused)] == ["x"]
+    assert [item.name for item in dataclasses.fields(Once)] == ["x"]
+    assert Once(1).x == 1
     assert not compiled
