@@ -1,5 +1,5 @@
-"""`kill -9` of the built-in supervisor, with a real engine and proxy, in the middle of what it is needed for: both come
-back, and nothing of the one before is left."""
+"""`kill -9` of the built-in supervisor in the middle of what it is needed for, with a real proxy and, where the engine
+matters, a real one: both come back, and nothing of the one before is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdash.control.services.supervisor_client import SupervisorClient
 from specdash.control.services.supervisor_services import children_file
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ExitCode
-from support.deployment import Rig, running_deployment
+from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig
 from support.supervised import RunningDaemon, gone, running_daemon
 from support.waiting import until
 
@@ -91,20 +91,16 @@ def test_a_list_of_children_that_cannot_be_read_keeps_nothing_from_running(daemo
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 class TestInTheMiddleOfAnApply:
-    @pytest.fixture(scope="class")
-    def deployed(self) -> Iterator[Rig]:
-        with running_deployment("daemon") as rig:
-            yield rig
-
     @pytest.fixture
-    def rig(self, deployed: Rig) -> Rig:
-        SupervisorClient.ensure_running(deployed.env)
-        deployed.reset()
-        return deployed
+    def rig(self, running: Rig) -> Rig:
+        SupervisorClient.ensure_running(running.env)
+        running.reset()
+        return running
 
     def supervisor(self, rig: Rig) -> int:
         return SupervisorClient.ensure_running(rig.env).daemon()[0]
 
+    @ON_A_SCRIPTED_ENGINE
     @pytest.mark.parametrize(
         "step",
         [
@@ -131,11 +127,11 @@ class TestInTheMiddleOfAnApply:
         assert self.supervisor(rig) != pid
         rig.wait_ready()
         rig.assert_settled(version=rig.good_backend if record.outcome is ApplyOutcome.ROLLED_BACK else None)
-        again = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=5")
-        assert again.returncode == ExitCode.OK, again.stderr
+        assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is ApplyOutcome.APPLIED
         rig.wait_ready()
         rig.assert_settled()
 
+    @UNDER_THE_DAEMON
     @pytest.mark.parametrize("way", ["--rollback", "--finish"])
     @pytest.mark.parametrize("point", ["write:after", "restart:asked", "probe:before"])
     def test_when_the_apply_is_killed_too_a_recovery_brings_both_back(self, rig: Rig, point: str, way: str) -> None:
@@ -147,6 +143,7 @@ class TestInTheMiddleOfAnApply:
         assert rig.values()["LLAMA_DRAFT_MAX"] == ("3" if way == "--finish" else "4")
         rig.assert_settled()
 
+    @UNDER_THE_DAEMON
     def test_a_recovery_with_nothing_to_recover_starts_what_was_running(self, rig: Rig) -> None:
         kill(self.supervisor(rig))
         assert rig.command("recover", "--yes").stdout == "nothing to recover\n"

@@ -9,22 +9,22 @@ import shlex
 import signal
 import subprocess
 import sys
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from specdash.control.apply.journal import journal_file
+from specdash.control.apply.journal import ApplyLock, journal_file
 from specdash.control.far import FarConsole
 from specdash.control.profiles import all_profiles
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
-from specdash.core.errors import ExitCode, SpecdashError
+from specdash.core.errors import ConflictError, ExitCode, SpecdashError
 from specdash.core.paths import detached_dir
 from specdash.core.target import ssh_host
 from support.crash import FORWARD_POINTS, ROLLBACK_POINTS
 from support.cut import connection, cut_at
-from support.deployment import Command, Rig, assert_each_end_has_its_code_and_json, misbehaving
+from support.deployment import ON_A_SCRIPTED_ENGINE, Command, Rig, assert_each_end_has_its_code_and_json, misbehaving
 from support.pseudo_terminal import read_until
 from support.sshd import SshServer, ssh_server
 from support.terminal import Terminal
@@ -40,6 +40,8 @@ CANARY = "sk-canary-of-an-apply-0123456789"
 URL = "ssh://far"
 POINTS = tuple(point for point in FORWARD_POINTS if not point.endswith(":after"))
 """What is after a step is before the next."""
+EITHER_END = ("ssh", "sshd")
+"""Whose process is killed. What runs there is detached from both, so that each point needs only one of them."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,14 @@ def test_each_end_has_the_exit_code_and_the_json_of_a_local_apply(near: Near) ->
     assert near.rig.values()["LLAMA_DRAFT_MAX"] == "8"
 
 
-@pytest.mark.parametrize(("point", "way"), [*product(POINTS, ("ssh", "sshd")), ("health:before", "agent")])
+@ON_A_SCRIPTED_ENGINE
+@pytest.mark.parametrize(
+    ("point", "way"),
+    [
+        *zip(POINTS, cycle(EITHER_END), strict=False),
+        *product(("write:renamed", "health:before"), (*EITHER_END, "agent")),
+    ],
+)
 def test_a_connection_that_is_cut_at_any_point_changes_nothing_of_how_it_ends(
     near: Near, point: str, way: str, tmp_path: Path
 ) -> None:
@@ -106,7 +115,8 @@ def test_a_connection_that_is_cut_at_any_point_changes_nothing_of_how_it_ends(
     assert near.rig.values()["LLAMA_DRAFT_MAX"] == "8"
 
 
-@pytest.mark.parametrize(("point", "way"), [*product(ROLLBACK_POINTS, ("ssh", "sshd"))])
+@ON_A_SCRIPTED_ENGINE
+@pytest.mark.parametrize(("point", "way"), [*zip(ROLLBACK_POINTS, cycle(EITHER_END), strict=False)])
 def test_a_connection_that_is_cut_while_it_rolls_back_leaves_the_old_settings(
     near: Near, point: str, way: str, tmp_path: Path
 ) -> None:
@@ -225,6 +235,15 @@ def test_ctrl_c_rolls_back_there(near: Near) -> None:
     near.rig.assert_settled(version=near.rig.good_backend)
 
 
+def locked(rig: Rig) -> bool:
+    """Whether an apply is running there."""
+    try:
+        with ApplyLock("test", rig.env):
+            return False
+    except ConflictError:
+        return True
+
+
 def test_nobody_is_kept_waiting_who_asks_for_the_end_while_there_is_no_connection(near: Near, tmp_path: Path) -> None:
     """What runs there goes on, and may be asked for later."""
     key = near.far.folder / "authorized_keys"
@@ -247,8 +266,8 @@ def test_nobody_is_kept_waiting_who_asks_for_the_end_while_there_is_no_connectio
     assert process.returncode == ExitCode.UNREACHABLE, err
     assert "says how it ended" in err
     until(lambda: [record.outcome for record in near.rig.records()][before:] == [ApplyOutcome.ROLLED_BACK], 60)
-    # The journal goes when the record is written.
-    until(lambda: not journal_file(near.rig.env).path.exists())
+    # The journal goes when the record is written, and then the lock.
+    until(lambda: not journal_file(near.rig.env).path.exists() and not locked(near.rig))
     near.rig.assert_settled(version=near.rig.good_backend)
 
 
