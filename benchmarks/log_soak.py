@@ -69,7 +69,7 @@ def lines() -> Iterator[str]:
             at, task = micros[number] + turn * span, turn * tasks
             stamp = f"{at // 60_000_000}.{at // 1_000_000 % 60:02d}.{at // 1000 % 1000:03d}.{at % 1000:03d}"
             if len(line) > 1:
-                line = [str(int(part) + task) if place % 2 else part for place, part in enumerate(line)]  # noqa: PLW2901
+                line = [str(int(part) + task) if place % 2 else part for place, part in enumerate(line)]
             yield stamp + "".join(line)
             if number % STORM_EVERY == 0:
                 yield (

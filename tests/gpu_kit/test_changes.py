@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpu.checks import apply, energy, storm, tune
+from gpu.checks import apply, energy, tune
 from gpu.kit import Answer, Kit
 from gpu.report import Report, Result
 from specdash.backend import demo
@@ -168,14 +168,6 @@ def test_applies_on_the_real_engine_with_memory_that_follows_its_processes(kit: 
     assert "nothing stays on the GPU once the services are gone" in passed
     assert "no request through the proxy failed" in passed
     assert "`applies --json` has what every apply said of itself" in passed
-
-
-@pytest.mark.slow
-@pytest.mark.llama_server
-def test_a_short_storm_passes(kit: Kit, report: Report) -> None:
-    storm.run(kit, report)
-    assert not said(report, Result.FAILED)
-    assert "a storm of 4 applies passes" in said(report, Result.PASSED)
 
 
 def told(*, improved: bool) -> dict[str, Any]:
