@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -171,6 +172,7 @@ def open_dashboard(
     state is. `in_browser` draws for one, and only looks: nothing is changed, recorded or kept. With `of_fleet` escape
     leaves it, too.
     """
+    gc.disable()
     from specdash.collect.targets import look_at
     from specdash.control.console import SlotConsole
     from specdash.core.config import WINDOWS_S
@@ -190,12 +192,19 @@ def open_dashboard(
         """One dashboard, from its start to its end; the next begins with nothing of its charts, changes and arming."""
         own = settings_for(target, settings)
         collecting = Collecting(target, complete, own, env, is_kept=not in_browser)
+
+        def begin() -> None:
+            # What a start makes stays: no collection looks for garbage in it, then or later.
+            gc.freeze()
+            gc.enable()
+            collecting.start()
+
         changes = target.ssh is None and not in_browser
         console = _console(target, own, deployment or (lambda: _services(own)), env)
         app = Dashboard(
             collecting,
             on_interval=collecting.set_interval,
-            on_ready=collecting.start,
+            on_ready=begin,
             demo=demo,
             theme=settings["theme"].value,
             ascii_only=settings["ascii"].value,
@@ -227,6 +236,7 @@ def open_dashboard(
         try:
             run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S), in_browser=in_browser)
         finally:
+            gc.enable()
             collecting.stop()
             _end_apply(console)
             if layouts is not None:
