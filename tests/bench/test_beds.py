@@ -18,12 +18,14 @@ from specdash.control.apply.apply import Apply, ApplyOptions, plan_rollback
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ConflictError, InputError, UnfinishedApplyError
 from specdash.core.paths import trial_file
-from support.deployment import Rig, fetch, healthy
+from support.asking import ask, healthy
 from support.help_engine import scripted_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from support.deployment import Rig
 
 OFF = {"LLAMA_SPEC_TYPE": "none"}
 SHORT = {"LLAMA_DRAFT_MAX": "2"}
@@ -216,7 +218,7 @@ class TestTheOwnBed:
         drafts = []
         for configuration in ({}, OFF):
             with bed.boot(configuration) as place:
-                drafts.append(fetch(f"{place.url}/slots")[0]["speculative"])
+                drafts.append(ask(f"{place.url}/slots")[0]["speculative"])
             assert not healthy(place.url)
         bed.restore()
         assert drafts == [True, False]

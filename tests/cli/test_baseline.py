@@ -25,7 +25,8 @@ from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
 from specdash.insight.picture import Basis
 from specdash.insight.state import TargetState
-from support.deployment import fetch, running_deployment
+from support.asking import ask
+from support.deployment import running_deployment
 from support.engines import engine_env, llama_server_binary, running_backend
 from support.outside import documented, say
 from support.waiting import until
@@ -172,7 +173,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_engine(tmp_path: Path) -> 
     assert "kept" in said
     assert {read_baseline.context for read_baseline in read_baselines()} >= {32}
     with pytest.raises(OSError, match="refused"):
-        fetch(url + "/health")
+        ask(url + "/health")
 
 
 @pytest.mark.engine

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ import pytest
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.backend.launch import free_port
 from specdash.collect import discover
+from support.asking import read
 from support.engines import engine_env, running_backend
 from support.outside import documented, say
 from support.waiting import until
@@ -45,9 +45,7 @@ def exporter(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
-        text: str = answer.read().decode()
-        return text
+    return read(url, timeout=20).decode()
 
 
 def value(text: str, name: str) -> float | None:

@@ -18,13 +18,13 @@ from specdash.core.errors import ExitCode
 from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
+from support.asking import complete
 from support.bundles import members
 from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.outside import documented, say
 from support.over_ssh import AGENT, local_ssh, started
 from support.router import running_router
-from support.small_server import complete
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def test_two_real_servers_are_two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path
             for name, more in (("plain", {}), ("drafting", draft))
         )
         configured(monkeypatch, tmp_path, plain=first.url, drafting=second.url)
-        complete(second.port, "import os\n\ndef walk(path):\n", 64)
+        complete(second.url, "import os\n\ndef walk(path):\n", 64)
         code, rows, _ = printed("--wait", "2")
         table = say("fleet", "--once")[1]
     assert code == ExitCode.OK

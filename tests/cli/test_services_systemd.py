@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import threading
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UN
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
 from specdash.core.records import ProxyRecord, RunRecord
+from support.asking import ask
 from support.systemd_user import running_user_manager
 from support.waiting import until
 
@@ -53,8 +53,7 @@ class Stack:
         return self.user.systemctl("is-active", unit, check=False).strip()
 
     def get(self, port: int, path: str = "/health") -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return json.load(answer)
+        return ask(f"http://127.0.0.1:{port}{path}", timeout=10)
 
     def answers(self, port: int) -> None:
         """Wait until it says that it is well."""

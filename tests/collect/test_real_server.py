@@ -21,8 +21,9 @@ from specdash.core.readings import (
     Source,
 )
 from specdash.core.target import Target
+from support.asking import complete
 from support.fault_server import free_port
-from support.small_server import complete, small_server
+from support.small_server import small_server
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_a_request_is_seen_by_metrics_slots_and_log_alike(tmp_path: Path) -> Non
     target = Target(f"http://127.0.0.1:{port}", log=str(log))
     with small_server(port, log) as process, Hub(target, [seen.take], interval_s=0.25, gpu=False):
         assert answers_like_llama_server(port)
-        timings = complete(port, PROMPT, 200)["timings"]
+        timings = complete(f"http://127.0.0.1:{port}", PROMPT, 200)["timings"]
         until(lambda: isinstance(metrics := seen.last(Source.METRICS), Counters) and bool(metrics.draft_tokens))
         until(lambda: any(not slot.is_processing and slot.task is not None for slot in seen.last(Source.SLOTS).slots))
         until(lambda: any(isinstance(fact, RequestAcceptance) for fact in _facts(seen)))
@@ -89,7 +90,7 @@ def test_a_server_that_dies_and_comes_back_is_followed(tmp_path: Path) -> None:
     with Hub(Target(f"http://127.0.0.1:{port}", log=str(log)), [seen.take], interval_s=0.25, gpu=False):
         until(lambda: seen.kind(Source.HEALTH) is FailureKind.REFUSED)
         with small_server(port, log):
-            complete(port, PROMPT, 60)
+            complete(f"http://127.0.0.1:{port}", PROMPT, 60)
             until(lambda: isinstance(m := seen.last(Source.METRICS), Counters) and bool(m.predicted_tokens))
         until(lambda: seen.kind(Source.METRICS) is FailureKind.REFUSED)
         with small_server(port, log) as second:
@@ -112,12 +113,12 @@ def test_a_watched_server_falls_asleep_and_stays_asleep_until_it_gets_work(tmp_p
     port, log, seen = free_port(), tmp_path / "server.log", Seen()
     target = Target(f"http://127.0.0.1:{port}", log=str(log))
     with small_server(port, log, sleep_idle_seconds=2), Hub(target, [seen.take], interval_s=0.25, gpu=False):
-        complete(port, PROMPT, 20)
+        complete(f"http://127.0.0.1:{port}", PROMPT, 20)
         until(lambda: "entering sleeping state" in log.read_text(errors="replace"))
         beats = len(seen.readings)
         until(lambda: len(seen.readings) > beats + 40)
         assert "exiting sleeping state" not in log.read_text(errors="replace")
-        complete(port, PROMPT, 20)
+        complete(f"http://127.0.0.1:{port}", PROMPT, 20)
         assert "exiting sleeping state" in log.read_text(errors="replace")
 
 

@@ -20,8 +20,9 @@ from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepStat
 from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.readings import HealthStatus
 from support import tiny_models
+from support.asking import ask
 from support.certificates import make_certificate
-from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, fetch, misbehaving, sweep
+from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
 
@@ -224,7 +225,7 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
     record = rig.apply(*moved(port))
     assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert rig.ask()
-    assert fetch(f"http://127.0.0.1:{port}/health")["status"] == "ok"
+    assert ask(f"http://127.0.0.1:{port}/health")["status"] == "ok"
     plan = plan_rollback(rig.deployment, env=rig.env)
     assert Apply(plan, alone.options, lambda _: None, rig.env).run().outcome is ApplyOutcome.APPLIED
     rig.assert_settled(version=old)
@@ -387,11 +388,7 @@ def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(r
 
 
 def fetch_slots(rig: Rig) -> list[dict[str, Any]]:
-    import json
-    import urllib.request
-
-    with urllib.request.urlopen(urllib.request.Request(f"{rig.backend_url}/slots", headers=DIRECT)) as answer:
-        found: list[dict[str, Any]] = json.load(answer)
+    found: list[dict[str, Any]] = ask(f"{rig.backend_url}/slots", key=SECRET)
     return found
 
 

@@ -294,7 +294,7 @@ def adopted(setting: Setting) -> Iterator[Setting]:
     setting.service = ManagedService(Role.BACKEND, "uap", manager, file, False, "recognised (UAP)")
     manager.start("uap")
     deadline = time.monotonic() + 20
-    from support.deployment import healthy
+    from support.asking import healthy
 
     while not healthy(f"http://127.0.0.1:{values[3].partition('=')[2]}"):
         assert time.monotonic() < deadline

@@ -13,6 +13,7 @@ from specdash.cli.main import main
 from specdash.control import slots
 from specdash.core.errors import ExitCode, RefusedError
 from specdash.core.target import Target
+from support.asking import ask
 from support.engines import RunningBackend, engine_env, running_backend
 from support.tiny_models import write_llama, write_mamba
 
@@ -27,16 +28,10 @@ BOTH = [
 ]
 
 
-def post(url: str, path: str, body: Any) -> Any:
-    request = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
-
-
 def complete(url: str, slot: int) -> Any:
     """The timings of one completion in that slot."""
     body = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "id_slot": slot}
-    return post(url, "/completion", body)["timings"]
+    return ask(f"{url}/completion", body)["timings"]
 
 
 def backend(engine: str, tmp_path: Path, model: Path, **more: str) -> Any:
@@ -72,7 +67,7 @@ def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBa
 @pytest.mark.parametrize("running", BOTH, indirect=True)
 def test_the_engine_itself_takes_a_slot_number_modulo_their_count(running: RunningBackend) -> None:
     complete(running.url, 1)
-    assert post(running.url, "/slots/7?action=erase", {})["n_erased"] > 0
+    assert ask(f"{running.url}/slots/7?action=erase", {})["n_erased"] > 0
 
 
 @pytest.mark.parametrize("engine", BOTH)
@@ -105,7 +100,7 @@ def test_the_engine_itself_aborts_on_a_recurrent_file_that_was_cut_off(tmp_path:
             slots.restore(Target(running.url), 0, "whole.bin")
         assert running.get("/health")["status"] == "ok"
         with pytest.raises((OSError, urllib.error.URLError)):
-            post(running.url, "/slots/0?action=restore", {"filename": "whole.bin"})
+            ask(f"{running.url}/slots/0?action=restore", {"filename": "whole.bin"})
 
 
 @pytest.mark.llama_server

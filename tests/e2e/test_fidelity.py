@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from specdash.collect.hub import Hub
 from specdash.core.target import Target
 from specdash.export.snapshot import to_json
 from specdash.insight.state import TargetState
+from support.asking import ask, healthy, read
 from support.fault_server import free_port
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def backend(tmp_path: Path, **more: str) -> Iterator[Target]:
     try:
         url = f"http://127.0.0.1:{port}"
         until = time.monotonic() + 30
-        while not answers(url):
+        while not healthy(url):
             assert process.poll() is None, "the backend ended at once"
             assert time.monotonic() < until, "the backend did not answer within 30 s"
             time.sleep(0.05)
@@ -63,14 +63,6 @@ def backend(tmp_path: Path, **more: str) -> Iterator[Target]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(15)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
 
 
 def complete(url: str, seed: int, tokens: int = 200, prompt: str = "") -> dict[str, Any]:
@@ -82,9 +74,7 @@ def complete(url: str, seed: int, tokens: int = 200, prompt: str = "") -> dict[s
         "temperature": 0.8,
         "seed": seed,
     }
-    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=60) as response:
-        timings: dict[str, Any] = json.load(response)["timings"]
+    timings: dict[str, Any] = ask(f"{url}/v1/chat/completions", body)["timings"]
     return timings
 
 
@@ -100,8 +90,7 @@ def acceptance(timings: list[dict[str, Any]]) -> float:
 
 
 def own_metrics(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as response:
-        lines = response.read().decode().splitlines()
+    lines = read(f"{url}/metrics").decode().splitlines()
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
 
 

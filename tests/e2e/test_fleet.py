@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from support.asking import complete
 from support.engines import running_backend
 from support.fault_server import free_port
 from support.prometheus import running_prometheus
-from support.small_server import complete
 from support.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_a_server_is_opened_from_its_row_and_escape_comes_back(tmp_path: Path) -
         config.write_text("".join(f'[[target]]\nname = "{name}"\nurl = "{url}"\n' for name, url in urls.items()))
         env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
         with Terminal([sys.executable, "-m", "specdash", "fleet"], columns=80, rows=24, env=env) as terminal:
-            complete(drafting.port, "import os\n\ndef walk(path):\n", 64)
+            complete(drafting.url, "import os\n\ndef walk(path):\n", 64)
             terminal.wait_for("> gone", "down", "not spec.", "drafting", "worst first")
             terminal.press("/")
             terminal.wait_until(lambda screen: "enter dashboard" not in screen.splitlines()[-1])

@@ -16,9 +16,10 @@ import pytest
 
 from specdash.core.readings import Source
 from specdash.insight.state import TargetState
+from support.asking import complete
 from support.fault_server import free_port
 from support.over_ssh import Watched, behind_ssh
-from support.small_server import complete, small_server
+from support.small_server import small_server
 from support.sshd import SshServer, ssh_server
 from support.terminal import Terminal
 from support.waiting import until
@@ -41,7 +42,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
 def server(far: SshServer) -> Iterator[int]:
     port = free_port()
     with small_server(port, far.folder / "server.log"):
-        complete(port, "Once upon a time", 48)
+        complete(f"http://127.0.0.1:{port}", "Once upon a time", 48)
         yield port
 
 
@@ -127,7 +128,7 @@ def test_figures_are_those_of_a_local_watch(far: SshServer, server: int) -> None
         until(lambda: watched.values(Source.METRICS) and watched.values(Source.PROCESS), 60, watched.failure)
         assert watched.values(Source.PROCESS)[-1].pid in psutil.pids(), "the process is seen, as on its own machine"
         before = watched.values(Source.METRICS)[-1]
-        timings = complete(server, "It was a dark and stormy night", 64)["timings"]
+        timings = complete(f"http://127.0.0.1:{server}", "It was a dark and stormy night", 64)["timings"]
         until(lambda: watched.values(Source.METRICS)[-1].draft_tokens != before.draft_tokens)
         after = watched.values(Source.METRICS)[-1]
     assert after.draft_tokens - before.draft_tokens == timings["draft_n"]

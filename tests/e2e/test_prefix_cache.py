@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,10 +27,7 @@ def talk(seed: int, length: int) -> str:
 
 def ask(server: BreakableServer, prompt: str) -> Any:
     """The timings of one short answer."""
-    body = {"prompt": prompt, "n_predict": 8, "temperature": 0, "cache_prompt": True}
-    request = urllib.request.Request(server.url + "/completion", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)["timings"]
+    return server.complete(prompt, 8, cache_prompt=True)["timings"]
 
 
 def seen(watching: Watched, requests: int) -> PrefixCachePicture:

@@ -16,9 +16,10 @@ import pytest
 
 from specdash.core.readings import Source
 from specdash.history.store import Store
+from support.asking import complete
 from support.fault_server import free_port
 from support.recording import env_of, file_of
-from support.small_server import complete, small_server
+from support.small_server import small_server
 from support.terminal import Terminal
 from support.waiting import until
 
@@ -89,7 +90,7 @@ def test_the_record_is_sound_after_a_storm_of_killed_commands_beside_a_dashboard
         for thread in threads:
             thread.start()
         while time.monotonic() < ends:
-            complete(port, "The quick brown fox", 24)
+            complete(f"http://127.0.0.1:{port}", "The quick brown fox", 24)
             time.sleep(0.3)
         for thread in threads:
             thread.join(60)

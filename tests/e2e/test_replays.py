@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pytest
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.llama.server_answers import parse_metrics
 from support import tiny_models
+from support.asking import read
 from support.faults import BreakableServer, Watched, watched
 from support.waiting import until
 
@@ -43,8 +43,7 @@ class Truth:
 
 
 def counters(server: BreakableServer) -> Counters:
-    with urllib.request.urlopen(server.url + "/metrics", timeout=10) as answer:
-        return parse_metrics(answer.read())
+    return parse_metrics(read(f"{server.url}/metrics"))
 
 
 def calls(server: BreakableServer) -> int:

@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from specdash.insight.state import TargetState
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.speculation import SpeculationScreen
 from support import matrix
+from support.asking import complete, read
 from support.engines import engine_env, running_backend, write_env
 from support.matrix import Cell, Fit
 from support.native_server import try_out
@@ -51,8 +51,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def counted(backend: RunningBackend) -> dict[str, int]:
     """The server's own counters; those of a position end in its number."""
-    with urllib.request.urlopen(backend.url + "/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = read(f"{backend.url}/metrics").decode()
     return {name + position: int(float(value)) for name, position, value in _SAMPLE.findall(text)}
 
 
@@ -60,10 +59,7 @@ def ask(backend: RunningBackend, cell: Cell, slots: int) -> list[tuple[int, int]
     """Drafted and accepted tokens of each prompt's request, as the answers tell them; at once, each in a slot."""
 
     def one(prompt: list[int], slot: int) -> tuple[int, int]:
-        wanted = {"prompt": prompt, "n_predict": cell.tokens, "temperature": 0, "id_slot": slot}
-        request = urllib.request.Request(backend.url + "/completion", json.dumps(wanted).encode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            timings = json.load(answer)["timings"]
+        timings = complete(backend.url, prompt, cell.tokens, id_slot=slot)["timings"]
         return timings["draft_n"], timings["draft_n_accepted"]
 
     with ThreadPoolExecutor(slots) as pool:
@@ -113,34 +109,26 @@ def check(cell: Cell, backend: RunningBackend, slots: int, capsys: pytest.Captur
     assert told["checkpoints"]["rollback"] == str(cell.rollback)
 
 
-@pytest.mark.parametrize("engine", [XLLAMACPP])
+@pytest.mark.parametrize(
+    ("engine", "at_once"),
+    [
+        pytest.param("xllamacpp", 1, marks=pytest.mark.engine),
+        pytest.param("llama-server", 2, marks=pytest.mark.llama_server),
+    ],
+)
 @pytest.mark.parametrize("cell", CELLS)
-def test_one_request_after_the_other(
+def test_requests_after_one_another_and_at_once(
     cell: Cell,
     engine: str,
+    at_once: int,
     files: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with running_backend({**cell.env(files, 1), **engine_env(engine)}, tmp_path) as backend:
+    with running_backend({**cell.env(files, at_once), **engine_env(engine)}, tmp_path) as backend:
         monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
-        check(cell, backend, 1, capsys)
-
-
-@pytest.mark.parametrize("engine", [LLAMA_SERVER])
-@pytest.mark.parametrize("cell", CELLS)
-def test_two_requests_at_once(
-    cell: Cell,
-    engine: str,
-    files: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with running_backend({**cell.env(files, 2), **engine_env(engine)}, tmp_path) as backend:
-        monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
-        check(cell, backend, 2, capsys)
+        check(cell, backend, at_once, capsys)
 
 
 def first_of_each_type() -> list[Cell]:

@@ -13,6 +13,7 @@ import pytest
 from specdash.backend.launch import free_port
 from specdash.proxy.translate.parse import parse_count_tokens, parse_messages
 from specdash.proxy.translate.translate import chat_body, prefill_of
+from support.asking import read
 from support.messages_bodies import READ, body_of, rich_body
 from support.small_server import small_server
 
@@ -37,10 +38,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 def chunks(port: int, found: dict[str, Any]) -> list[dict[str, Any]]:
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
-    request = urllib.request.Request(url, orjson.dumps(found), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = read(f"http://127.0.0.1:{port}/v1/chat/completions", found).decode().splitlines()
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 

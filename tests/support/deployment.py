@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,7 @@ from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
+from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
 from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
@@ -224,7 +224,7 @@ class Rig:
 
     def proxy(self, path: str, body: Any = None) -> Any:
         """Ask the proxy."""
-        return fetch(self.proxy_url + path, body)
+        return ask(self.proxy_url + path, body, timeout=30)
 
     def ask(self) -> str:
         """One turn through the proxy; its text."""
@@ -285,23 +285,6 @@ class Rig:
                 said = [self.service(role).manager.log_tail(self.service(role).name) for role in Role]
                 pytest.fail(f"the services did not start: {said}")
             time.sleep(0.02)
-
-
-def fetch(url: str, body: Any = None) -> Any:
-    """The JSON at an address; POST with a body."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def healthy(url: str) -> bool:
-    """Whether /health says 200."""
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return int(answer.status) == 200
-    except OSError:
-        return False
 
 
 @contextlib.contextmanager

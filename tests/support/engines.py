@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ import pytest
 
 from specdash.backend.launch import free_port
 from specdash.core.records import RunRecord
+from support.asking import ask, complete
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -101,17 +100,11 @@ class RunningBackend:
 
     def get(self, path: str, key: str | None = None) -> Any:
         """The JSON at `path`."""
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        request = urllib.request.Request(self.url + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
+        return ask(self.url + path, key=key, timeout=10)
 
     def complete(self, prompt: str, tokens: int) -> Any:
         """One greedy completion."""
-        body = json.dumps({"prompt": prompt, "n_predict": tokens, "temperature": 0}).encode()
-        request = urllib.request.Request(self.url + "/completion", body)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        return complete(self.url, prompt, tokens)
 
     def records(self) -> list[Path]:
         """Run records there are now."""

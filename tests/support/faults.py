@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.collect.hub import Hub
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
+from support.asking import ask, complete, healthy, read
 from support.engines import llama_server_binary
 from support.fault_server import FaultServer, free_port
 from support.waiting import until
@@ -94,10 +94,7 @@ class BreakableServer:
 
     def is_ready(self) -> bool:
         """Whether /health says ok."""
-        try:
-            return bool(self.get("/health", timeout_s=2.0)["status"] == "ok")
-        except (OSError, ValueError, KeyError):
-            return False
+        return healthy(self.url)
 
     def kill(self) -> None:
         """`kill -9`, also of a stopped one; nothing listens when this returns."""
@@ -172,8 +169,7 @@ class BreakableServer:
 
     def _answers(self, path: str) -> bool:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=1.0) as answer:
-                return bool(answer.read())
+            return bool(read(self.url + path, timeout=1.0))
         except OSError:
             return False
 
@@ -200,14 +196,11 @@ class BreakableServer:
 
     def get(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """The JSON at `path`, posting `body` where there is one."""
-        data = json.dumps(body).encode() if body is not None else None
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=timeout_s) as answer:
-            return json.load(answer)
+        return ask(self.url + path, body, timeout=timeout_s)
 
     def complete(self, prompt: str = PROMPT, tokens: int = 64, **more: Any) -> dict[str, Any]:
         """One greedy completion; its answer, with `timings`."""
-        body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "cache_prompt": False, **more}
-        result: dict[str, Any] = self.get("/completion", body)
+        result: dict[str, Any] = complete(self.url, prompt, tokens, **{"cache_prompt": False, **more})
         return result
 
     @contextlib.contextmanager

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import subprocess
 import time
-import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.launch import free_port
+from support.asking import ask, complete, healthy
 from support.engines import llama_server_binary
 
 if TYPE_CHECKING:
@@ -41,15 +40,14 @@ class Outcome:
 
 def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
     """Start llama-server with the settings, ask one completion, and stop it."""
-    process, port, log = _start(settings, directory)
+    process, url, log = _start(settings, directory)
     try:
-        started = wait_up(process, port)
+        started = wait_up(process, url)
         speculative, drafted, answered = False, 0, False
         if started:
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-                speculative = bool(get(port, "/slots")[0]["speculative"])
-                body = json.dumps({"prompt": _PROMPT, "n_predict": 48, "temperature": 0}).encode()
-                timings = get(port, "/completion", body)["timings"]
+                speculative = bool(ask(f"{url}/slots")[0]["speculative"])
+                timings = complete(url, _PROMPT, 48)["timings"]
                 answered, drafted = True, int(timings.get("draft_n") or 0)
     finally:
         process.kill()
@@ -59,15 +57,15 @@ def try_out(settings: Mapping[str, str], directory: Path) -> Outcome:
 
 def bodies(settings: Mapping[str, str], directory: Path, paths: Iterable[str]) -> dict[str, Any]:
     """What llama-server with the settings answers at these paths; nothing where it does not start."""
-    process, port, _ = _start(settings, directory)
+    process, url, _ = _start(settings, directory)
     try:
-        return {path: get(port, path) for path in paths} if wait_up(process, port) else {}
+        return {path: ask(url + path) for path in paths} if wait_up(process, url) else {}
     finally:
         process.kill()
         process.wait(10)
 
 
-def _start(settings: Mapping[str, str], directory: Path) -> tuple[subprocess.Popen[bytes], int, Path]:
+def _start(settings: Mapping[str, str], directory: Path) -> tuple[subprocess.Popen[bytes], str, Path]:
     port = free_port("127.0.0.1")
     log = directory / "native.log"
     env = {**os.environ, "LLAMA_ARG_HOST": "127.0.0.1", "LLAMA_ARG_PORT": str(port), **settings}
@@ -75,22 +73,14 @@ def _start(settings: Mapping[str, str], directory: Path) -> tuple[subprocess.Pop
         process = subprocess.Popen(
             [llama_server_binary(), "--no-warmup"], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
-    return process, port, log
+    return process, f"http://127.0.0.1:{port}", log
 
 
-def wait_up(process: subprocess.Popen[bytes], port: int) -> bool:
+def wait_up(process: subprocess.Popen[bytes], url: str) -> bool:
     """Whether it answers that it is healthy, before it ends."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError, ValueError):
-            if get(port, "/health")["status"] == "ok":
-                return True
+        if healthy(url):
+            return True
         time.sleep(0.02)
     return False
-
-
-def get(port: int, path: str, body: bytes | None = None) -> Any:
-    """The JSON at `path`, of a POST where there is a body."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.embedded import ASSIGNMENTS_VARIABLE
 from specdash.backend.launch import free_port
 from specdash.core.parameter_catalogue import BY_NAME
+from support.asking import ask, complete, healthy
 from support.engines import llama_server_binary
-from support.native_server import get, wait_up
+from support.native_server import wait_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,7 @@ def run_raw(
     `variables` more environment, which only llama-server reads. `crowd` long completions follow, all at once.
     """
     port = free_port("127.0.0.1")
+    url = f"http://127.0.0.1:{port}"
     log = directory / "raw.log"
     given = {"host": "127.0.0.1", "port": port, "parallel": 1, "warmup": False, **parameters}
     env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")} | dict(variables or {})
@@ -76,27 +78,25 @@ def run_raw(
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     speculative, drafted = None, 0
     try:
-        if wait_up(process, port):
+        if wait_up(process, url):
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
-                speculative = bool(get(port, "/slots")[0]["speculative"])
-                for more in ({"temperature": 0}, _HARD):
-                    body = json.dumps({"prompt": _PROMPT, "n_predict": 48, **more}).encode()
-                    drafted += int(get(port, "/completion", body)["timings"].get("draft_n") or 0)
-                _crowd(port, crowd)
-        code = _ended(process, port)
+                speculative = bool(ask(f"{url}/slots")[0]["speculative"])
+                for more in ({}, _HARD):
+                    drafted += int(complete(url, _PROMPT, 48, **more)["timings"].get("draft_n") or 0)
+                _crowd(url, crowd)
+        code = _ended(process, url)
     finally:
         process.kill()
         process.wait(10)
     return RawOutcome(code, speculative, drafted, tuple(log.read_text(encoding="utf-8", errors="replace").splitlines()))
 
 
-def _crowd(port: int, size: int) -> None:
+def _crowd(url: str, size: int) -> None:
     """Completions that together need more room than there may be."""
 
     def one(seed: int) -> None:
-        body = {"prompt": f"{_PROMPT} {seed}", "n_predict": 300, "temperature": 1.0, "ignore_eos": True, "seed": seed}
         with contextlib.suppress(OSError, ValueError):
-            get(port, "/completion", json.dumps(body).encode())
+            complete(url, f"{_PROMPT} {seed}", 300, temperature=1.0, ignore_eos=True, seed=seed)
 
     threads = [threading.Thread(target=one, args=(seed,)) for seed in range(size)]
     for thread in threads:
@@ -116,15 +116,14 @@ def _arguments(given: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _ended(process: subprocess.Popen[bytes], port: int) -> int | None:
+def _ended(process: subprocess.Popen[bytes], url: str) -> int | None:
     """The exit code of a server that has ended, or is about to: a backtrace takes a while."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         code = process.poll()
         if code is not None:
             return code
-        with contextlib.suppress(OSError, ValueError):
-            if get(port, "/health")["status"] == "ok":
-                return None
+        if healthy(url):
+            return None
         time.sleep(0.02)
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import time
 import urllib.error
@@ -11,6 +10,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.launch import free_port
+from support.asking import ask
 from support.engines import llama_server_binary
 from support.tiny_models import write_llama
 
@@ -31,8 +31,7 @@ class Router:
 
     def get(self, path: str) -> Any:
         """The JSON at `path`."""
-        with urllib.request.urlopen(self.url + path, timeout=20) as answer:
-            return json.load(answer)
+        return ask(self.url + path, timeout=20)
 
     def states(self) -> dict[str, str]:
         """State by model."""
@@ -41,9 +40,8 @@ class Router:
     def use(self, model: str) -> None:
         """Have a model generate a few tokens; the router loads it for that. A model that fails to load is no error."""
         body = {"model": model, "messages": [{"role": "user", "content": "the"}], "max_tokens": 4}
-        request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode())
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60) as answer:
-            answer.read()
+        with contextlib.suppress(urllib.error.HTTPError):
+            ask(f"{self.url}/v1/chat/completions", body)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,12 @@ its standard input ends.
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +37,6 @@ def small_server(port: int, log: Path, **attributes: int) -> Iterator[subprocess
     finally:
         process.kill()
         process.communicate(timeout=10)
-
-
-def complete(port: int, prompt: str, tokens: int) -> dict[str, Any]:
-    """One greedy completion; its answer, with `timings`."""
-    body = json.dumps({"prompt": prompt, "n_predict": tokens, "temperature": 0, "cache_prompt": False}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", body)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        result: dict[str, Any] = json.load(answer)
-        return result
 
 
 def _is_ready(port: int) -> bool:

@@ -1,0 +1,34 @@
+"""Questions to a server, asked without specdash."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+
+def read(url: str, body: Any = None, *, key: str | None = None, timeout: float = 60.0) -> bytes:
+    """What an address answers; to a POST of JSON where there is a body."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=timeout) as answer:
+        found: bytes = answer.read()
+        return found
+
+
+def ask(url: str, body: Any = None, *, key: str | None = None, timeout: float = 60.0) -> Any:
+    """The JSON of it."""
+    return json.loads(read(url, body, key=key, timeout=timeout))
+
+
+def complete(url: str, prompt: Any, tokens: int, **more: Any) -> Any:
+    """One greedy completion; its answer, with `timings`."""
+    return ask(f"{url}/completion", {"prompt": prompt, "n_predict": tokens, "temperature": 0, **more})
+
+
+def healthy(url: str) -> bool:
+    """Whether /health answers so."""
+    try:
+        return bool(read(f"{url}/health", timeout=2.0))
+    except OSError:
+        return False
