@@ -18,7 +18,7 @@ import pytest
 
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
-from support.engines import RunningBackend, engine_env, running_backend, write_env
+from support.engines import RunningBackend, engine_env, running_backend, with_draft, write_env
 from support.help_engine import scripted_engine
 from support.waiting import until
 
@@ -81,16 +81,7 @@ class Swapping:
 
 @contextlib.contextmanager
 def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], **more: str) -> Iterator[Swapping]:
-    values = {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "8",
-        "LLAMA_CTX_SIZE": "4096",
-        "LLAMA_THREADS": "1",
-        **engine,
-        **more,
-    }
+    values = with_draft(models, **{**engine, **more})
     with running_backend(values, directory) as backend:
         item = Swapping(backend, values, directory)
         yield item

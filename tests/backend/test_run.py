@@ -19,7 +19,7 @@ import pytest
 
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
-from support.engines import RunningBackend, engine_env, running_backend
+from support.engines import RunningBackend, engine_env, running_backend, with_draft
 from support.supervised import gone
 from support.waiting import until
 
@@ -36,17 +36,7 @@ BUILD_DIFFERENCES = {"is_sleeping", "cors_proxy_enabled", "build_info"}
 
 
 def speculating(models: dict[str, Path], engine: str, **more: str) -> dict[str, str]:
-    return {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "8",
-        "LLAMA_CTX_SIZE": "4096",
-        "LLAMA_PARALLEL": "2",
-        "LLAMA_THREADS": "1",
-        **engine_env(engine),
-        **more,
-    }
+    return with_draft(models, **{"LLAMA_PARALLEL": "2", **engine_env(engine), **more})
 
 
 def engine_pid(backend: RunningBackend) -> int:

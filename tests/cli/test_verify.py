@@ -14,7 +14,7 @@ import pytest
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support import tiny_models
-from support.engines import llama_server_binary, write_env
+from support.engines import llama_server_binary, with_draft, write_env
 from support.outside import say
 from support.scripted_llama import Behaviour, ScriptedLlama, alternative, is_tied, successor
 from support.sensitive_models import remembering, write_tied
@@ -159,16 +159,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def env_file(tmp_path: Path, models: dict[str, Path]) -> Iterator[str]:
-    values = {
-        "LLAMA_BIN": llama_server_binary(),
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "8",
-        "LLAMA_CTX_SIZE": "8192",
-        "LLAMA_ARG_N_PARALLEL": "2",
-        "LLAMA_THREADS": "1",
-    }
+    more = {"LLAMA_BIN": llama_server_binary(), "LLAMA_CTX_SIZE": "8192", "LLAMA_ARG_N_PARALLEL": "2"}
+    values = with_draft(models, **more)
     yield str(write_env(tmp_path / "backend.env", values))
     assert not [child for child in psutil.Process().children(recursive=True) if "llama-server" in child.name()]
 

@@ -14,7 +14,7 @@ import pytest
 
 from specdash.core.records import RunRecord
 from support import tiny_models
-from support.engines import RunningBackend, engine_env, running_backend, write_env
+from support.engines import RunningBackend, engine_env, running_backend, with_draft, write_env
 from support.proxy_process import ProxyProcess, running_proxy
 from support.waiting import until
 
@@ -100,15 +100,7 @@ def swap(backend: RunningBackend, proxy: ProxyProcess, old: int, *, wait_health:
 def test_ten_swaps_under_load_break_nothing(tmp_path: Path, engine: str, wait_health: bool) -> None:
     """Also when the proxy is resumed while the new engine only listens, and still loads its model."""
     models = tiny_models.build(tmp_path)
-    values = {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_CTX_SIZE": "8192",
-        "LLAMA_PARALLEL": "4",
-        "LLAMA_THREADS": "1",
-        **engine_env(engine),
-    }
+    values = with_draft(models, LLAMA_CTX_SIZE="8192", LLAMA_PARALLEL="4", **engine_env(engine))
     directory = tmp_path / "backend"
     with running_backend(values, directory) as backend, running_proxy(backend.url, tmp_path / "proxy") as proxy:
         record = RunRecord.from_json(backend.wait_record().read_text(encoding="utf-8"))

@@ -57,6 +57,19 @@ def engine_env(engine: str) -> dict[str, str]:
     return {**chosen, "LLAMA_BIN": llama_server_binary()} if engine == "llama-server" else chosen
 
 
+def with_draft(models: Mapping[str, Path], **more: str) -> dict[str, str]:
+    """Env keys of a small server with a draft model."""
+    return {
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_DRAFT_MODEL": str(models["draft"]),
+        "LLAMA_SPEC_TYPE": "draft-simple",
+        "LLAMA_DRAFT_MAX": "8",
+        "LLAMA_CTX_SIZE": "4096",
+        "LLAMA_THREADS": "1",
+        **more,
+    }
+
+
 def write_env(path: Path, values: Mapping[str, str]) -> Path:
     """An env file with `values`."""
     path.write_text("".join(f"{key}='{value}'\n" for key, value in values.items()), encoding="utf-8")

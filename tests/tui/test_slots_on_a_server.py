@@ -15,7 +15,7 @@ from specdash.insight.state import TargetState
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.modal import ConfirmScreen
 from specdash.tui.screens.speculation import SpeculationScreen
-from support.engines import engine_env, running_backend
+from support.engines import engine_env, running_backend, with_draft
 from support.tiny_models import SENTENCE, build
 from tui.drawn import block
 from tui.driven import opened, press, said, shown
@@ -33,16 +33,8 @@ PROMPT = " ".join(SENTENCE[:20])
 async def test_what_a_slot_holds_comes_back_after_it_was_erased(tmp_path: Path) -> None:
     models, saved = build(tmp_path), tmp_path / "slots"
     saved.mkdir()
-    env = engine_env("llama-server") | {
-        "LLAMA_MODEL": str(models["target"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_DRAFT_MAX": "8",
-        "LLAMA_CTX_SIZE": "1024",
-        "LLAMA_PARALLEL": "1",
-        "LLAMA_LOG_VERBOSITY": "4",
-        "LLAMA_SLOT_SAVE_PATH": str(saved),
-    }
+    more = {"LLAMA_CTX_SIZE": "1024", "LLAMA_LOG_VERBOSITY": "4", "LLAMA_SLOT_SAVE_PATH": str(saved)}
+    env = with_draft(models, LLAMA_PARALLEL="1", **engine_env("llama-server"), **more)
     with running_backend(env, tmp_path / "run") as backend:
         there = {**os.environ, "XDG_STATE_HOME": str(backend.state)}
         backend.wait_checked()
