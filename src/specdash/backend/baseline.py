@@ -128,7 +128,7 @@ class MeasuredServer:
         self.props = self._client.props()
         self.engine = engine or self.props.build_info or ""
         self.slots = self._checked()
-        self._tokens = self._tokenised()
+        self._tokens = self._client.tokenised(_TEXT, special=False)
 
     def __enter__(self) -> Self:
         return self
@@ -250,15 +250,6 @@ class MeasuredServer:
         if slots.drafting is None:
             raise RefusedError(f"{self.url} does not tell whether it speculates; a newer llama.cpp does")
         return slots
-
-    def _tokenised(self) -> list[int]:
-        try:
-            found = self._client.tokens(_TEXT, special=False)
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-        if not found:
-            raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
-        return found
 
 
 def gpu_names() -> str | None:

@@ -114,13 +114,7 @@ class VerifyServer:
 
     def tokenised(self, text: str) -> tuple[int, ...]:
         """The text as this server's tokens, with what stands at the beginning of any text."""
-        try:
-            found = self._client.tokens(text)
-        except OSError as error:
-            raise self._client.unreachable(error) from None
-        if not found:
-            raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
-        return tuple(found)
+        return tuple(self._client.tokenised(text))
 
     def templated(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt that the model's chat template makes of messages and tools."""

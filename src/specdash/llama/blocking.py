@@ -117,6 +117,16 @@ class BlockingClient:
         told = found.get("tokens")
         return told if isinstance(told, list) and all(isinstance(entry, int) for entry in told) else None
 
+    def tokenised(self, words: str, *, special: bool = True) -> list[int]:
+        """The same. Raises `UnreachableError` when nobody answers, `SpecdashError` where there are no tokens."""
+        try:
+            found = self.tokens(words, special=special)
+        except OSError as error:
+            raise self.unreachable(error) from None
+        if not found:
+            raise SpecdashError(f"{self.url}/tokenize gave no tokens; is this llama-server?")
+        return found
+
     def prompt(
         self,
         messages: Sequence[Mapping[str, Any]],
