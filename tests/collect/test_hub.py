@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from specdash.collect import gpu
+from specdash.collect import gpu, own_files
 from specdash.collect import hub as proxy_watch
 from specdash.collect.discover import with_proxy
 from specdash.collect.hub import Hub
@@ -87,6 +87,24 @@ def test_a_server_that_goes_is_asked_for_at_once_and_so_is_its_process(server: F
         until(lambda: seen.of(Source.HEALTH)[-1].failure is not None, PATIENCE_S)
         until(lambda: len(seen.of(Source.PROCESS)) > looks, PATIENCE_S)
     assert seen.of(Source.HEALTH)[-1].failure is not None
+
+
+def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_files, "TRIAL_LOOK_S", PATIENCE_S)
+    me, seen = psutil.Process(), Seen()
+    note = {"pid": me.pid, "pid_started": me.create_time(), "at": 5.0, "what": "tune", "url": server.url}
+    with Hub(Target(server.url), [seen.take]):
+        seen.wait_for(Source.HEALTH, Source.TRIAL)
+        trial = paths.trial_file()
+        trial.parent.mkdir(parents=True, exist_ok=True)
+        trial.write_text(json.dumps({**note, "service": "specdash-backend", "original": ""}), encoding="utf-8")
+        server.close()
+        until(lambda: seen.of(Source.HEALTH)[-1].failure is not None, PATIENCE_S)
+    told = [reading for reading in seen.readings if reading.value or reading.failure]
+    trial_at = next(at for at, reading in enumerate(told) if reading.source is Source.TRIAL)
+    assert trial_at < next(at for at, reading in enumerate(told) if reading.source is Source.HEALTH and reading.failure)
 
 
 def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:

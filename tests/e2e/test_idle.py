@@ -17,8 +17,8 @@ pytestmark = pytest.mark.tmux
 
 LOOKS = 6
 """At /metrics, which is asked every other second."""
-MOST_WAKE_UPS = 24
-"""A second, of all threads together: 17 when this was written."""
+MOST_WAKE_UPS = 18
+"""A second, of all threads together: 14 when this was written."""
 MOST_QUESTIONS = 1.3
 """A second: /metrics and /health by turns, seldom the rest."""
 IDLE = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
     from specdash.collect.over_ssh import AgentWatch
+    from specdash.collect.own_files import TrialCollector
     from specdash.collect.proxy import ProxyPoller
     from specdash.collect.proxy_log import ProxyEventsCollector
     from specdash.collect.tail import LogTail
@@ -354,7 +355,8 @@ class Hub:
         self._log_tail: LogTail | None = None
         self._agent = self._agent_watch() if target.ssh is not None else None
         self._gpu_agent: AgentWatch | None = None
-        self._http = _HttpThread(target, self.bus.publish, interval_s, lambda: self._target)
+        self._trials: TrialCollector | None = None
+        self._http = _HttpThread(target, self._publish_answer, interval_s, lambda: self._target)
         self._on_target = on_target
         self._knowing = threading.Lock()
         self._proxy = ProxyWatch(
@@ -441,13 +443,20 @@ class Hub:
 
         publish, url, env = self.bus.publish, self._target.url, self._env
         record = RecordWatch(self._target, partial(self._learn, RECORD_FIELDS), env)
-        trials = self._work("own-files", TrialCollector(url, publish, env).step, Source.TRIAL)
+        self._trials = TrialCollector(url, publish, env)
+        files = self._work("own-files", self._trials.step, Source.TRIAL)
         for step, source in (
             (ApplyCollector(url, publish, env).step, Source.APPLIES),
             (BaselineCollector(publish, env).step, Source.BASELINES),
             (record.step, Source.PROCESS),
         ):
-            trials.add(step, partial(self._collector_failed, source))
+            files.add(step, partial(self._collector_failed, source))
+
+    def _publish_answer(self, reading: Reading[Any]) -> None:
+        """Whether a server that does not answer, or whose process is gone, is on trial is told first."""
+        if reading.failure is not None and self._trials is not None:
+            self._trials.step()
+        self.bus.publish(reading)
 
     def _learn(self, fields: tuple[str, ...], target: Target) -> None:
         """Take what `target` says in `fields`: two watches each know a part."""
@@ -459,7 +468,7 @@ class Hub:
         from specdash.collect.host import HostCollector, written_places
 
         self._host = HostCollector(
-            self._target, self.bus.publish, places=lambda: written_places(self._target, self._env)
+            self._target, self._publish_answer, places=lambda: written_places(self._target, self._env)
         )
         self._host_worker = self._work("host", self._step_host, Source.HOST)
 

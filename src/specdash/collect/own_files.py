@@ -3,6 +3,7 @@ run record of the watched server."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -180,8 +181,9 @@ class BaselineCollector(JsonLines[Baseline]):
         )
 
 
-TRIAL_LOOK_S = 0.25
-"""Between two looks: a trial is noted before its first restart, and that is to be known before it is seen."""
+TRIAL_LOOK_S = 1.0
+"""Between two looks. A trial is noted before its first restart, and that is to be known before it is seen: whoever sees
+a server that does not answer looks again first (`hub.Hub`)."""
 MAX_BYTES = 4 << 20
 
 
@@ -205,17 +207,19 @@ class TrialCollector:
         self._seen: object = None
         self._written: WrittenTrial | None = None
         self._told: tuple[TrialNote, ...] | str | None = None
+        self._looking = threading.Lock()
 
     def step(self) -> float:
-        """One look; the seconds until the next."""
-        found = self._look()
-        if found != self._told:
-            self._told = found
-            self._publish(
-                Reading.unknown(Source.TRIAL, self._clock(), FailureKind.UNAVAILABLE, found)
-                if isinstance(found, str)
-                else Reading.known(Source.TRIAL, self._clock(), found)
-            )
+        """One look, on any thread; the seconds until the next."""
+        with self._looking:
+            found = self._look()
+            if found != self._told:
+                self._told = found
+                self._publish(
+                    Reading.unknown(Source.TRIAL, self._clock(), FailureKind.UNAVAILABLE, found)
+                    if isinstance(found, str)
+                    else Reading.known(Source.TRIAL, self._clock(), found)
+                )
         return TRIAL_LOOK_S
 
     def _look(self) -> tuple[TrialNote, ...] | str:
